@@ -1,0 +1,1 @@
+"""Words on a screen: arguments in, lines and exit codes out."""

@@ -1,0 +1,136 @@
+"""Every error that a user can meet, and the exit code that each one ends with.
+
+CloudtrainError                      exit
+├── UsageError                        2     the command line or a value on it
+├── ConfigError                       2     every problem of a file at once, with line numbers
+├── LockedError                       2     another command is at work on this cluster
+├── CapacityError                     3     no capacity anywhere
+├── QuotaError                        3     no quota anywhere
+├── CredentialsError                  4     who you are is not known
+├── PermissionsError                  4     you may not do this
+├── NodeError                         1     one node: what failed there
+│   ├── NodeUnreachable               1     no answer over SSH
+│   ├── HostKeyMismatch               1     another machine answers at that address
+│   └── StepFailed                    1     a playbook step
+├── NodesError                        *     several nodes: every failure, none lost
+├── PreflightError                    1     the run was not started
+├── RunFailed                         1     a run's task failed; holds the cause
+├── StoreError                        5     an artifact store refuses
+├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
+└── LeftoverError                     6     resources that still exist after destroy
+
+The exit codes are the contract with scripts: docs/commands.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloudtrain.model import Problem
+
+
+class CloudtrainError(Exception):
+    """Base of all. `hint` says what to do next; both are shown, a traceback never is."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(CloudtrainError):
+    exit_code = 2
+
+
+class ConfigError(CloudtrainError):
+    """All problems of one file; `str()` has one `file:line: field: text` line for each."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), hint=hint)
+        self.problems = tuple(problems)
+
+
+class LockedError(CloudtrainError):
+    exit_code = 2
+
+
+class CapacityError(CloudtrainError):
+    exit_code = 3
+
+
+class QuotaError(CloudtrainError):
+    exit_code = 3
+
+
+class CredentialsError(CloudtrainError):
+    exit_code = 4
+
+
+class PermissionsError(CloudtrainError):
+    exit_code = 4
+
+
+class NodeError(CloudtrainError):
+    """Something failed on one node, named in the message."""
+
+    def __init__(self, node: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{node}: {message}", hint=hint)
+        self.node = node
+
+
+class NodeUnreachable(NodeError):
+    pass
+
+
+class HostKeyMismatch(NodeError):
+    pass
+
+
+class StepFailed(NodeError):
+    pass
+
+
+class NodesError(CloudtrainError):
+    """Failures of several nodes side by side. The exit code is the most serious one's."""
+
+    def __init__(self, failures: Mapping[str, BaseException], *, hint: str | None = None) -> None:
+        lines = [
+            str(error) if str(error).startswith(f"{name}:") else f"{name}: {error}"
+            for name, error in failures.items()
+        ]
+        hints = [e.hint for e in failures.values() if isinstance(e, CloudtrainError) and e.hint]
+        super().__init__("\n".join(lines), hint=hint or (hints[0] if hints else None))
+        self.failures = dict(failures)
+        self.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
+
+
+class PreflightError(CloudtrainError):
+    pass
+
+
+class RunFailed(CloudtrainError):
+    """A run ended without success; `task_exit_code` is the causing task's own, -9 for SIGKILL."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, task_exit_code: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.task_exit_code = task_exit_code
+
+
+class StoreError(CloudtrainError):
+    exit_code = 5
+
+
+class NotLanded(CloudtrainError):
+    exit_code = 5
+
+
+class LeftoverError(CloudtrainError):
+    exit_code = 6

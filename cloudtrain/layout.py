@@ -1,0 +1,37 @@
+"""Where things are on a node: relative paths that start in the user's home there."""
+
+from __future__ import annotations
+
+ROOT = ".cloudtrain"
+
+
+def cluster_folder(cluster: str) -> str:
+    """Everything that we put on a node outside the cache, and all that leaving it removes."""
+    return f"{ROOT}/{cluster}"
+
+
+def code_folder(cluster: str, digest: str) -> str:
+    """Delivered code, never run in place: each run copies it to its work folder."""
+    return f"{cluster_folder(cluster)}/code/{digest}"
+
+
+def runs_folder(cluster: str) -> str:
+    return f"{cluster_folder(cluster)}/runs"
+
+
+def work_folder(cluster: str, run: str, task: str) -> str:
+    """The folder of one task over all attempts; the task starts in it (or in `train.dir` below it).
+
+    One for each task: two ranks that share one corrupt each other's checkpoints.
+    """
+    return f"{runs_folder(cluster)}/{run}/{task}/work"
+
+
+def attempt_folder(cluster: str, run: str, task: str, attempt: int) -> str:
+    """Log, exit code, process group and start time of one task in one attempt."""
+    return f"{runs_folder(cluster)}/{run}/{task}/attempt-{attempt}"
+
+
+def tag(cluster: str, run: str, task: str, attempt: int) -> str:
+    """The value of CLOUDTRAIN_TASK in the environment of every process of one attempt."""
+    return f"{cluster}/{run}/{task}/{attempt}"

@@ -1,0 +1,356 @@
+"""The nouns: what is asked for, what is to be made, what exists, what ran, what landed.
+
+ClusterConfig (asked for) → Plan of NodePlan (to be made) → Cluster of Node (exists)
+→ Run of Task (one training run) → Artifact (landed). All frozen, keyword-only, tuples.
+Durations are seconds, sizes bytes unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from cloudtrain.shell import Secret
+
+ProviderName = Literal["gcp", "aws", "azure", "local", "hosts"]
+Strategy = Literal[
+    "multi_worker_mirrored",
+    "parameter_server",
+    "mirrored",
+    "central_storage",
+    "one_device",
+    "tpu",
+    "horovod",
+    "custom",
+]
+ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
+"""TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
+
+SINGLE_NODE_STRATEGIES = frozenset({"mirrored", "central_storage", "one_device"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong in a config file."""
+
+    file: str
+    line: int | None
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.field}: {self.text}" if self.field else f"{place}: {self.text}"
+
+
+# ── ClusterConfig: what the user asked for ───────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """GPUs of one node, written `T4:1` in the file."""
+
+    kind: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.count}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGroup:
+    """All nodes of one role."""
+
+    count: int = 1
+    machine: str | None = None
+    accelerator: Accelerator | None = None
+    disk_gb: int | None = None
+    spot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    subnet: str | None = None
+    ssh_from: str = "auto"
+    private: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is installed on each node. `tensorflow=None` installs none."""
+
+    tensorflow: str | None = None
+    python: str = "auto"
+    keras: Literal["auto", "3", "legacy"] = "auto"
+    packages: tuple[str, ...] = ()
+    requirements: str | None = None
+    run: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """Where the user's code comes from: a git URL with a ref, or a folder here (one of the two)."""
+
+    git: str | None = None
+    ref: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """What runs on every node of a run. Timeouts are seconds; None is off."""
+
+    command: str = ""
+    dir: str = "."
+    env: Mapping[str, str] = field(default_factory=dict)
+    port: int = 8900
+    max_restarts: int = 0
+    retry_exit_codes: tuple[int, ...] = ()
+    success: Literal["chief", "all_workers", "all"] | None = None
+    tf_config: Literal["auto"] | bool = "auto"
+    checkpoints: str | None = None
+    start_timeout: float = 120.0
+    stall_timeout: float | None = None
+    deadline: float | None = None
+    grace: float = 10.0
+    evaluator_grace: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactRules:
+    """The `artifacts:` section. `paths` are globs relative to a task's work folder."""
+
+    store: str | None = None
+    paths: tuple[str, ...] = ("output/**",)
+    require: tuple[str, ...] = ()
+    every: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoints:
+    compute: str | None = None
+    storage: str | None = None
+    auth: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """`max_lifetime` and `idle` in seconds, `max_price` in $/hour for the whole cluster."""
+
+    max_lifetime: float | None = 12 * 3600.0
+    idle: float | None = None
+    max_price: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine that exists already (`provider: hosts`)."""
+
+    address: str
+    role: str
+    user: str | None = None
+    key: str | None = None
+    port: int = 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """A whole validated file. `source` is the absolute path that it was read from."""
+
+    name: str
+    provider: ProviderName
+    strategy: Strategy
+    nodes: Mapping[str, NodeGroup]
+    project: str | None = None
+    placement: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
+    image: str = "auto"
+    setup: Setup = field(default_factory=Setup)
+    code: Code = field(default_factory=Code)
+    train: Train = field(default_factory=Train)
+    artifacts: ArtifactRules = field(default_factory=ArtifactRules)
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    limits: Limits = field(default_factory=Limits)
+    hosts: tuple[Host, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Name in the task's environment → name of the variable here that holds it. Never the value."""
+    source: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Relative paths of the file (`code.path`, `setup.requirements`) start here."""
+        return Path(self.source).parent
+
+
+# ── Plan: what is to be made ─────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """One node to be made. `name` is unique in the account: `mnist-worker0`."""
+
+    name: str
+    role: str
+    index: int
+    port: int
+    """The port of this node's TensorFlow server."""
+    machine: str | None = None
+    accelerator: Accelerator | None = None
+    disk_gb: int | None = None
+    spot: bool = False
+
+    @property
+    def task(self) -> str:
+        return f"{self.role}{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    config: ClusterConfig
+    nodes: tuple[NodePlan, ...]
+    """In TF_CONFIG's order: chief, worker, ps, evaluator, then any other role by name."""
+
+
+# ── Cluster: what exists ─────────────────────────────────────────────────────
+
+NodeState = Literal["starting", "running", "stopped", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node as its provider reports it now.
+
+    `address` is where SSH reaches it from here, `internal` where the cluster's other nodes do.
+    Commands start in the user's home on the node; `cache` is a folder there (relative to that
+    home, or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache.
+    """
+
+    name: str
+    role: str
+    index: int
+    state: NodeState
+    address: str
+    internal: str
+    ssh_port: int = 22
+    user: str = "cloudtrain"
+    host: str = ""
+    cache: str = ".cache/cloudtrain"
+    placement: str = ""
+
+    @property
+    def task(self) -> str:
+        return f"{self.role}{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The keys of one cluster: one user key, and one host key for each node.
+
+    Providers put `public_key` and the host's private key on a node before it first answers;
+    the transport then accepts that host key and no other. OpenSSH formats.
+    """
+
+    private_key: Path
+    public_key: str
+    host_keys: Mapping[str, HostKey]
+    """By node name."""
+    known_hosts: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostKey:
+    public: str
+    """`ssh-ed25519 AAAA…`"""
+    private: Secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """`nodes` in the plan's order; all of them exist."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+
+# ── Run: one training run ────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One process of a run, on its node. Its name is role + index: `worker0`."""
+
+    role: str
+    index: int
+    node: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}{self.index}"
+
+
+RunState = Literal["starting", "running", "stopping", "landing", "succeeded", "failed", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why an attempt failed: one task, what happened to it, and its last lines."""
+
+    task: str
+    node: str
+    kind: Literal[
+        "lost", "signal", "exit", "frozen", "not_started", "stalled", "deadline", "require"
+    ]
+    text: str
+    exit_code: int | None = None
+    """The task's own; negative for a signal."""
+    last_lines: tuple[str, ...] = ()
+    hint: str | None = None
+    collateral: tuple[str, ...] = ()
+    """Tasks that failed because of this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    number: int
+    """From 1."""
+    started: float
+    """Unix time."""
+    ended: float | None = None
+    exits: Mapping[str, int] = field(default_factory=dict)
+    """Task → exit code, negative for a signal."""
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run over all its attempts. `id` sorts by time: `20261121-062404-k3f9`."""
+
+    id: str
+    cluster: str
+    command: str
+    tasks: tuple[Task, ...]
+    state: RunState
+    created: float
+    code: str = ""
+    """What ran: a commit, or the digest of a folder."""
+    attempts: tuple[Attempt, ...] = ()
+    ended: float | None = None
+    exit_code: int | None = None
+    """The contract's exit code of `train`; set once the run has ended."""
+    store: str | None = None
+    """URI prefix under which this run's artifacts land."""
+
+
+# ── Artifact: what landed ────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """One landed file. `path` is `<task>/<path in the task's work folder>`."""
+
+    path: str
+    size: int
+    sha256: str

@@ -1,0 +1,25 @@
+"""A playbook step as a pure value: what to run on a node, unless it is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cloudtrain.shell import Command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Run `run` unless `unless` exits 0; then `unless` must exit 0.
+
+    A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for
+    each node. `once_per_host`: nodes that share a host share the result, so one of them runs it.
+    `timeout`: seconds without output.
+    """
+
+    name: str
+    run: Command
+    unless: Command | None = None
+    stdin: Callable[[], Iterable[bytes]] | None = None
+    once_per_host: bool = False
+    timeout: float = 1800.0

@@ -1,0 +1,1 @@
+"""Where artifacts are kept: one file per kind of store."""

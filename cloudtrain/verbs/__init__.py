@@ -1,0 +1,1 @@
+"""One short file per command: the story that it tells."""

@@ -1,0 +1,1 @@
+"""What makes a node ready: steps as pure values."""

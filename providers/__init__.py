@@ -1,0 +1,1 @@
+"""One file per cloud: makes nodes, tells which exist, destroys them."""

@@ -1,0 +1,64 @@
+"""Imports run one way, and nothing heavy is imported before it is used."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "cloudtrain"
+
+LAYERS = [
+    {"model", "shell", "errors"},
+    {"protocols", "tf_config", "step", "layout"},
+    {"config", "records", "keys", "supervise", "transports", "stores", "providers", "playbooks"},
+    {"plan", "attend", "landing", "preflight", "apply", "cause", "fan_out"},
+    {"verbs"},
+    {"cli", "console", "__main__"},
+]
+SIDEWAYS = {0, 1, 3, 5}
+"""Layers whose modules may import each other."""
+
+
+def layer_of(module: str) -> int:
+    name = module.split(".")[1] if "." in module else module
+    for number, names in enumerate(LAYERS):
+        if name in names:
+            return number
+    raise AssertionError(f"{module} is in no layer: add it to LAYERS and docs/architecture.md")
+
+
+def modules() -> list[Path]:
+    folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
+    paths = {path for folder in folders for path in folder.rglob("*.py")}
+    return sorted(path for path in paths if path.name != "__init__.py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if node.module == "cloudtrain" else {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_run_one_way(path: Path) -> None:
+    own = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    own_layer = layer_of(f"cloudtrain.{own}")
+    for module in imports(path):
+        assert module.split(".")[0] not in {"providers", "playbooks", "configs"}
+        if not module.startswith("cloudtrain.") or module == "cloudtrain.__version__":
+            continue
+        other = module.split(".")[1]
+        if other == own:
+            continue
+        layer = layer_of(module)
+        if own in {"providers", "playbooks"}:
+            assert layer <= 1, f"{own} sees only nouns, not {module}"
+        elif layer == own_layer:
+            assert layer in SIDEWAYS, f"{own} imports {module} from its own layer"
+        else:
+            assert layer < own_layer, f"{own} imports {module} from a layer above"
