@@ -66,7 +66,7 @@ class LocalProvider:
                         journal("create", node=node.name)
                     nursery.start(self._orders(plan, identity, missing, before))
             nodes = self._all_of(plan)
-            spawn.await_answers(nodes)
+            spawn.await_answers(nodes, self._cluster_folder(cluster))
         except BaseException as failure:
             self._give_back(new, cluster, journal, failure)
             raise
@@ -172,12 +172,13 @@ class LocalProvider:
     ) -> None:
         """Undo this call's nodes; what stands in the way of that never hides `failure`."""
         tags = {self._tag(cluster, name) for name in names}
+        root = self._cluster_folder(cluster)
         try:
             for name in sorted(names):
                 journal("destroy", node=name)
-            self._erase(
-                lambda tag: tag in tags, [self._cluster_folder(cluster) / name for name in names]
-            )
+            self._erase(lambda tag: tag in tags, [root / name for name in names])
+            if root.is_dir() and not any(root.iterdir()):
+                root.rmdir()
         except (OSError, CloudtrainError) as trouble:
             if isinstance(failure, CloudtrainError):
                 failure.hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()

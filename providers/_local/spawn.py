@@ -24,7 +24,7 @@ BOOTSTRAP = (
     "import sys; sys.path[:] = sys.argv[1:]; "
     "from cloudtrain.providers._local.nursery import main; main()"
 )
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds for all servers to start, and for all to answer: many times what a busy machine needs."""
 
 INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
@@ -100,7 +100,7 @@ class Nursery:
         raise_all(failures)
 
 
-def await_answers(nodes: Sequence[Node]) -> None:
+def await_answers(nodes: Sequence[Node], root: Path) -> None:
     """Return when each node has sent its SSH greeting. Raises NodeUnreachable for those silent."""
     deadline = time.monotonic() + PATIENCE
     silent = {node.name: node for node in nodes}
@@ -116,7 +116,7 @@ def await_answers(nodes: Sequence[Node]) -> None:
                 selector.unregister(probe)
                 if _greets(probe):
                     silent.pop(node.name)
-    raise_all({name: _silent(node) for name, node in silent.items()})
+    raise_all({name: _silent(node, root / name) for name, node in silent.items()})
 
 
 def raise_all(failures: Mapping[str, BaseException]) -> None:
@@ -136,9 +136,15 @@ def _greets(probe: socket.socket) -> bool:
     return greeting.startswith(b"SSH-")
 
 
-def _silent(node: Node) -> NodeUnreachable:
+def _silent(node: Node, folder: Path) -> NodeUnreachable:
+    """With the log's last line, since the log may go with the node."""
+    try:
+        lines = (folder / "server.log").read_text(errors="replace").split("\n")
+    except OSError:
+        lines = []
+    last = next((line for line in reversed(lines) if line), "its log is empty")
     return NodeUnreachable(
         node.name,
-        f"no SSH server answers at {node.address}:{node.ssh_port}",
-        hint="its server.log tells why; a server that hangs is ended by `cloudtrain down`",
+        f"no SSH server answers at {node.address}:{node.ssh_port}: {last}",
+        hint="a server that hangs is ended by `cloudtrain down`",
     )
