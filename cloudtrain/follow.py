@@ -34,10 +34,10 @@ class Beat:
 
 
 class Ended:
-    """The task's process has ended, and every byte of its log is here."""
+    """The attempt is over on its node, and every byte of its log is here."""
 
-    def __init__(self, task: str, exit_code: int) -> None:
-        self.task, self.exit_code = task, exit_code
+    def __init__(self, task: str, end: supervise.End) -> None:
+        self.task, self.end = task, end
 
 
 class Silent:
@@ -108,9 +108,12 @@ class Follower:
                 return
             self._closed.wait(RETRY)
 
-    def _follow_once(self, task: Task, node: Node, folder: str, log: Path) -> int | None:
+    def _follow_once(
+        self, task: Task, node: Node, folder: str, log: Path
+    ) -> supervise.End | None:
         with log.open("ab") as file:
-            lines = supervise.Lines()
+            reader = supervise.FollowReader()
+            end: list[supervise.End] = []
 
             def wrote(data: bytes) -> None:
                 file.write(data)
@@ -119,8 +122,11 @@ class Follower:
                 self.events.put(Wrote(task.name, data))
 
             def beat(data: bytes) -> None:
-                for heartbeat in lines.feed(data):
-                    self.events.put(Beat(task.name, heartbeat))
+                for one in reader.feed(data):
+                    if isinstance(one, supervise.End):
+                        end.append(one)
+                    else:
+                        self.events.put(Beat(task.name, one))
 
             self._transport.run(
                 node,
@@ -129,7 +135,7 @@ class Follower:
                 on_stderr=beat,
                 timeout=SILENCE,
             )
-            return lines.end
+            return end[0] if end else None
 
 
 def listening(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:

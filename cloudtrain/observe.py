@@ -14,6 +14,7 @@ from cloudtrain.follow import Beat, Ended, Event, Follower, Silent, Wrote, liste
 from cloudtrain.landing import land
 from cloudtrain.model import Cause, Node, Run, Task
 from cloudtrain.session import Session
+from cloudtrain.supervise import End
 from cloudtrain.tasks import stop_tasks
 from cloudtrain.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
 
@@ -114,10 +115,19 @@ def take(watch: Watch, event: Event, now: float) -> None:
     if isinstance(event, Wrote):
         view.saw(event.data, now)
     elif isinstance(event, Ended):
-        view.exit_code, view.ended_at = event.exit_code, now
+        over(view, event.end, now)
     elif isinstance(event, Beat):
-        stopped = event.heartbeat.stopped
-        view.stopped_since = (view.stopped_since or now) if stopped else None
+        view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
+
+
+def over(view: TaskWatch, end: End, now: float) -> None:
+    view.ended_at = now
+    if end.exit_code is not None:
+        view.exit_code = end.exit_code
+    elif end.state == "lost":
+        view.lost = "its processes vanished, and who watched them too: killed, or the node restarted"
+    else:
+        view.lost = "its node knows nothing of it any more"
 
 
 def hear_out(session: Session, watch: Watch, follower: Follower) -> None:

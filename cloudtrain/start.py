@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from cloudtrain import supervise
+from cloudtrain import layout, supervise
+from cloudtrain.errors import NodeError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing import put_checkpoints
 from cloudtrain.launch import Launch, launches
@@ -13,7 +14,8 @@ from cloudtrain.model import Attempt, Run
 from cloudtrain.plan import start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.preflight import preflight
-from cloudtrain.ready import make_ready, make_whole, site
+from cloudtrain.nodes import make_whole
+from cloudtrain.ready import make_ready, site
 from cloudtrain.session import Session
 from cloudtrain.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
 
@@ -95,9 +97,10 @@ def start_task(session: Session, run: Run, launch: Launch) -> None:
     remote = supervise.start(
         folder_of(run, launch.task),
         tag=tag_of(run, launch.task),
-        work=work_of(run, launch.task),
+        work=layout.work_folder(run.cluster, run.id, launch.task.name),
         command=launch.command,
         environment=launch.environment,
     )
     done = session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
-    supervise.check_started(node.name, done)
+    if supervise.parse_start(node.name, done) == "stopped":
+        raise NodeError(node.name, "the task was stopped before it started")

@@ -40,7 +40,7 @@ def states(session: Session, run: Run) -> dict[str, supervise.TaskStatus]:
         done = session.transport.run(
             node_of(session, task), supervise.status(folder_of(run, task)), timeout=60.0
         )
-        return supervise.parse_status(done.stdout)
+        return supervise.parse_status(task.node, done)[0]
 
     answers = fan_out(run.tasks, ask, name=lambda task: task.node)
     return {task.name: state for task, state in zip(run.tasks, answers, strict=True)}
@@ -54,16 +54,16 @@ def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
     wanted = set(names)
     if not run.attempts:
         return
+    grace = session.config.train.grace
 
     def stop(task: Task) -> None:
         try:
-            session.transport.run(
+            done = session.transport.run(
                 node_of(session, task),
-                supervise.stop(
-                    folder_of(run, task), tag=tag_of(run, task), grace=session.config.train.grace
-                ),
-                timeout=session.config.train.grace + 30.0,
+                supervise.stop(folder_of(run, task), tag=tag_of(run, task), grace=grace),
+                timeout=grace + 30.0,
             )
+            supervise.parse_stop(task.node, done)
         except CloudtrainError as error:
             session.console.warn(f"{task.name} could not be stopped: {error}")
 
@@ -74,6 +74,7 @@ def end_orphans(session: Session, run: Run) -> None:
     """Ends what earlier attempts and runs of this cluster have left on the nodes."""
 
     def end(node: Node) -> None:
-        session.transport.run(node, supervise.end_orphans(run.cluster), timeout=60.0)
+        done = session.transport.run(node, supervise.orphans(run.cluster), timeout=120.0)
+        supervise.parse_stop(node.name, done)
 
     fan_out(session.nodes, end, name=lambda node: node.name)
