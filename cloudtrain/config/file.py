@@ -120,7 +120,9 @@ def _mapping(node: Any) -> Any:
     return node
 
 
-Environment = Annotated[dict[kinds.EnvironmentName, kinds.Text], BeforeValidator(_mapping)]
+Environment = Annotated[
+    dict[kinds.EnvironmentName, kinds.EnvironmentValue], BeforeValidator(_mapping)
+]
 Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeValidator(_mapping)]
 
 

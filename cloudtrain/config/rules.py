@@ -169,7 +169,7 @@ def _hosts(file: File) -> Found:
     for role in sorted(have.keys() | want.keys()):
         if have[role] != want.get(role, 0):
             yield (
-                ("nodes", role) if role in want else ("hosts",),
+                ("nodes", role, "count") if role in want else ("hosts",),
                 f"{want.get(role, 0)} of role {shown(role)} in `nodes`, {have[role]} in `hosts`",
             )
 
