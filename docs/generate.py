@@ -1,4 +1,4 @@
-"""Writes what is made from the config's sections: configs/schema.json, the tables of docs/config.md.
+"""Writes what the config's sections make: configs/schema.json, and the tables of docs/config.md.
 
 Run it after a change of cloudtrain/config/file.py: python docs/generate.py
 """

@@ -97,6 +97,8 @@ def _roles(file: File) -> Found:
         elif known is not None and role not in known:
             yield _at(file, role), _no_such_role(file.strategy, role, known)
     if file.nodes is None and not found:
+        if file.provider == "hosts" or (file.provider is None and file.hosts):
+            return
         yield ("nodes",), f"is missing: strategy {file.strategy} needs its roles and their counts"
         return
     yield from _COUNT_RULES.get(file.strategy, _some)(file, found)
