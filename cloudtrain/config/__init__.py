@@ -64,7 +64,7 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
 
 def schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of the file; configs/schema.json holds it."""
-    from cloudtrain.config.schema import schema
+    from cloudtrain.config.json_schema import schema
 
     return schema()
 

@@ -41,7 +41,7 @@ class Checked:
         """A rule that fails at `path` may fail only because a field could not be read."""
         return any(
             path[: len(broken)] == broken
-            or (broken[: len(path)] == path and len(broken) <= len(path) + 1)
+            or (len(path) == 1 and len(broken) <= 2 and broken[:1] == path)
             for broken in self.broken
         )
 
@@ -59,9 +59,9 @@ def check(tree: Block, file: str, broken: Iterable[Path] = ()) -> Checked:
             for found in error.errors(include_url=False, include_input=False):
                 path = tuple(part for part in found["loc"] if part != "[key]")
                 text, meant = _sentence(tree, path, found)
-                problems.append(problem(tree, file, path, text))
                 unread |= {_reach(path), (*path[:-1], meant)} if meant else {_reach(path)}
                 rest = _without(rest, path)
+                problems.append(problem(tree, file, path, text))
 
 
 def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:

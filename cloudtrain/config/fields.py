@@ -81,6 +81,11 @@ def text(node: Any) -> str:
     return value
 
 
+def environment_value(node: Any) -> str:
+    """As in a shell, nothing is the empty text."""
+    return "" if is_null(node) else text(node)
+
+
 def line(node: Any) -> str:
     """One line that is safe to give a program as an argument: it cannot pass for an option."""
     value = text(node)
@@ -323,8 +328,12 @@ def _or_variable(title: str, *kinds: Mapping[str, Any]) -> dict[str, Any]:
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _WITH_UNIT = {"type": "string", "pattern": r"^[0-9.]+[smhd]?$"}
 
-Text = Annotated[
-    str, Reads(text, {"title": "text", "type": ["string", "number", "boolean", "null"]})
+EnvironmentValue = Annotated[
+    str,
+    Reads(
+        environment_value,
+        {"title": "text", "type": ["string", "number", "boolean", "null"]},
+    ),
 ]
 Line = Annotated[str, Reads(line, _texts("text"))]
 ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]

@@ -120,7 +120,9 @@ def _mapping(node: Any) -> Any:
     return node
 
 
-Environment = Annotated[dict[kinds.EnvironmentName, kinds.Text], BeforeValidator(_mapping)]
+Environment = Annotated[
+    dict[kinds.EnvironmentName, kinds.EnvironmentValue], BeforeValidator(_mapping)
+]
 Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeValidator(_mapping)]
 
 
@@ -298,9 +300,10 @@ def section_at(path: tuple[str | int, ...]) -> type[Section] | None:
 
 
 def _section_in(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    inner = get_args(annotation)
+    if not inner and isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    return next(filter(None, map(_section_in, get_args(annotation))), None)
+    return next(filter(None, map(_section_in, inner)), None)
 
 
 def _empty(node: object) -> bool:

@@ -61,8 +61,8 @@ class _Ini:
             parser.read_string(self.text, source=self.file)
         except configparser.Error as error:
             line = getattr(error, "lineno", None)
-            if isinstance(error, configparser.ParsingError) and error.errors:
-                line = error.errors[0][0]
+            if line is None and getattr(error, "errors", None):
+                line = error.errors[0][0]  # type: ignore[attr-defined]
             self.problem(line, "", _plainly(error))
             return {}
         if not parser.has_section("cluster"):
@@ -84,8 +84,8 @@ class _Ini:
         host.put("role", Scalar(role, at), at)
         items.append(host)
 
-    def line_of(self, role: str) -> int:
-        pattern = re.compile(rf"\s*{re.escape(role)}\s*([=:]|$)")
+    def line_of(self, start: str) -> int:
+        pattern = re.compile(rf"\s*{re.escape(start)}\s*([=:]|$)")
         lines = self.text.splitlines()
         return next((n for n, line in enumerate(lines, 1) if pattern.match(line)), 1)
 
@@ -102,11 +102,11 @@ def _with_port(tree: Block, ini: _Ini) -> Block:
         ports = ", ".join(map(str, sorted(ini.ports)))
         ini.problem(None, "cluster", f"has the ports {ports}: choose one for all with `train.port`")
         return tree
-    place = tree.keys_at["train"]
     with_port = train.without("port")
+    place = Place(ini.file, ini.line_of("[cluster]"))
     with_port.put("port", Scalar(str(*ini.ports), place), place)
     copy = tree.without("train")
-    copy.put("train", with_port, place)
+    copy.put("train", with_port, tree.keys_at["train"])
     return copy
 
 

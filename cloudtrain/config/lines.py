@@ -193,7 +193,7 @@ class _Builder:
         self.refuse_tag(event, path)
         tree: Tree
         if isinstance(event, yaml.ScalarEvent):
-            plain = event.style is None and event.tag is None
+            plain = not event.style and event.tag is None
             tree = Scalar(event.value, place, plain, self.environ)
         elif isinstance(event, yaml.SequenceStartEvent):
             tree = self.items(events, place, path)
@@ -269,12 +269,23 @@ def _events(text: str) -> Iterator[Any]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         why = ", ".join(shown(part, 100) for part in (error.context, error.problem) if part)
-        source = text.splitlines()[line - 1] if line and line <= len(text.splitlines()) else ""
-        tab = ": a tab cannot indent YAML, use spaces" if "\t" in source else ""
-        raise _NotYaml(f"is not valid YAML: {why or 'cannot be read'}{tab}", line) from None
+        raise _NotYaml(
+            f"is not valid YAML: {why or 'cannot be read'}{_usual(text, line)}", line
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise _NotYaml("holds a control character, which YAML does not allow", line) from None
+
+
+def _usual(text: str, line: int | None) -> str:
+    """What is usually wrong on such a line."""
+    lines = text.splitlines()
+    source = lines[line - 1] if line and line <= len(lines) else ""
+    if "\t" in source:
+        return ": a tab cannot indent YAML, use spaces"
+    if "${" in source and "{" in source.replace("${", ""):
+        return ': between { and }, a ${VAR} stands in quotes: "${VAR}"'
+    return ""
 
 
 def _line(event: Any) -> int:

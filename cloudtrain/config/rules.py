@@ -97,6 +97,8 @@ def _roles(file: File) -> Found:
         elif known is not None and role not in known:
             yield _at(file, role), _no_such_role(file.strategy, role, known)
     if file.nodes is None and not found:
+        if file.provider == "hosts" or (file.provider is None and file.hosts):
+            return
         yield ("nodes",), f"is missing: strategy {file.strategy} needs its roles and their counts"
         return
     yield from _COUNT_RULES.get(file.strategy, _some)(file, found)
@@ -169,7 +171,7 @@ def _hosts(file: File) -> Found:
     for role in sorted(have.keys() | want.keys()):
         if have[role] != want.get(role, 0):
             yield (
-                ("nodes", role) if role in want else ("hosts",),
+                ("nodes", role, "count") if role in want else ("hosts",),
                 f"{want.get(role, 0)} of role {shown(role)} in `nodes`, {have[role]} in `hosts`",
             )
 
