@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from fakes import eventually, make_plan, no_journal
 from local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.errors import LeftoverError, NodeUnreachable, UsageError
-from cloudtrain.providers import local
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
 
@@ -217,16 +215,6 @@ def test_a_half_made_folder_is_a_stopped_node(cluster: LocalCluster, garbage: by
     assert states(cluster) == {"mnist-chief0": "running", "mnist-worker0": "running"}
     cluster.destroy()
     assert cluster.provider.sweep() == ()
-
-
-def test_two_creations_at_once_make_one_server_for_each_node(cluster: LocalCluster) -> None:
-    again = local.provider(cluster.plan.config)
-    other = threading.Thread(target=again.create, args=(cluster.plan, cluster.identity, no_journal))
-    other.start()
-    chief, worker = cluster.create()
-    other.join()
-    assert len(servers(cluster, chief.name)) == len(servers(cluster, worker.name)) == 1
-    assert run(cluster, "echo here") == b"here\n"
 
 
 def test_the_error_of_a_server_that_ends_says_why(cluster: LocalCluster) -> None:

@@ -110,13 +110,13 @@ def become_server(listener: socket.socket, folder: Path, settings: Settings) -> 
     """In the forked child: a session of its own, nothing of the nursery's, then serve."""
     try:
         os.setsid()
+        mark(settings.tag)  # before the end of stdout, by which the provider knows it is done
         os.chdir(folder / "home")
         nothing = os.open(os.devnull, os.O_RDWR)
         lines = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
             os.dup2(descriptor, number)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-        mark(settings.tag)
         gc.enable()
         serve(listener, settings)
     except BaseException:
