@@ -53,6 +53,7 @@ class LocalProvider:
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         _refuse_other_systems()
         cluster = plan.config.name
+        self._end_nursery(cluster)
         before = {node.name: node for node in self.nodes(cluster)}
         missing = [n for n in plan.nodes if not _runs(before.get(n.name))]
         new = {node.name for node in missing} - before.keys()
@@ -75,10 +76,12 @@ class LocalProvider:
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         root = self._cluster_folder(cluster)
         tags = processes.tags(lambda tag: tag.startswith(self._tag(cluster, "")))
-        names = {name for tag in tags.values() if (name := tag.rpartition("/")[2].rstrip("."))}
-        if root.is_dir():
-            names |= {path.name for path in root.iterdir() if path.is_dir()}
-        return tuple(sorted((self._node(cluster, name) for name in names), key=_plan_order))
+        alive = {tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(spawn.ROOM)}
+        folders = (
+            {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
+        )
+        nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
+        return tuple(sorted(nodes, key=_plan_order))
 
     def destroy(self, cluster: str, journal: Journal) -> None:
         root = self._cluster_folder(cluster)
@@ -134,14 +137,15 @@ class LocalProvider:
         there = {node.name: node for node in self.nodes(plan.config.name)}
         return tuple(there[node.name] for node in plan.nodes)
 
-    def _node(self, cluster: str, name: str) -> Node:
+    def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = Folder(self._cluster_folder(cluster) / name)
         meta = folder.meta()
         role, index = _role_and_index(cluster, name)
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
         if folder.locked():
-            state = "running" if address else "starting"
+            # A process that has the lock and no tag is about to become the server, or dying.
+            state = "running" if alive and address else "starting"
         return Node(
             name=name,
             role=role,
@@ -160,12 +164,15 @@ class LocalProvider:
         seed = f"{self._digest}/{plan.config.name}"
         return [addresses.places(seed, number) for number in range(len(plan.nodes))]
 
+    def _end_nursery(self, cluster: str) -> None:
+        """Of a creation that was killed: it may be making nodes still."""
+        start, end = self._tag(cluster, ""), spawn.ROOM
+        _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
+
     def _kill_remains(self, names: set[str], cluster: str) -> None:
         """What a dead server left running: a machine that was off comes back without it."""
         tags = {self._tag(cluster, name) for name in names}
-        left = processes.kill(lambda tag: tag in tags) if tags else {}
-        if left:
-            raise _leftover(left, [])
+        _kill(lambda tag: tag in tags)
 
     def _give_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
@@ -221,8 +228,14 @@ def _refuse_other_systems() -> None:
         raise UsageError(finding.text, hint=finding.hint)
 
 
+def _kill(matches: Callable[[str], bool]) -> None:
+    left = processes.kill(matches)
+    if left:
+        raise _leftover(left, [])
+
+
 def _runs(node: Node | None) -> bool:
-    return node is not None and node.state != "stopped"
+    return node is not None and node.state == "running"
 
 
 def _length(node: NodePlan) -> int:

@@ -36,7 +36,7 @@ def main() -> None:
         name = order["meta"]["name"]
         try:
             answer: Mapping[str, Any] = {"node": name, "meta": start(order)}
-        except OSError as error:
+        except (OSError, ValueError) as error:
             answer = {"node": name, "error": str(error)}
         print(json.dumps(answer), flush=True)
 
@@ -44,12 +44,11 @@ def main() -> None:
 def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
     """Start the server of one node unless it runs; returns what its node.json holds."""
     folder = Path(order["folder"])
-    home = folder / "home"
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "home").mkdir(mode=0o700, exist_ok=True)
     with (folder / "lock").open("ab") as lock:
         if not take(lock):
-            meta: Mapping[str, Any] = json.loads((folder / "node.json").read_bytes())
-            return meta
+            return read(folder / "node.json")
         with listen(order["places"]) as listener:
             address, port = listener.getsockname()
             meta = {**order["meta"], "address": address, "port": port}
@@ -92,6 +91,15 @@ def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tup
     return ((socket.socket(socket.AF_INET, socket.SOCK_STREAM), place) for place in places)
 
 
+def read(path: Path) -> Mapping[str, Any]:
+    """What another nursery, of a command that was killed perhaps, writes just now."""
+    deadline = time.monotonic() + 5
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    meta: Mapping[str, Any] = json.loads(path.read_bytes())
+    return meta
+
+
 def write(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(text)
@@ -102,13 +110,13 @@ def become_server(listener: socket.socket, folder: Path, settings: Settings) -> 
     """In the forked child: a session of its own, nothing of the nursery's, then serve."""
     try:
         os.setsid()
+        mark(settings.tag)  # before the end of stdout, by which the provider knows it is done
         os.chdir(folder / "home")
         nothing = os.open(os.devnull, os.O_RDWR)
         lines = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
             os.dup2(descriptor, number)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-        mark(settings.tag)
         gc.enable()
         serve(listener, settings)
     except BaseException:

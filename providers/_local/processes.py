@@ -6,12 +6,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "CLOUDTRAIN_NODE"
 """In the environment of every process of a node: `<digest of the state home>/<cluster>/<node>`."""
 
 PROC = Path("/proc")
+
+PATIENCE = 10.0
+"""Seconds for killed processes to be gone; what waits on a disk may take some."""
 
 
 def tags(matches: Callable[[str], bool]) -> dict[int, str]:
@@ -24,13 +28,13 @@ def tags(matches: Callable[[str], bool]) -> dict[int, str]:
     return found
 
 
-def kill(matches: Callable[[str], bool], *, patience: float = 10.0) -> dict[int, str]:
+def kill(matches: Callable[[str], bool]) -> dict[int, str]:
     """Kill every process whose tag matches, and all their descendants; returns the survivors.
 
     All are stopped before the first is killed: a stopped process makes no children, and a
-    descendant that cleared its environment is still known by its parent. `patience` in seconds.
+    descendant that cleared its environment is still known by its parent.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + PATIENCE
     while family := _freeze(matches):
         for pid in family:
             _send(pid, signal.SIGKILL)
@@ -58,8 +62,8 @@ def _family(matches: Callable[[str], bool], known: dict[int, str]) -> dict[int, 
     children: dict[int, list[int]] = {}
     for pid in _all():
         stat = _stat(pid)
-        if stat is not None and stat[0] not in "ZX":
-            children.setdefault(stat[1], []).append(pid)
+        if stat is not None and stat.alive:
+            children.setdefault(stat.parent, []).append(pid)
     pending = list(found)
     while pending:
         parent = pending.pop()
@@ -94,14 +98,22 @@ def _tag(pid: int) -> str | None:
 
 def _alive(pid: int) -> bool:
     stat = _stat(pid)
-    return stat is not None and stat[0] not in "ZX"
+    return stat is not None and stat.alive
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and parent; the command name before them may hold spaces and brackets."""
+@dataclass(frozen=True)
+class _Stat:
+    parent: int
+    alive: bool
+    """Not a zombie. One whose other threads still end has its files, locks and ports still."""
+
+
+def _stat(pid: int) -> _Stat | None:
+    """proc(5); the command name may hold spaces and brackets, so counting starts after it."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    state, parent = text.rpartition(b")")[2].split()[:2]
-    return state.decode(), int(parent)
+    fields = text.rpartition(b")")[2].split()
+    state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+    return _Stat(parent, alive=state not in (b"Z", b"X") or threads > 1)

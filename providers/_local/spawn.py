@@ -27,6 +27,9 @@ BOOTSTRAP = (
 PATIENCE = 30.0
 """Seconds for all servers to start, and for all to answer: many times what a busy machine needs."""
 
+ROOM = "."
+"""Fills the nursery's tag where each server will put its node's name; no name ends with it."""
+
 INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
 """All that the nursery sees of this process's environment: it must not hold credentials."""
 
@@ -62,7 +65,7 @@ class Nursery:
             start_new_session=True,
             env={
                 **{name: os.environ[name] for name in INTERPRETER if name in os.environ},
-                processes.VARIABLE: tag + "." * longest,
+                processes.VARIABLE: tag + ROOM * longest,
             },
         )
 
