@@ -35,7 +35,7 @@ UseDNS no
 PrintMotd no
 PrintLastLog no
 LogLevel ERROR
-Subsystem sftp internal-sftp
+Subsystem sftp {sftp}
 SetEnv "HOME={home}"
 ForceCommand cd "$HOME" && exec /bin/sh -c "${{SSH_ORIGINAL_COMMAND:-exec /bin/sh -l}}"
 """
@@ -87,7 +87,7 @@ class SshdNode:
     def stop(self) -> None:
         if self._process is None:
             return
-        self._process.terminate()
+        self._process.send_signal(signal.SIGSTOP)  # no new session while we look
         for process in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -145,7 +145,7 @@ def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
     host_key.write_text(identity.host_keys[name].private.reveal())
     (folder / "authorized_keys").write_text(f"{identity.public_key}\n")
     (folder / "sshd_config").write_text(
-        _CONFIG.format(address=address, port=port, folder=folder, home=home)
+        _CONFIG.format(address=address, port=port, folder=folder, home=home, sftp=_sftp_server())
     )
     node = Node(
         name=name,
@@ -158,6 +158,12 @@ def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
         user=getpass.getuser(),
     )
     return SshdNode(node=node, identity=identity, home=home, folder=folder)
+
+
+def _sftp_server() -> Path:
+    """A program, as ForceCommand runs subsystems too; distributions put it in different places."""
+    places = (Path("/usr/lib/openssh"), Path("/usr/libexec/openssh"), Path("/usr/lib/ssh"))
+    return next((p / "sftp-server" for p in places if (p / "sftp-server").exists()), places[0])
 
 
 def _tree(root: int) -> list[int]:
