@@ -82,7 +82,7 @@ def test_folders_are_0700_and_files_0600_whatever_the_umask() -> None:
         records.save_config({"name": "mnist"})
         records.journal("up")
         records.save_run(RUN)
-        with records.lock("cloudtrain up"):
+        with records.lock("up"):
             modes = {
                 path: stat.S_IMODE(path.stat().st_mode) for path in [home(), *home().rglob("*")]
             }
@@ -201,7 +201,7 @@ def test_an_unwritable_home_is_one_clear_error(
         lambda: Records("mnist").create(),
         lambda: Records("mnist").journal("up"),
         lambda: Records("mnist").save_run(RUN),
-        lambda: Records("mnist").lock("cloudtrain up").__enter__(),
+        lambda: Records("mnist").lock("up").__enter__(),
     ):
         with pytest.raises(CloudtrainError, match="Not a directory") as caught:
             write()
@@ -241,23 +241,39 @@ def test_the_only_known_cluster_is_meant_when_none_is_named() -> None:
     assert caught.value.hint == "did you mean mnist?"
 
 
-def test_a_removed_cluster_leaves_nothing() -> None:
+def test_a_cluster_that_was_taken_down_is_meant_by_name_or_where_there_is_no_other() -> None:
+    for name in ("old", "mnist"):
+        Records(name).create()
+    Records("old").close()
+    assert resolve(None) == "mnist"
+    assert resolve("old") == "old"
+    Records("mnist").close()
+    with pytest.raises(UsageError, match="2 clusters"):
+        resolve(None)
+    Records("old").create()
+    assert resolve(None) == "old"
+
+
+def test_closing_removes_the_keys_and_keeps_what_was_learnt() -> None:
     records = Records("mnist")
     records.save_run(RUN)
-    with records.lock("cloudtrain down"):
-        records.remove()
-        assert known() == ()
-    assert list((home() / "clusters").iterdir()) == []
-    records.remove()
+    records.save_config({"name": "mnist"})
+    records.journal("down")
+    (records.folder / "host_keys").mkdir()
+    for name in ("key", "key.pub", "known_hosts", "ssh_config", "host_keys/mnist-chief0"):
+        (records.folder / name).write_text("")
+    records.close()
+    records.close()
+    left = {p.relative_to(records.folder).as_posix() for p in records.folder.rglob("*")}
+    run = f"runs/{RUN.id}"
+    assert left == {"closed", "config.json", "events.jsonl", "runs", run, f"{run}/run.json"}
 
 
-def test_what_a_killed_removal_left_is_not_a_cluster_and_goes_with_the_next() -> None:
-    left = home() / "clusters" / ".mnist.removed-1-1"
-    left.mkdir(parents=True)
-    (left / "events.jsonl").write_text("")
-    assert known() == ()
-    Records("mnist").remove()
-    assert not left.exists()
+def test_a_stop_is_asked_of_whoever_attends() -> None:
+    Records("mnist").save_run(RUN)
+    assert not Records("mnist").stop_asked(RUN.id)
+    Records("mnist").ask_stop(RUN.id)
+    assert Records("mnist").stop_asked(RUN.id)
 
 
 # ── the lock ─────────────────────────────────────────────────────────────────
@@ -265,7 +281,7 @@ def test_what_a_killed_removal_left_is_not_a_cluster_and_goes_with_the_next() ->
 HOLD = """
 import os, sys
 from cloudtrain.records import Records
-with Records("mnist").lock("cloudtrain train"):
+with Records("mnist").lock("train"):
     if sys.argv[1] == "fork" and os.fork() == 0:
         os.close(1)
         os.read(0, 1)
@@ -291,14 +307,14 @@ def test_the_second_command_is_told_who_holds_the_cluster() -> None:
             pytest.raises(
                 LockedError, match=r"mnist is in use: `cloudtrain train` \(pid"
             ) as caught,
-            Records("mnist").lock("cloudtrain down"),
+            Records("mnist").lock("down"),
         ):
             pass
         assert f"pid {other.pid}, on {os.uname().nodename}, since " in str(caught.value)
         assert caught.value.hint == f"wait until it has ended, or end it: kill {other.pid}"
         found = Records("mnist").holder()
         assert found is not None
-        assert (found.pid, found.doing) == (other.pid, "cloudtrain train")
+        assert (found.pid, found.doing) == (other.pid, "train")
         other.communicate("x")
     assert Records("mnist").holder() is None
     assert not (home() / "clusters" / "mnist.lock").exists()
@@ -310,7 +326,7 @@ def test_the_lock_dies_with_a_killed_holder_also_when_it_has_forked(how: str) ->
     other.send_signal(signal.SIGKILL)
     other.wait()
     assert Records("mnist").holder() is None
-    with Records("mnist").lock("cloudtrain down"):
+    with Records("mnist").lock("down"):
         found = Records("mnist").holder()
         assert found is not None
         assert found.pid == os.getpid()
@@ -326,7 +342,7 @@ def test_a_waiting_command_goes_on_when_the_first_has_ended() -> None:
         got = threading.Event()
 
         def wait() -> None:
-            with Records("mnist").lock("cloudtrain down", wait=True):
+            with Records("mnist").lock("down", wait=60):
                 got.set()
 
         thread = threading.Thread(target=wait)
@@ -337,27 +353,19 @@ def test_a_waiting_command_goes_on_when_the_first_has_ended() -> None:
     assert got.is_set()
 
 
-def test_the_holder_may_take_the_lock_again_and_another_thread_may_not() -> None:
-    records = Records("mnist")
-    refused = []
-
-    def other() -> None:
-        try:
-            with Records("mnist").lock("cloudtrain logs"):
-                pass
-        except LockedError as error:
-            refused.append(error.message)
-
-    with records.lock("cloudtrain run"):
-        with Records("mnist").lock("cloudtrain up"):
-            pass
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-        assert len(refused) == 1
-        assert "`cloudtrain run`" in refused[0]
-    with records.lock("cloudtrain down"):
+def test_a_command_that_waits_in_vain_is_told_who_holds_the_cluster() -> None:
+    with (
+        Records("mnist").lock("up"),
+        pytest.raises(LockedError, match="`cloudtrain up`"),
+        Records("mnist").lock("attend", wait=0.2),
+    ):
         pass
+
+
+def test_a_failed_command_leaves_no_lock() -> None:
+    with pytest.raises(ZeroDivisionError), Records("mnist").lock("up"):
+        raise ZeroDivisionError
+    assert list((home() / "clusters").iterdir()) == []
 
 
 def test_a_garbage_lock_file_stops_nobody() -> None:
@@ -366,17 +374,15 @@ def test_a_garbage_lock_file_stops_nobody() -> None:
     for garbage in (b"", b"\xff", b"[]", b'{"pid": "x"}', b"null"):
         path.write_bytes(garbage)
         assert Records("mnist").holder() is None
-        with Records("mnist").lock("cloudtrain up"):
+        with Records("mnist").lock("up"):
             pass
 
 
 def _count_alone(folder: str, rounds: int) -> None:
     """Fails where two hold the lock at once: each makes a folder that may not exist yet."""
     for _ in range(rounds):
-        with Records("mnist").lock("cloudtrain up", wait=True):
+        with Records("mnist").lock("up", wait=60):
             (Path(folder) / "inside").mkdir()
-            Records("mnist").create()
-            Records("mnist").remove()
             (Path(folder) / "inside").rmdir()
 
 

@@ -32,7 +32,7 @@ def make_folder(path: Path) -> None:
     with named_faults(path):
         missing = itertools.takewhile(lambda folder: not folder.is_dir(), (path, *path.parents))
         for folder in reversed(list(missing)):
-            if folder.exists():
+            if folder.exists() and not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(folder))
             folder.mkdir(mode=0o700, exist_ok=True)
 

@@ -46,12 +46,16 @@ def known() -> tuple[str, ...]:
 
 
 def resolve(name: str | None) -> str:
-    """The cluster that is meant: `name`, or the only one known. Raises UsageError otherwise."""
+    """The cluster that is meant: `name`, or the only one that there is. Raises UsageError.
+
+    Those that were taken down are meant only by their name, or where there is no other.
+    """
     names = known()
     if name in names:
         return name
     if name is not None:
         raise UsageError(f"no cluster {name!r} is known here", hint=_nearest(name, names))
+    names = tuple(name for name in names if Records(name).is_open()) or names
     if not names:
         raise UsageError("no cluster is known here", hint="`cloudtrain up FILE` makes one")
     if len(names) > 1:
@@ -61,7 +65,7 @@ def resolve(name: str | None) -> str:
 
 
 class Records:
-    """The folder of one cluster. Reading needs no lock; a command that changes takes `lock`."""
+    """The folder of one cluster. Reading needs no lock; a command that changes it takes `lock`."""
 
     def __init__(self, name: str) -> None:
         if not CLUSTER_NAME.match(name):
@@ -75,14 +79,28 @@ class Records:
         self._runs = self.folder / "runs"
 
     def create(self) -> None:
-        """Make the folder (mode 0700); one that exists keeps what it holds."""
+        """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
         make_folder(self.folder)
+        with named_faults(self._closed):
+            self._closed.unlink(missing_ok=True)
 
-    def lock(self, doing: str, *, wait: bool = False) -> AbstractContextManager[None]:
-        """One command at a time: `with records.lock("cloudtrain train"):`. Raises LockedError.
+    def close(self) -> None:
+        """The cluster is gone: its keys go too; its config, events, runs and logs are kept."""
+        with named_faults(self.folder):
+            shutil.rmtree(self.folder / "host_keys", ignore_errors=True)
+            for name in ("key", "key.pub", "known_hosts", "ssh_config"):
+                (self.folder / name).unlink(missing_ok=True)
+        make_folder(self.folder)
+        write_whole(self._closed, b"")
 
-        The kernel gives it free when the holder dies; it lies beside the folder and is held on
-        while the folder is removed.
+    def is_open(self) -> bool:
+        """Whether the cluster was made and not yet taken down, as far as this machine knows."""
+        return not self._closed.exists()
+
+    def lock(self, doing: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s.
+
+        The kernel gives it free when its holder dies, and no file of it stays.
         """
         return locked(self._lock_path, self.name, doing, wait=wait)
 
@@ -173,26 +191,25 @@ class Records:
         return next((run for run in reversed(self.runs()) if run.state not in ENDED), None)
 
     def log_path(self, run: str, task: str, attempt: int) -> Path:
-        """Where the log of one task in one attempt is kept here; its folder exists."""
+        """Where the log of one task in one attempt is kept here."""
+        return self._runs / self._checked(run) / f"{task}.{attempt}.log"
+
+    def ask_stop(self, run: str) -> None:
+        """Ask whoever attends to the run to end it."""
         folder = self._runs / self._checked(run)
         make_folder(folder)
-        return folder / f"{task}.{attempt}.log"
+        write_whole(folder / "stop", b"")
 
-    def remove(self) -> None:
-        """Forget the cluster: from one moment to the next its folder is not there any more."""
-        with named_faults(self.folder):
-            if self.folder.is_dir():
-                self.folder.rename(self._removed(f"{os.getpid()}-{time.time_ns()}"))
-            for removed in self.folder.parent.glob(self._removed("*").name):
-                shutil.rmtree(removed)
+    def stop_asked(self, run: str) -> bool:
+        return (self._runs / self._checked(run) / "stop").exists()
 
     @property
     def _lock_path(self) -> Path:
         return self.folder.with_name(f"{self.name}.lock")
 
-    def _removed(self, when: str) -> Path:
-        """Not a name that a cluster can have; what a killed `remove` leaves, the next one ends."""
-        return self.folder.with_name(f".{self.name}.removed-{when}")
+    @property
+    def _closed(self) -> Path:
+        return self.folder / "closed"
 
     def _checked(self, run: str) -> str:
         if not RUN_ID.match(run):

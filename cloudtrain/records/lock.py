@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,9 @@ from pathlib import Path
 
 from cloudtrain.errors import LockedError
 from cloudtrain.records.disk import make_folder, named_faults
+
+POLL = 0.05
+"""Seconds between two tries of a lock that is waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,26 +30,23 @@ class Holder:
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"`{self.doing}` (pid {self.pid}, on {self.host}, since {since})"
+        return f"`cloudtrain {self.doing}` (pid {self.pid}, on {self.host}, since {since})"
 
 
 @contextmanager
-def locked(path: Path, name: str, doing: str, *, wait: bool) -> Iterator[None]:
-    """Hold the lock file `path`; it is gone afterwards. Raises LockedError naming the holder.
+def locked(path: Path, name: str, doing: str, *, wait: float) -> Iterator[None]:
+    """Hold the lock file `path`; it is gone afterwards.
 
-    Taken again by the thread that holds it, it is held on: `run` is made of `up`, `train`, `down`.
+    Raises LockedError naming the holder where it is not free within `wait` seconds.
     """
-    me = threading.get_ident()
-    if _held.get(path, (0, 0))[1] == me:
-        yield
-        return
-    descriptor = _acquire(path, name, wait=wait)
-    _held[path] = (descriptor, me)
+    descriptor = _acquire(path, name, time.monotonic() + wait)
+    _held.add(descriptor)
     try:
         _write_holder(descriptor, path, doing)
         yield
     finally:
-        if _held.pop(path, None):  # a forked child that comes by here holds nothing
+        if descriptor in _held:  # a forked child that comes by here holds nothing
+            _held.remove(descriptor)
             _release(path, descriptor)
 
 
@@ -68,13 +67,13 @@ def holder(path: Path) -> Holder | None:
     return found
 
 
-_held: dict[Path, tuple[int, int]] = {}
-"""Lock file → its descriptor here and the thread that holds it."""
+_held: set[int] = set()
+"""The descriptors of the locks that this process holds."""
 
 
 def _forget_in_child() -> None:
     """A forked child shares the open file, and would hold the lock after our death."""
-    for descriptor, _ in _held.values():
+    for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
@@ -82,20 +81,20 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _acquire(path: Path, name: str, *, wait: bool) -> int:
+def _acquire(path: Path, name: str, deadline: float) -> int:
     make_folder(path.parent)
     while True:
         with named_faults(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _leads_to(path, descriptor):
+                return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
                 raise _refusal(name, holder(path)) from None
-            raise
-        if _leads_to(path, descriptor):
-            return descriptor
+            time.sleep(POLL)
         os.close(descriptor)
 
 
