@@ -103,9 +103,13 @@ def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
 
     `work` is a link to `train.dir` inside that copy, made last: a copy that was cut off has none.
     """
-    source = layout.code_folder(config.name, run.code) if run.code else ""
-    return script(PREPARE, layout.work_folder(config.name, run.id, task.name), source, config.train.dir)
+    source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
+    work = layout.work_folder(config.name, run.id, task.name)
+    return script(PREPARE, work, source, config.train.dir)
 
+
+NO_CODE = "none"
+"""What `Run.code` is where the config has no `code:`."""
 
 PREPARE = """
 set -eu

@@ -25,7 +25,7 @@ def make_plan(config: ClusterConfig) -> Plan:
             f"strategy {config.strategy} is not in this version of cloudtrain",
             hint=f"it launches {', '.join(sorted(STRATEGIES))}",
         )
-    nodes = []
+    nodes: list[NodePlan] = []
     for role in sorted(config.nodes, key=role_rank):
         group = config.nodes[role]
         for index in range(group.count):

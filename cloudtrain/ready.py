@@ -18,6 +18,9 @@ from cloudtrain.step import Step
 def make_ready(session: Session) -> str:
     """Everything that `setup:` and `code:` ask for, where it is not there yet; the code's digest."""
     source = code.resolve(session.config)
+    note = tensorflow.keras_note(session.config)
+    if note is not None:
+        session.console.say(note)
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -25,7 +28,8 @@ def make_ready(session: Session) -> str:
             *code.steps(source, session.config.name),
         )
 
-    apply(steps, session.nodes, session.transport, session.console)
+    with session.console.stage("setup and code", len(session.nodes)) as stage:
+        apply(steps, session.nodes, session.transport, stage)
     return source.digest
 
 
