@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -86,6 +85,8 @@ class Records:
 
     def close(self) -> None:
         """The cluster is gone: its keys go too; its config, events, runs and logs are kept."""
+        import shutil  # 5 ms that `status` need not wait for
+
         with named_faults(self.folder):
             shutil.rmtree(self.folder / "host_keys", ignore_errors=True)
             for name in ("key", "key.pub", "known_hosts", "ssh_config"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +61,7 @@ def holder(path: Path) -> Holder | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if found.host == socket.gethostname() and _birth(found.pid) != facts.get("birth"):
+    if found.host == os.uname().nodename and _birth(found.pid) != facts.get("birth"):
         return None
     return found
 
@@ -122,7 +121,7 @@ def _release(path: Path, descriptor: int) -> None:
 def _write_holder(descriptor: int, path: Path, doing: str) -> None:
     pid = os.getpid()
     facts = {"doing": doing, "pid": pid, "birth": _birth(pid)}
-    facts |= {"host": socket.gethostname(), "since": time.time()}
+    facts |= {"host": os.uname().nodename, "since": time.time()}
     with named_faults(path):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(facts).encode(), 0)
