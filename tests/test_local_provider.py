@@ -42,8 +42,7 @@ def daemon(cluster: LocalCluster, command: str) -> int:
 
 
 def tagged(cluster: LocalCluster, node: str = "") -> dict[int, str]:
-    digest = cluster.provider._digest
-    return processes.tags(lambda tag: tag.startswith(f"{digest}/{cluster.name}/{node}"))
+    return processes.tags(lambda tag: tag.startswith(cluster.tag(node)))
 
 
 def servers(cluster: LocalCluster, node: str = "") -> list[int]:
@@ -120,10 +119,10 @@ def test_a_terminated_server_takes_all_that_runs_on_its_node_with_it(
     cluster: LocalCluster,
 ) -> None:
     chief, worker = cluster.create()
-    sleeper = daemon(cluster, "setsid sleep 1000")
+    sleepers = [daemon(cluster, f"{how} setsid sleep 1000") for how in ("", "env -i")]
     (server,) = servers(cluster, chief.name)
     os.kill(server, signal.SIGTERM)
-    eventually(lambda: gone(server) and gone(sleeper))
+    eventually(lambda: all(gone(pid) for pid in (server, *sleepers)))
     assert tagged(cluster, chief.name) == {}
     assert states(cluster) == {chief.name: "stopped", worker.name: "running"}
 

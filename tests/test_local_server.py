@@ -118,7 +118,7 @@ def test_the_host_key_is_on_no_disk(cluster: LocalCluster, node: Node) -> None:
 def servers(cluster: LocalCluster) -> list[int]:
     from cloudtrain.providers._local import processes
 
-    tags = processes.tags(lambda tag: tag.endswith(f"/{cluster.name}/{cluster.nodes[0].name}"))
+    tags = processes.tags(lambda tag: tag == cluster.tag(cluster.nodes[0].name))
     return [pid for pid in tags if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 

@@ -60,8 +60,11 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def take(lock: IO[bytes]) -> bool:
-    """Whether the lock is ours now; someone who only looks holds it for a moment."""
-    for _ in range(10):
+    """Whether the lock is ours now.
+
+    Someone who only looks holds it for a moment, a killed process until the kernel closed it.
+    """
+    for _ in range(200):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

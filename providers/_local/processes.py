@@ -32,7 +32,8 @@ def kill(matches: Callable[[str], bool]) -> dict[int, str]:
     """Kill every process whose tag matches, and all their descendants; returns the survivors.
 
     All are stopped before the first is killed: a stopped process makes no children, and a
-    descendant that cleared its environment is still known by its parent.
+    descendant that cleared its environment is still known by its parent. A process that calls
+    this for its own tag ends its descendants and stays.
     """
     deadline = time.monotonic() + PATIENCE
     while family := _freeze(matches):
@@ -57,14 +58,15 @@ def _freeze(matches: Callable[[str], bool]) -> dict[int, str]:
 
 def _family(matches: Callable[[str], bool], known: dict[int, str]) -> dict[int, str]:
     found = {**known, **tags(matches)}
-    if not found:
+    own = _tag(os.getpid())
+    pending = [*found, *([os.getpid()] if own is not None and matches(own) else [])]
+    if not pending:
         return {}
     children: dict[int, list[int]] = {}
     for pid in _all():
         stat = _stat(pid)
         if stat is not None and stat.alive:
             children.setdefault(stat.parent, []).append(pid)
-    pending = list(found)
     while pending:
         parent = pending.pop()
         for pid in children.get(parent, ()):
