@@ -66,7 +66,6 @@ def check_before(session: Session, run: Run) -> None:
         warnings = preflight(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
-            python=lambda node: tensorflow.python(config, node),
             versions=lambda node: tensorflow.versions_command(config, node),
         )
         for task in run.tasks:

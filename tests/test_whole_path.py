@@ -294,7 +294,7 @@ def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project
     assert project.processes() == {}
 
 
-MOMENTS = ["up", "create", "ready", "start", "started", "ended", "down", "destroy"]
+MOMENTS = ["up", "create", "start", "started", "ended", "down", "destroy"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -52,3 +52,15 @@ def bring_down(
     assert not left, "a provider's destroy raises LeftoverError for what is left"
     records.close()
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+def land_everything(session: Session) -> None:
+    """Ends the active run and lands every run that the nodes hold, verified by asking both."""
+    active = session.records.active_run()
+    if active is not None:
+        if active.state != "landing":
+            session.records.ask_stop(active.id)
+        try:
+            attend(session, active)
+        except RunFailed as error:
+            session.console.warn(error.message)
