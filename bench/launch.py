@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from sshd import SshdNode, eventually, sshd_nodes  # noqa: E402
+from sshd import SshdNode, children_of_all, eventually, sshd_nodes  # noqa: E402
 
 from cloudtrain.keys import ssh_config  # noqa: E402
 
@@ -297,7 +297,7 @@ def _cpu(servers: list[SshdNode]) -> tuple[float, float]:
     """CPU seconds so far: of the servers with their ended sessions, and of our ended children."""
     ticks = 0
     for server in servers:
-        stat = Path(f"/proc/{server.processes()[0]}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(int(field) for field in stat[11:15])
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ticks / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
@@ -305,8 +305,12 @@ def _cpu(servers: list[SshdNode]) -> tuple[float, float]:
 
 def _await_quiet(servers: list[SshdNode]) -> None:
     """Sessions of the last call have ended, so that they are not in the next one's time."""
-    for server in servers:
-        eventually(lambda server=server: len(server.processes()) == 1, seconds=60)
+
+    def quiet() -> bool:
+        children = children_of_all()
+        return not any(children.get(server.pid) for server in servers)
+
+    eventually(quiet, seconds=60)
 
 
 def _report(

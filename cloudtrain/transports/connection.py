@@ -42,7 +42,7 @@ WINDOW_BYTES = 1 << 23
 # paramiko prefers AES-CTR, whose checksum is a second pass, compared byte by byte in Python:
 # 64 MB go up in 0.24 s with it and in 0.10 s with GCM (loopback).
 _GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-_CIPHERS = _GCM + tuple(c for c in paramiko.Transport._preferred_ciphers if c not in _GCM)
+_CIPHERS = (*_GCM, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 
 # A library must not print: its errors come to the user as ours, once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
