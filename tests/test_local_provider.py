@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fakes import eventually, make_plan, no_journal
 from local_cluster import LocalCluster, local_cluster
 
-from cloudtrain.errors import LeftoverError, NodeUnreachable, UsageError
+from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
 
@@ -234,6 +235,35 @@ def test_an_interrupted_creation_leaves_nothing(cluster: LocalCluster) -> None:
     with pytest.raises(KeyboardInterrupt):
         cluster.provider.create(cluster.plan, cluster.identity, interrupt)
     assert tagged(cluster) == {}
+    assert cluster.provider.sweep() == ()
+
+
+def test_a_creation_interrupted_while_servers_start_leaves_nothing(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(process: subprocess.Popen[bytes], text: bytes = b"", **_: object) -> None:
+        assert process.stdin
+        if text:
+            process.stdin.write(text)
+            process.stdin.flush()
+            eventually(lambda: tagged(cluster, "mnist-chief0"))
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.create()
+    assert tagged(cluster) == {}
+    assert cluster.provider.sweep() == ()
+
+
+def test_a_cache_that_cannot_be_made_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = local_cluster(tmp_path, monkeypatch)
+    (tmp_path / "cache").touch()
+    with pytest.raises(CloudtrainError, match="cache cannot be made"):
+        cluster.create()
     assert cluster.provider.sweep() == ()
 
 
