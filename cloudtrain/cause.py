@@ -64,6 +64,19 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     return cause.kind in {"lost", "frozen", "signal", "stalled"}
 
 
+def sentence(cause: Cause) -> str:
+    """`worker1 on mnist-worker1: killed by SIGKILL`"""
+    return f"{cause.task} on {cause.node}: {cause.text}"
+
+
+def describe(cause: Cause) -> str:
+    """The sentence, the task's last lines below it, and who fell because of it."""
+    lines = [sentence(cause), *(f"  {line}" for line in cause.last_lines)]
+    if cause.collateral:
+        lines.append(f"because of it: {', '.join(cause.collateral)}")
+    return "\n".join(lines)
+
+
 # ── Which one ────────────────────────────────────────────────────────────────
 
 LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, COLLATERAL, NOTHING = range(7)
