@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -53,6 +54,16 @@ def servers(cluster: LocalCluster, node: str = "") -> list[int]:
 
 def gone(pid: int) -> bool:
     return not processes._alive(pid)
+
+
+def working_in(folder: Path) -> list[int]:
+    """Processes whose working folder is, or was, below this one: tagged or not."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink().is_relative_to(folder):
+                found.append(int(process.name))
+    return found
 
 
 def states(cluster: LocalCluster) -> dict[str, str]:
@@ -149,7 +160,9 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
         "env -i setsid sh -c 'sleep 1000; true'",
         "setsid sh -c 'kill -STOP $$'",
         "sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000'",
-        "sh -c 'while :; do setsid sleep 1000 & sleep 0.01; done'",
+        # It ends by itself, so that a destroy that is broken does not flood the machine.
+        "sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
+        "env -i sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
     ],
 )
 def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str) -> None:
@@ -158,6 +171,7 @@ def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str)
     cluster.destroy()
     assert gone(pid)
     assert tagged(cluster) == {}
+    assert working_in(cluster.home) == []
     assert not (cluster.home / "local" / cluster.name).exists()
 
 
