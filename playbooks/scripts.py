@@ -113,7 +113,7 @@ if [ -z "$python" ]; then
         echo "$unable cannot make virtual environments: its module ensurepip is missing" >&2
         echo "hint: install it on the node: sudo apt-get install python3-venv" >&2
     else
-        echo "no $wanted on the node; it has: ${found:- none}" >&2
+        echo "no $wanted on the node; it has:${found:- none}" >&2
         echo "hint: install one there, or name another in setup.python or setup.tensorflow" >&2
     fi
     exit 1

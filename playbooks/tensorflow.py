@@ -225,6 +225,7 @@ def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
         run=script(scripts.OWN_LINE, done, folder or "", line),
         unless=command("test", "-f", done),
+        once_per_host=True,  # two at once would fight over apt's lock or one environment
     )
 
 

@@ -155,6 +155,19 @@ def test_nodes_of_one_host_make_a_shared_thing_once(tmp_path: Path) -> None:
     assert all((transport.home(n) / "own").exists() for n in nodes)
 
 
+def test_nodes_of_one_host_take_turns_where_each_needs_its_own(tmp_path: Path) -> None:
+    text = 'mkdir "$1" && touch own && rmdir "$1"'
+    step = Step(
+        name="line",
+        run=script(text, str(tmp_path / "busy")),
+        unless=command("test", "-f", "own"),
+        once_per_host=True,
+    )
+    transport = HereTransport(tmp_path)
+    applied([step], [node(f"n{i}", host="laptop") for i in range(6)], transport)
+    assert sorted(name for name, _ in transport.ran) == [f"n{i}" for i in range(6)]
+
+
 def test_nodes_of_several_hosts_make_it_on_each(tmp_path: Path) -> None:
     step = Step(
         name="v", run=command("touch", "v"), unless=command("test", "-f", "v"), once_per_host=True
