@@ -334,7 +334,7 @@ class Run:
     tasks: tuple[Task, ...]
     state: RunState
     created: float
-    code: str = ""
+    code: str = "none"
     """What ran: a commit, or the digest of a folder."""
     attempts: tuple[Attempt, ...] = ()
     ended: float | None = None

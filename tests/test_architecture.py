@@ -10,12 +10,19 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 LAYERS = [
     {"model", "shell", "errors"},
     {"protocols", "tf_config", "step", "layout"},
-    {"config", "records", "keys", "supervise", "transports", "stores", "providers", "playbooks"},
-    {"plan", "attend", "landing", "preflight", "apply", "cause", "fan_out"},
+    {
+        *{"config", "records", "console", "keys", "supervise"},
+        *{"transports", "stores", "providers", "playbooks"},
+    },
+    {
+        *{"session", "nodes", "ready", "tasks", "landing", "preflight", "apply"},
+        *{"launch", "plan", "cause", "fan_out"},
+    },
+    {"attend", "start", "observe", "watch", "follow", "finish", "background"},
     {"verbs"},
-    {"cli", "console", "__main__"},
+    {"cli", "__main__"},
 ]
-SIDEWAYS = {0, 1, 3, 5}
+SIDEWAYS = {0, 1, 3, 4}
 """Layers whose modules may import each other."""
 
 

@@ -1,0 +1,112 @@
+"""The same work on many items side by side; every result comes back, or every failure."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from cloudtrain.errors import NodesError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def fan_out(
+    items: Sequence[T],
+    work: Callable[[T], R],
+    *,
+    name: Callable[[T], str],
+    workers: int = 64,
+    on_interrupt: Callable[[], None] = lambda: None,
+) -> list[R]:
+    """`work` of every item, in the items' order, in at most `workers` threads.
+
+    Every item is worked on also when others fail. One failure alone is raised as it is; several
+    as a NodesError with all of them by `name`. Ctrl-C starts nothing more, calls `on_interrupt`
+    once (which may make work end sooner, like closing a transport), waits for all that is in
+    flight, as a node that is being created must not be lost, and is then raised.
+    """
+    if len(items) == 1:
+        return [work(items[0])]
+    batch = _Batch(items, work)
+    interrupt = batch.finish(workers, on_interrupt)
+    failures = _by_name(items, batch.failures, name)
+    if interrupt is not None:
+        raise interrupt from (NodesError(failures) if failures else None)
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+    return [batch.results[number] for number in range(len(items))]
+
+
+class _Batch(Generic[T, R]):
+    """`missing` counts the items that are waiting or in flight."""
+
+    def __init__(self, items: Sequence[T], work: Callable[[T], R]) -> None:
+        self.results: dict[int, R] = {}
+        self.failures: dict[int, BaseException] = {}
+        self._work = work
+        self._waiting = deque(enumerate(items))
+        self._missing = len(items)
+        self._changed = threading.Condition()
+
+    def finish(self, workers: int, on_interrupt: Callable[[], None]) -> KeyboardInterrupt | None:
+        """Returns once nothing is missing, with the interrupt that came meanwhile."""
+        try:
+            for _ in range(min(workers, len(self._waiting))):
+                threading.Thread(target=self._drain).start()
+            self._wait()
+        except KeyboardInterrupt as interrupt:
+            _to_the_end(self._cancel)
+            try:
+                _to_the_end(on_interrupt)
+            finally:
+                _to_the_end(self._wait)
+            return interrupt
+        return None
+
+    def _drain(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    return
+                number, item = self._waiting.popleft()
+            try:
+                self.results[number] = self._work(item)
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller
+                self.failures[number] = error
+            with self._changed:
+                self._missing -= 1
+                self._changed.notify_all()
+
+    def _cancel(self) -> None:
+        with self._changed:
+            self._missing -= len(self._waiting)
+            self._waiting.clear()
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._missing)
+
+
+def _to_the_end(step: Callable[[], None]) -> None:
+    """However often Ctrl-C is pressed."""
+    while True:
+        try:
+            return step()
+        except KeyboardInterrupt:
+            continue
+
+
+def _by_name(
+    items: Sequence[T], failures: Mapping[int, BaseException], name: Callable[[T], str]
+) -> dict[str, BaseException]:
+    """In the items' order; a second failure of one name gets a name of its own."""
+    named: dict[str, BaseException] = {}
+    for number in sorted(failures):
+        label = name(items[number])
+        named[f"{label} ({number})" if label in named else label] = failures[number]
+    return named

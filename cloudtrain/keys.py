@@ -1,0 +1,187 @@
+"""The keys of one cluster: made once, pinned, and written down for OpenSSH's own programs."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cloudtrain.errors import CredentialsError, UsageError
+from cloudtrain.model import HostKey, Identity, Node
+from cloudtrain.shell import Secret
+
+_MAGIC = b"openssh-key-v1\0"
+_PEM = re.compile(
+    r"\A-----BEGIN OPENSSH PRIVATE KEY-----\n([A-Za-z0-9+/=\n]+)"
+    r"-----END OPENSSH PRIVATE KEY-----\n?\Z"
+)
+
+
+def create_identity(folder: Path, nodes: Sequence[str]) -> Identity:
+    """An Ed25519 user key and one host key for each node, in `folder`, open to its owner only.
+
+    What is there already is kept; a missing or damaged key is made anew, so a second call after
+    a kill repairs the first one's work.
+    """
+    hosts = folder / "host_keys"
+    for place in (folder, hosts):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.chmod(0o700)
+    public = _public(_adopt_or_make(folder / "key"))
+    _write(folder / "key.pub", f"{public} cloudtrain\n")
+    for node in nodes:
+        _adopt_or_make(hosts / node)
+    return load_identity(folder)
+
+
+def load_identity(folder: Path) -> Identity:
+    """The keys that `create_identity` made there. Raises CredentialsError naming a bad one."""
+    host_keys = {}
+    for path in sorted((folder / "host_keys").glob("[!.]*")):
+        text = _read(path)
+        host_keys[path.name] = HostKey(public=_public_or_refuse(path, text), private=Secret(text))
+    key = folder / "key"
+    return Identity(
+        private_key=key,
+        public_key=_public_or_refuse(key, _read(key)),
+        host_keys=host_keys,
+        known_hosts=folder / "known_hosts",
+    )
+
+
+def pin(identity: Identity, nodes: Sequence[Node]) -> None:
+    """Write the cluster's known_hosts: an entry for each of these nodes, and no other."""
+    lines = [
+        f"{_known_as(node)} {identity.host_keys[node.name].public}\n"
+        for node in nodes
+        if node.name in identity.host_keys
+    ]
+    _write(identity.known_hosts, "".join(lines))
+
+
+def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
+    """Entries for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's name.
+
+    Raises UsageError for a value that no ssh_config can hold.
+    """
+    blocks = []
+    for node in nodes:
+        options = {
+            "HostName": node.address,
+            "Port": str(node.ssh_port),
+            "User": node.user,
+            "IdentityFile": _percent(identity.private_key),
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": _percent(identity.known_hosts),
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+            "HostKeyAlgorithms": "ssh-ed25519",
+        }
+        lines = [f"    {option} {_quoted(value)}\n" for option, value in options.items()]
+        blocks.append(f"Host {node.name}\n" + "".join(lines))
+    return "\n".join(blocks)
+
+
+def _adopt_or_make(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        text = path.read_text("ascii")
+        _public(text)
+        path.chmod(0o600)
+        return text
+    text = _generate()
+    _write(path, text)
+    return text
+
+
+def _generate() -> str:
+    """A new private key as OpenSSH writes it."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    return pem.decode("ascii")
+
+
+def _public(private: str) -> str:
+    """`ssh-ed25519 AAAA…` of an unencrypted private key; ValueError unless it is whole.
+
+    The public key stands in the file in the clear (OpenSSH, PROTOCOL.key), so no second file
+    can disagree and no crypto library is loaded to read it.
+    """
+    match = _PEM.match(private)
+    if not match:
+        raise ValueError("not an OpenSSH private key")
+    blob = base64.b64decode(match.group(1))
+    if not blob.startswith(_MAGIC):
+        raise ValueError("not an OpenSSH private key")
+    fields, position = [], len(_MAGIC)
+    for field in ("cipher", "kdf", "kdf options", "count", "public", "private"):
+        if field == "count":
+            position += 4
+            continue
+        if position + 4 > len(blob):
+            raise ValueError("it is cut off")
+        (size,) = struct.unpack_from(">I", blob, position)
+        fields.append(blob[position + 4 : position + 4 + size])
+        position += 4 + size
+    cipher, _, _, public, _ = fields
+    if position != len(blob) or cipher != b"none":
+        raise ValueError("it is cut off, or encrypted")
+    (size,) = struct.unpack_from(">I", public)
+    return f"{public[4 : 4 + size].decode('ascii')} {base64.b64encode(public).decode('ascii')}"
+
+
+def _public_or_refuse(path: Path, private: str) -> str:
+    try:
+        return _public(private)
+    except ValueError as error:
+        raise CredentialsError(f"{path} is damaged: {error}", hint=_REPAIR) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsError(f"the key {path} cannot be read: {error}", hint=_REPAIR) from error
+
+
+_REPAIR = "`cloudtrain up` makes missing keys anew"
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, for its owner only from the first byte."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _known_as(node: Node) -> str:
+    """OpenSSH and paramiko look up a bare address for port 22, `[address]:port` for others."""
+    return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"
+
+
+def _percent(path: Path) -> str:
+    """ssh_config expands `%h` and the like in these values."""
+    return str(path).replace("%", "%%")
+
+
+def _quoted(value: str) -> str:
+    if any(letter in value for letter in '"\n\r\0'):
+        raise UsageError(f"{value!r} cannot stand in an ssh_config")
+    return f'"{value}"' if not value or any(letter in value for letter in " \t#'\\") else value

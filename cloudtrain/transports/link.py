@@ -1,0 +1,167 @@
+"""What is open to one node just now: its connections and its control shell, made on demand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
+from cloudtrain.model import Identity, Node
+from cloudtrain.transports import tcp
+
+if TYPE_CHECKING:
+    import paramiko
+
+    from cloudtrain.transports.connection import Connection
+    from cloudtrain.transports.control import ControlShell
+
+_MOST_CONNECTIONS = 8
+
+
+class Link:
+    """Safe to use from many threads. One connection, and further ones only where the server lets
+    no more sessions through those that are open (OpenSSH's MaxSessions is 10 by default)."""
+
+    def __init__(
+        self, node: Node, identity: Identity, key: Callable[[], paramiko.PKey], timeout: float
+    ) -> None:
+        self._node = node
+        self._identity = identity
+        self._key = key
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._connections: dict[int, Connection] = {}
+        self._connecting: tcp.TunedSocket | None = None
+        self._shell_lock = threading.Lock()
+        self._shell: ControlShell | None = None
+        self._closed = False
+
+    def session(self) -> paramiko.Channel:
+        """Raises NodeUnreachable, HostKeyMismatch."""
+        for number in range(_MOST_CONNECTIONS):
+            channel = self._over(number, lambda connection: connection.session())
+            if channel is not None:
+                return channel
+        raise NodeUnreachable(
+            self._node.name,
+            "SSH is connected but opens no session for us",
+            hint="the node may be out of memory or processes, or its sshd forbids commands",
+        )
+
+    def tunnel(self, port: int, origin: tuple[str, int]) -> paramiko.Channel:
+        """Raises NodeUnreachable, HostKeyMismatch."""
+        channel = self._over(0, lambda connection: connection.tunnel(port, origin))
+        if channel is None:
+            raise NodeUnreachable(self._node.name, f"nothing answers on its port {port}")
+        return channel
+
+    def shell(self) -> ControlShell:
+        """Raises NodeUnreachable, HostKeyMismatch."""
+        with self._shell_lock:
+            if self._shell is None or not self._shell.alive:
+                channel = self.session()
+                from cloudtrain.transports.control import ControlShell
+
+                self._shell = ControlShell(channel)
+            return self._shell
+
+    def close(self) -> None:
+        """Takes no lock: a thread that is just connecting holds it, and is woken by this."""
+        self._closed = True
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.close()
+        for connection in tuple(self._connections.values()):
+            connection.close()
+
+    def _over(
+        self, number: int, opener: Callable[[Connection], paramiko.Channel]
+    ) -> paramiko.Channel | None:
+        """A channel over that connection; None when the server refuses it.
+
+        Where an old connection turns out dead, a new one: nothing was asked of the node yet.
+        """
+        while True:
+            connection, fresh = self._connected(number)
+            from cloudtrain.transports.connection import BROKEN, Refused
+
+            try:
+                return opener(connection)
+            except Refused:
+                return None
+            except BROKEN as error:
+                connection.close()
+                if fresh or self._closed:
+                    raise self._unreachable(f"SSH broke off: {error}", _GONE_HINT) from error
+
+    def _connected(self, number: int) -> tuple[Connection, bool]:
+        """The connection of that number, and whether it was made just now."""
+        with self._lock:
+            connection = self._connections.get(number)
+            if connection is not None and connection.alive:
+                return connection, False
+            if self._closed:
+                raise self._unreachable("the connections were closed", None)
+            connection = self._connections[number] = self._connect()
+            return connection, True
+
+    def _connect(self) -> Connection:
+        node, timeout = self._node, self._timeout
+        pinned = self._identity.host_keys.get(node.name)
+        if pinned is None:
+            raise HostKeyMismatch(
+                node.name,
+                "no host key is pinned for this node, so whoever answers cannot be trusted",
+                hint="`cloudtrain up` makes the keys of every node",
+            )
+        self._connecting = opened = self._dial()
+        # Imported only now: the server is at work on its side of the connection meanwhile.
+        from cloudtrain.transports.connection import BROKEN, Connection
+
+        try:
+            if self._closed:
+                raise self._unreachable("the connections were closed", None)
+            return Connection(node, opened, pinned=pinned.public, key=self._key(), timeout=timeout)
+        except BROKEN as error:
+            raise self._unreachable(
+                f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "
+                f"failed: {error or 'it closed the connection'}",
+                "the node may still be starting, or too busy to let us in",
+            ) from error
+        except BaseException:
+            opened.close()
+            raise
+        finally:
+            self._connecting = None
+
+    def _dial(self) -> tcp.TunedSocket:
+        node = self._node
+        place = f"{node.address}:{node.ssh_port}"
+        try:
+            return tcp.connect(node.address, node.ssh_port, self._timeout)
+        except ConnectionRefusedError as error:
+            raise self._unreachable(
+                f"nothing listens for SSH at {place} (connection refused)", _GONE_HINT
+            ) from error
+        except TimeoutError as error:
+            raise self._unreachable(
+                f"no answer from {place} within {self._timeout:g} s",
+                "a firewall, a VPN or `network.ssh_from` may be in the way, or the node is gone: "
+                "`cloudtrain status` asks for it",
+            ) from error
+        except socket.gaierror as error:
+            raise self._unreachable(
+                f"its address {node.address!r} cannot be resolved: {error.strerror}", _GONE_HINT
+            ) from error
+        except OSError as error:
+            raise self._unreachable(
+                f"no connection to {place}: {error.strerror or error}", _GONE_HINT
+            ) from error
+
+    def _unreachable(self, what: str, hint: str | None) -> NodeUnreachable:
+        return NodeUnreachable(self._node.name, what, hint=hint)
+
+
+_GONE_HINT = "the node may be starting, stopped or gone: `cloudtrain status` asks for it"

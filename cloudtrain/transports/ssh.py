@@ -1,0 +1,149 @@
+"""The Transport over SSH: one tuned connection per node, kept open, reopened when it broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import CredentialsError, NodeUnreachable
+from cloudtrain.model import Identity, Node
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Command
+from cloudtrain.transports.forward import forward
+from cloudtrain.transports.link import Link
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class SshTransport:
+    """Accepts the host keys of `identity` and no other. `connect_timeout` in seconds."""
+
+    def __init__(self, identity: Identity, *, connect_timeout: float = 10.0) -> None:
+        self._identity = identity
+        self._connect_timeout = connect_timeout
+        self._lock = threading.Lock()
+        self._key_lock = threading.Lock()
+        self._key_read: paramiko.PKey | None = None
+        self._links: dict[tuple[str, str, int, str], Link] = {}
+        self._closed = False
+
+    def __enter__(self) -> SshTransport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """As the protocol says. Never tried again when the connection breaks: it may have run."""
+        channel = self._link(node).session()
+        from cloudtrain.transports.exchange import Ended, Silent, exchange
+
+        line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal
+        try:
+            return exchange(
+                channel,
+                line,
+                stdin=stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                timeout=timeout,
+            )
+        except Silent:
+            raise NodeUnreachable(
+                node.name,
+                f"nothing came from the node for {timeout:g} s while `{_short(line)}` ran",
+                hint=_SILENT_HINT,
+            ) from None
+        except Ended as error:
+            raise _broken(node, f"{error} while `{_short(line)}` ran") from None
+
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        """As the protocol says. The script reads nothing and its background children must not
+        keep its outputs."""
+        link = self._link(node)
+        shell = link.shell()
+        from cloudtrain.transports.control import Stale
+        from cloudtrain.transports.exchange import Ended, Silent
+
+        try:
+            while True:
+                try:
+                    return shell.ask(script, timeout)
+                except Stale:
+                    shell = link.shell()
+        except Silent:
+            raise NodeUnreachable(
+                node.name,
+                f"no answer within {timeout:g} s to `{_short(script)}`",
+                hint=_SILENT_HINT,
+            ) from None
+        except Ended as error:
+            raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
+
+    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
+        link = self._link(node)
+        return forward(lambda origin: link.tunnel(port, origin))
+
+    def close(self) -> None:
+        """At once, also for what other threads are waiting for: that ends with NodeUnreachable."""
+        with self._lock:
+            self._closed = True
+            links = tuple(self._links.values())
+        for link in links:
+            link.close()
+
+    def _link(self, node: Node) -> Link:
+        place = (node.name, node.address, node.ssh_port, node.user)
+        with self._lock:
+            if self._closed:
+                raise NodeUnreachable(node.name, "the connections were closed")
+            link = self._links.get(place)
+            if link is None:
+                link = self._links[place] = Link(
+                    node, self._identity, self._key, self._connect_timeout
+                )
+            return link
+
+    def _key(self) -> paramiko.PKey:
+        """Read and parsed once, for all nodes."""
+        from cloudtrain.transports.connection import BROKEN, load_key
+
+        with self._key_lock:
+            if self._key_read is None:
+                try:
+                    self._key_read = load_key(self._identity.private_key)
+                except BROKEN as error:
+                    raise CredentialsError(
+                        f"the cluster's key {self._identity.private_key} cannot be read: {error}",
+                        hint="`cloudtrain up` makes a missing key anew",
+                    ) from error
+            return self._key_read
+
+
+_SILENT_HINT = "the node may be frozen, overloaded or cut off: `cloudtrain status` asks for it"
+
+
+def _broken(node: Node, what: str) -> NodeUnreachable:
+    return NodeUnreachable(
+        node.name,
+        what,
+        hint="how far it came is not known: `cloudtrain status` asks whether the node is there, "
+        "and the same command run again connects anew",
+    )
+
+
+def _short(line: str) -> str:
+    first = line.strip().partition("\n")[0]
+    return line.strip() if len(line.strip()) <= 80 and first == line.strip() else f"{first[:77]}..."

@@ -1,0 +1,178 @@
+"""Real OpenSSH servers as ordinary processes: each its own address, port, host key and home."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloudtrain.keys import create_identity, pin
+from cloudtrain.model import Identity, Node
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+_CONFIG = """\
+ListenAddress {address}:{port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+MaxStartups 500
+UseDNS no
+PrintMotd no
+PrintLastLog no
+LogLevel ERROR
+Subsystem sftp {sftp}
+SetEnv "HOME={home}"
+ForceCommand cd "$HOME" && exec /bin/sh -c "${{SSH_ORIGINAL_COMMAND:-exec /bin/sh -l}}"
+"""
+
+
+@dataclass
+class SshdNode:
+    """A node with its server; `stop` and `start` keep address, keys and home."""
+
+    node: Node
+    identity: Identity
+    home: Path
+    folder: Path
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        assert SSHD is not None, "these tests need OpenSSH's sshd"
+        self._process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+            stdin=subprocess.DEVNULL,
+            stderr=(self.folder / "sshd.log").open("ab"),
+        )
+
+    def await_start(self) -> None:
+        def answers() -> bool:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError((self.folder / "sshd.log").read_text())
+            with contextlib.suppress(OSError), socket.create_connection(self.place, 1):
+                return True
+            return False
+
+        eventually(answers)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.node.address, self.node.ssh_port
+
+    def processes(self) -> list[int]:
+        """The server's own processes and those of its sessions, parents first."""
+        return [] if self._process is None else _tree(self._process.pid)
+
+    def kill_sessions(self) -> None:
+        """Like a crash of everything but the listening server."""
+        for process in self.processes()[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGSTOP)  # no new session while we look
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+
+@contextlib.contextmanager
+def sshd_node(folder: Path, *, name: str = "test-chief0") -> Iterator[SshdNode]:
+    with sshd_nodes(folder, [name]) as nodes:
+        yield nodes[0]
+
+
+@contextlib.contextmanager
+def sshd_nodes(folder: Path, names: Sequence[str]) -> Iterator[list[SshdNode]]:
+    """Nodes of one cluster with one identity, all answering; gone with all children at the end."""
+    with contextlib.suppress(OSError):
+        Path("/run/sshd").mkdir()  # sshd as root wants it
+    identity = create_identity(folder / "identity", names)
+    nodes = [_make(folder / name, name, identity) for name in names]
+    pin(identity, [each.node for each in nodes])
+    try:
+        for each in nodes:
+            each.start()
+        for each in nodes:
+            each.await_start()
+        yield nodes
+    finally:
+        for each in nodes:
+            each.stop()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
+        time.sleep(0.01)
+
+
+def free_place() -> tuple[str, int]:
+    """An address of our own in 127.0.0.0/8 makes a clash with other tests' ports unlikely."""
+    address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return address, probe.getsockname()[1]
+
+
+def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
+    home = folder / "home"
+    home.mkdir(parents=True)
+    address, port = free_place()
+    host_key = folder / "host_key"
+    host_key.touch(mode=0o600)
+    host_key.write_text(identity.host_keys[name].private.reveal())
+    (folder / "authorized_keys").write_text(f"{identity.public_key}\n")
+    (folder / "sshd_config").write_text(
+        _CONFIG.format(address=address, port=port, folder=folder, home=home, sftp=_sftp_server())
+    )
+    node = Node(
+        name=name,
+        role="chief",
+        index=0,
+        state="running",
+        address=address,
+        internal=address,
+        ssh_port=port,
+        user=getpass.getuser(),
+    )
+    return SshdNode(node=node, identity=identity, home=home, folder=folder)
+
+
+def _sftp_server() -> Path:
+    """A program, as ForceCommand runs subsystems too; distributions put it in different places."""
+    places = (Path("/usr/lib/openssh"), Path("/usr/libexec/openssh"), Path("/usr/lib/ssh"))
+    return next((p / "sftp-server" for p in places if (p / "sftp-server").exists()), places[0])
+
+
+def _tree(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            after_name = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
+    found = [root]
+    for process in found:
+        found.extend(children.get(process, []))
+    return found
