@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from cloudtrain.errors import NodeError, NotLanded
 from cloudtrain.links import Entry, Lost, resolved
 from cloudtrain.model import Node
-from cloudtrain.paths import matches, shown
+from cloudtrain.paths import matches, may_hold, shown
 from cloudtrain.protocols import Completed, Transport
 from cloudtrain.shell import Command, script
 
@@ -53,7 +54,7 @@ def take_inventory(
     if not roots or done.exit_code not in (0, 1):  # 1: find could not read some of it
         raise failed(node, f"its files in {folder} cannot be listed", done)
     files, warnings = chosen(roots, entries, patterns)
-    return Inventory(files=files, warnings=warnings, unread=_unread(done.stderr))
+    return Inventory(files=files, warnings=warnings, unread=_unread(done.stderr, patterns))
 
 
 NO_FOLDER = 44
@@ -96,10 +97,18 @@ def _nanoseconds(seconds: str) -> int:
     return int(whole) * 10**9 + int(fraction[:9].ljust(9, "0"))
 
 
-def _unread(stderr: bytes) -> tuple[str, ...]:
-    """What find says that it could not read; a name that vanished meanwhile is not missed."""
-    lines = os.fsdecode(stderr).splitlines()
-    return tuple(shown(line) for line in lines if line and "No such file" not in line)
+def _unread(stderr: bytes, patterns: Sequence[str]) -> tuple[str, ...]:
+    """What find says that it could not read and that may hold something that a pattern means.
+
+    A name that vanished meanwhile is not missed.
+    """
+    found = []
+    for line in os.fsdecode(stderr).splitlines():
+        name = re.match(r"find: '\./(.*)': ", line)
+        relevant = not name or any(may_hold(name[1], pattern) for pattern in patterns)
+        if line and relevant and "No such file" not in line:
+            found.append(shown(line))
+    return tuple(found)
 
 
 def chosen(

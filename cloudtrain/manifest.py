@@ -59,7 +59,31 @@ class Manifest:
             for path, each in self.files.items()
             if path not in folders and new.keys().isdisjoint(_folders(path))
         }
-        return replace(self, files={**kept, **new})
+        return self._holding({**kept, **new})
+
+    def with_checkpoint(self, checkpoint: Checkpoint) -> Manifest:
+        """Its folder holds its files and no others."""
+        prefix, paths = f"{checkpoint.task}/{checkpoint.folder}/", set(checkpoint.paths)
+        files = {
+            path: each
+            for path, each in self.files.items()
+            if path in paths or not path.startswith(prefix)
+        }
+        return replace(self, files=files, checkpoint=checkpoint)
+
+    def without(self, paths: Iterable[str]) -> Manifest:
+        gone = set(paths)
+        return self._holding({path: f for path, f in self.files.items() if path not in gone})
+
+    def _holding(self, files: Mapping[str, Landed]) -> Manifest:
+        """A checkpoint that lacks one of its files is none."""
+        whole = self.checkpoint is not None and files.keys() >= set(self.checkpoint.paths)
+        return replace(
+            self,
+            files=files,
+            checkpoint=self.checkpoint if whole else None,
+            complete=self.complete and files == self.files,
+        )
 
     def task_files(self, task: str) -> dict[str, Landed]:
         """By path in the task's work folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -25,6 +26,11 @@ def may_hold(folder: str, pattern: str) -> bool:
 def is_inside(path: str) -> bool:
     """Whether a path names one file below the folder it starts in, in only one way."""
     return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def literal(path: str) -> str:
+    """The pattern that means this one path."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def shown(path: object) -> str:

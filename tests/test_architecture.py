@@ -9,9 +9,10 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout"},
+    {"protocols", "tf_config", "step", "layout", "paths", "links", "manifest"},
     {"config", "records", "keys", "supervise", "transports", "stores", "providers", "playbooks"},
-    {"plan", "attend", "landing", "preflight", "apply", "cause", "fan_out"},
+    {"plan", "attend", "landing", "preflight", "apply", "cause", "fan_out"}
+    | {"inventory", "relay", "ledger", "sync", "checkpoints", "retrieve"},
     {"verbs"},
     {"cli", "console", "__main__"},
 ]
