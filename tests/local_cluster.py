@@ -9,7 +9,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from fakes import know_hosts, make_identity, make_plan, no_journal
+from tests.fakes import know_hosts, make_identity, make_plan, no_journal
 
 from cloudtrain.model import Identity, Node, Plan
 from cloudtrain.providers.local import LocalProvider

@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from nodes_here import HereTransport, Remembered, node, stopped_clock
+from tests.nodes_here import HereTransport, Remembered, node, stopped_clock
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import NodesError, StepFailed

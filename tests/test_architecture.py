@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout"},
+    {"protocols", "tf_config", "step", "layout", "paths", "links", "manifest"},
     {
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
@@ -17,6 +17,7 @@ LAYERS = [
     {
         *{"session", "nodes", "ready", "tasks", "landing", "preflight", "apply"},
         *{"launch", "plan", "cause", "fan_out"},
+        *{"inventory", "relay", "ledger", "sync", "checkpoints", "retrieve"},
     },
     {"attend", "start", "observe", "watch", "follow", "finish", "background"},
     {"verbs"},

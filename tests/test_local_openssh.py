@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import key_pair
-from local_cluster import LocalCluster, local_cluster
+from tests.fakes import key_pair
+from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.model import Node
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from fakes import eventually, key_pair
-from local_cluster import LocalCluster, local_cluster
+from tests.fakes import eventually, key_pair
+from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.model import Node
 

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from nodes_here import HereTransport, Remembered, node
+from tests.nodes_here import HereTransport, Remembered, node
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed

@@ -14,7 +14,7 @@ from typing import Any
 
 import platformdirs
 import pytest
-from nodes_here import HereTransport, Remembered, node
+from tests.nodes_here import HereTransport, Remembered, node
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import ConfigError, StepFailed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fakes import FakeProvider, make_identity, make_plan, no_journal
+from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
 
 import cloudtrain.providers
 from cloudtrain.errors import CapacityError, CloudtrainError

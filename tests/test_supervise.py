@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from supervising import PYTHON, Attempt, Machine, eventually
+from tests.supervising import PYTHON, Attempt, Machine, eventually
 
 from cloudtrain import supervise
 from cloudtrain.errors import NodeError

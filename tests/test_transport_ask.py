@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sshd import SshdNode, eventually, sshd_node
+from tests.sshd import SshdNode, eventually, sshd_node
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node

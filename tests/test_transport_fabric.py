@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sshd import SshdNode, free_place, sshd_node
+from tests.sshd import SshdNode, free_place, sshd_node
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.keys import create_identity, pin

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from sshd import SshdNode, free_place, sshd_node
+from tests.sshd import SshdNode, free_place, sshd_node
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.keys import create_identity

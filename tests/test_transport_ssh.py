@@ -14,7 +14,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from sshd import SshdNode, sshd_node, sshd_nodes
+from tests.sshd import SshdNode, sshd_node, sshd_nodes
 
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
