@@ -80,9 +80,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
     One pass, so that a value that looks like a placeholder is not filled again.
     """
-    return re.sub(
-        r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text
-    )
+    return re.sub(r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
 
 
 def path_prefix(bin_folder: str | None) -> str:

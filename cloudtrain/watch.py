@@ -1,4 +1,4 @@
-"""What is known of an attempt while it runs, and what follows from it: pure, with the clock passed in."""
+"""What is known of an attempt while it runs, and what follows from it: pure, on any clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class TaskWatch:
     def saw(self, data: bytes, now: float) -> None:
         self.last_byte = now
         self.tail = (self.tail + data)[-TAIL:]
-
 
 
 @dataclass(kw_only=True)
@@ -146,7 +145,9 @@ def failing(watch: Watch, winners: frozenset[str], now: float) -> Decision:
     waited = now - watch.first_failure
     all_ended = all(view.ended for view in watch.tasks.values())
     if all_ended or waited >= WINDOW or (waited >= SETTLE and decided(observations)):
-        return Decision(verdict="failed", cause=judge(watch, observations), warnings=tuple(warnings))
+        return Decision(
+            verdict="failed", cause=judge(watch, observations), warnings=tuple(warnings)
+        )
     return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
 
 

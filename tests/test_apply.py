@@ -5,13 +5,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.nodes_here import HereTransport, Remembered, node, stopped_clock
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import NodesError, StepFailed
 from cloudtrain.model import Node
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
+from tests.nodes_here import HereTransport, Remembered, node, stopped_clock
 
 
 def touch(name: str, *, text: str = "") -> Step:

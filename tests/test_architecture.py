@@ -21,7 +21,8 @@ LAYERS = [
     },
     {"attend", "start", "observe", "watch", "follow", "finish", "background"},
     {"verbs"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 SIDEWAYS = {0, 1, 3, 4}
 """Layers whose modules may import each other."""

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes import no_journal
-from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.providers import local
 from cloudtrain.providers._local import processes
+from tests.fakes import no_journal
+from tests.local_cluster import LocalCluster, local_cluster
 
 TESTS = Path(__file__).parent
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes import key_pair
-from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.model import Node
+from tests.fakes import key_pair
+from tests.local_cluster import LocalCluster, local_cluster
 
 needs = {
     name: pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not on this machine")

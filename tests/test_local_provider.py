@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes import eventually, make_plan, no_journal
-from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
+from tests.fakes import eventually, make_plan, no_journal
+from tests.local_cluster import LocalCluster, local_cluster
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from tests.fakes import eventually, key_pair
-from tests.local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.model import Node
+from tests.fakes import eventually, key_pair
+from tests.local_cluster import LocalCluster, local_cluster
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.nodes_here import HereTransport, Remembered, node
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
@@ -16,6 +15,7 @@ from cloudtrain.model import ClusterConfig, Code, NodeGroup
 from cloudtrain.playbooks import code, folder, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
+from tests.nodes_here import HereTransport, Remembered, node
 
 
 def config(tmp_path: Path, **section: str) -> ClusterConfig:

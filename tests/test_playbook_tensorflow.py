@@ -14,7 +14,6 @@ from typing import Any
 
 import platformdirs
 import pytest
-from tests.nodes_here import HereTransport, Remembered, node
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import ConfigError, StepFailed
@@ -22,6 +21,7 @@ from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup, Setup
 from cloudtrain.playbooks import releases, scripts, tensorflow
 from cloudtrain.shell import command, script
 from cloudtrain.step import Step
+from tests.nodes_here import HereTransport, Remembered, node
 
 T4 = Accelerator(kind="T4")
 

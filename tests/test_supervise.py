@@ -13,12 +13,12 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from tests.supervising import PYTHON, Attempt, Machine, eventually
 
 from cloudtrain import supervise
 from cloudtrain.errors import NodeError
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Secret
+from tests.supervising import PYTHON, Attempt, Machine, eventually
 
 SHELLS = [
     path for name in ("dash", "bash", "busybox") if (path := which(name)) and name != "busybox"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.sshd import SshdNode, eventually, sshd_node
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.shell import command
 from cloudtrain.transports.ssh import SshTransport
+from tests.sshd import SshdNode, eventually, sshd_node
 
 pytestmark = pytest.mark.openssh
 

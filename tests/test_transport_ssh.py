@@ -14,7 +14,6 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from tests.sshd import SshdNode, sshd_node, sshd_nodes
 
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
@@ -22,6 +21,7 @@ from cloudtrain.keys import create_identity
 from cloudtrain.model import Node
 from cloudtrain.shell import command, script
 from cloudtrain.transports.ssh import SshTransport
+from tests.sshd import SshdNode, sshd_node, sshd_nodes
 
 pytestmark = pytest.mark.openssh
 

@@ -1,4 +1,4 @@
-"""`cloudtrain check`: what would stop `up` or `train`, found before anything costs; changes nothing."""
+"""`cloudtrain check`: what would stop `up` or `train`; changes nothing."""
 
 from __future__ import annotations
 
@@ -82,5 +82,3 @@ def store(config: ClusterConfig) -> Finding:
             what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
         )
     return Finding(what="store", ok=True, text=config.artifacts.store)
-
-

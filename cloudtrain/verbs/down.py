@@ -1,4 +1,4 @@
-"""`cloudtrain down`: lands the artifacts, destroys everything, asks what is left, says what it saw."""
+"""`cloudtrain down`: lands the artifacts, destroys everything, asks what is left."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def take_over(records: Records, console: Console) -> None:
         stop_run(records.name, console=console)
 
 
-def bring_down(
-    config: ClusterConfig, records: Records, *, discard: bool, console: Console
-) -> None:
+def bring_down(config: ClusterConfig, records: Records, *, discard: bool, console: Console) -> None:
     """`down` for who holds the lock already."""
     provider = open_provider(config)
     nodes = provider.nodes(config.name)
