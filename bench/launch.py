@@ -330,7 +330,8 @@ def _report(
         f"Made by `python bench/launch.py --nodes {' '.join(map(str, sizes))} "
         f"--runs {options.runs}` with the peers of bench/requirements.txt: {cores} cores, "
         f"{platform.system()}, Python {platform.python_version()}; every node an OpenSSH sshd on "
-        f"loopback, load average {options.load:.1f} at the start. Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
+        f"loopback, load average {options.load:.1f} at the start. "
+        "Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
         "## Cold: a whole process, imports and connections included\n\n",
         head,
         rule,
