@@ -106,6 +106,7 @@ class Tool:
 
 def main() -> None:
     options = _options()
+    options.load = os.getloadavg()[0]
     tools = _tools(options.peers_env)
     cold: dict[tuple[str, int], list[float]] = {}
     warm: dict[tuple[str, int], list[float]] = {}
@@ -213,11 +214,11 @@ def _python_tool(name: str, line: list[str]) -> Tool:
 
 
 def _ansible(programs: Path, size: Path, count: int, options: str) -> list[str]:
-    common = f"--ssh-common-args=-F {size}/config {options}"
-    inventory = str(size / "names")
+    """Its own `ssh_args` would come first and keep masters of its own for a minute."""
     return [
-        *(str(programs / "ansible"), "all", "-i", inventory, "-m", "raw", "-a", "true"),
-        *("-f", str(count), common),
+        *("env", f"ANSIBLE_SSH_ARGS=-F {size}/config {options}"),
+        *(str(programs / "ansible"), "all", "-i", str(size / "names"), "-f", str(count)),
+        *("-m", "raw", "-a", "true"),
     ]
 
 
@@ -329,7 +330,8 @@ def _report(
         f"Made by `python bench/launch.py --nodes {' '.join(map(str, sizes))} "
         f"--runs {options.runs}` with the peers of bench/requirements.txt: {cores} cores, "
         f"{platform.system()}, Python {platform.python_version()}; every node an OpenSSH sshd on "
-        "loopback. Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
+        f"loopback, load average {options.load:.1f} at the start. "
+        "Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
         "## Cold: a whole process, imports and connections included\n\n",
         head,
         rule,
