@@ -107,6 +107,7 @@ class LocalProvider:
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
         passed = environment.passed_on(os.environ)
+        links = environment.datasets(os.environ)
         orders = []
         for node in nodes:
             folder, tag = self._cluster_folder(cluster) / node.name, self._tag(cluster, node.name)
@@ -117,6 +118,7 @@ class LocalProvider:
                     folder=folder,
                     meta={"name": node.name, "role": node.role, "index": node.index},
                     places=[*kept, *places[node.name]],
+                    links=links,
                     settings={
                         "tag": tag,
                         "user": self._user,

@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shutil import which
 
 from cloudtrain import layout, supervise
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, Secret
 
 PYTHON = sys.executable
+SHELLS = tuple(filter(None, (which("dash"), which("bash"))))
+"""Every POSIX shell here that a node's /bin/sh may be."""
 
 
 def eventually(what: Callable[[], bool], seconds: float = 20.0) -> None:

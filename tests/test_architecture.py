@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout", "paths", "links", "manifest"},
+    {"protocols", "tf_config", "step", "layout", "rekeying", "paths", "links", "manifest"},
     {
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},

@@ -296,3 +296,17 @@ def test_another_system_is_refused_before_anything_is_made(
     with pytest.raises(UsageError, match="provider local needs Linux, this is darwin"):
         cluster.create()
     assert not cluster.home.exists()
+
+
+def test_data_sets_of_the_user_are_seen_on_each_node_and_outlive_it(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "user" / ".keras" / "datasets" / "mnist.npz"
+    data.parent.mkdir(parents=True)
+    data.write_text("downloaded")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for node in cluster.create():
+        seen = cluster.folder(node) / "home" / ".keras" / "datasets" / "mnist.npz"
+        assert seen.read_text() == "downloaded"
+    cluster.destroy()
+    assert data.read_text() == "downloaded"

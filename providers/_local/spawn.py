@@ -42,6 +42,7 @@ class Order:
     meta: Mapping[str, Any]
     places: Sequence[tuple[str, int]]
     settings: Mapping[str, Any]
+    links: Mapping[str, str]
 
     def line(self) -> str:
         return json.dumps({**vars(self), "folder": str(self.folder)}) + "\n"
