@@ -129,7 +129,7 @@ install() {
         --progress-bar off --no-warn-script-location "$@" </dev/null
 }
 if [ -s "$folder/pip/install.txt" ]; then
-    echo "pip install $(sed 's/ *;.*//' "$folder/pip/install.txt" | tr '\\n' ' ')"
+    echo "pip install"
     install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
 fi
 if [ -s "$folder/pip/install-alone.txt" ]; then
