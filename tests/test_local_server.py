@@ -14,6 +14,8 @@ import paramiko
 import pytest
 
 from cloudtrain.model import Node
+from cloudtrain.shell import script
+from cloudtrain.transports.ssh import SshTransport
 from tests.fakes import eventually, key_pair
 from tests.local_cluster import LocalCluster, local_cluster
 
@@ -127,14 +129,14 @@ def test_fifty_megabytes_go_through_a_command_unchanged(client: paramiko.SSHClie
     assert hashlib.sha256(out).digest() == hashlib.sha256(data).digest()
 
 
-def test_streams_survive_a_change_of_keys(client: paramiko.SSHClient) -> None:
-    transport = client.get_transport()
-    assert transport is not None
-    transport.packetizer.REKEY_BYTES = 1 << 20
-    for _ in range(20):
-        out = client.exec_command("head -c 3000000 /dev/zero; true")[1]
-        out.channel.settimeout(20)
-        assert len(out.read()) == 3_000_000
+def test_streams_survive_a_change_of_keys(
+    cluster: LocalCluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paramiko.Packetizer, "REKEY_BYTES", 1 << 20)
+    with SshTransport(cluster.identity) as ssh:
+        for _ in range(20):
+            done = ssh.run(node, script("head -c 3000000 /dev/zero"), timeout=20)
+            assert len(done.stdout) == 3_000_000
 
 
 def test_a_command_that_does_not_read_takes_no_client_hostage(client: paramiko.SSHClient) -> None:

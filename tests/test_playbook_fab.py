@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sshd import SshdNode, sshd_node
 
 from cloudtrain import playbooks
+from tests.sshd import SshdNode, sshd_node
 
 pytestmark = pytest.mark.openssh
 

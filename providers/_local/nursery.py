@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import contextlib
+import ctypes
 import fcntl
 import gc
 import json
@@ -28,7 +28,8 @@ def main() -> None:
     """Read one JSON line for each node on stdin, start its server, answer with one on stdout.
 
     A line: `folder`, `meta` (what node.json will hold), `places` ([address, port] in order of
-    preference), `links` (path in the node's home → what it leads to) and `settings`. The answer: `node` with `meta`, or with `error`.
+    preference), `links` (path in the node's home → what it leads to) and `settings`. The answer:
+    `node` with `meta`, or with `error`.
     """
     gc.disable()
     gc.freeze()
