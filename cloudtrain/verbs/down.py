@@ -39,7 +39,7 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     """`down` for who holds the lock already."""
     provider = open_provider(config)
     nodes = provider.nodes(config.name)
-    if nodes and not discard:
+    if nodes and not discard and not being_destroyed(records):
         with open_session(config, records, console) as session:
             land_everything(session)
     records.journal("down", nodes=[node.name for node in nodes])
@@ -51,6 +51,15 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     assert not left, "a provider's destroy raises LeftoverError for what is left"
     records.close()
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+def being_destroyed(records: Records) -> bool:
+    """An earlier `down` had landed everything, or was told to discard it, and was cut off."""
+    milestones = [event["event"] for event in records.events() if event["event"] in MILESTONES]
+    return milestones[-1:] == ["down"]
+
+
+MILESTONES = frozenset({"up", "start", "down"})
 
 
 def land_everything(session: Session) -> None:
