@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.attend import attend
 from cloudtrain.background import DOING
-from cloudtrain.errors import NotLanded, RunFailed
+from cloudtrain.errors import NotLanded, RunFailed, StoreError
 from cloudtrain.landing import land, unlanded
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.nodes import revive
@@ -40,8 +40,12 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     provider = open_provider(config)
     nodes = provider.nodes(config.name)
     if nodes and not discard and not being_destroyed(records):
-        with open_session(config, records, console) as session:
-            land_everything(session)
+        try:
+            with open_session(config, records, console) as session:
+                land_everything(session)
+        except (NotLanded, StoreError):
+            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+            raise
     records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         provider.destroy(config.name, records.journal)
