@@ -216,7 +216,7 @@ def _land(
 ) -> Manifest:
     ledger, stop = Ledger(store, run), Stop()
     if ledger.lost:
-        console.warn(f"not in the store any more: {_names(ledger.lost)}")
+        console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
     with ThreadPoolExecutor(UPLOADS) as pool:
 
         def work(source: Source) -> None:
