@@ -93,7 +93,22 @@ class HostKeyMismatch(NodeError):
 
 
 class StepFailed(NodeError):
-    pass
+    """A playbook step on one node; the message ends with the last few of `last_lines`."""
+
+    def __init__(
+        self,
+        node: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        step: str = "",
+        step_exit_code: int | None = None,
+        last_lines: Sequence[str] = (),
+    ) -> None:
+        super().__init__(node, message, hint=hint)
+        self.step = step
+        self.step_exit_code = step_exit_code
+        self.last_lines = tuple(last_lines)
 
 
 class NodesError(CloudtrainError):

@@ -301,7 +301,7 @@ class Cause:
     task: str
     node: str
     kind: Literal[
-        "lost", "signal", "exit", "frozen", "not_started", "stalled", "deadline", "require"
+        "lost", "signal", "oom", "exit", "frozen", "not_started", "stalled", "deadline", "require"
     ]
     text: str
     exit_code: int | None = None
@@ -334,7 +334,7 @@ class Run:
     tasks: tuple[Task, ...]
     state: RunState
     created: float
-    code: str = ""
+    code: str = "none"
     """What ran: a commit, or the digest of a folder."""
     attempts: tuple[Attempt, ...] = ()
     ended: float | None = None

@@ -35,7 +35,7 @@ UseDNS no
 PrintMotd no
 PrintLastLog no
 LogLevel ERROR
-Subsystem sftp internal-sftp
+Subsystem sftp {sftp}
 SetEnv "HOME={home}"
 ForceCommand cd "$HOME" && exec /bin/sh -c "${{SSH_ORIGINAL_COMMAND:-exec /bin/sh -l}}"
 """
@@ -74,6 +74,11 @@ class SshdNode:
     def place(self) -> tuple[str, int]:
         return self.node.address, self.node.ssh_port
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def processes(self) -> list[int]:
         """The server's own processes and those of its sessions, parents first."""
         return [] if self._process is None else _tree(self._process.pid)
@@ -87,7 +92,7 @@ class SshdNode:
     def stop(self) -> None:
         if self._process is None:
             return
-        self._process.terminate()
+        self._process.send_signal(signal.SIGSTOP)  # no new session while we look
         for process in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -145,7 +150,7 @@ def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
     host_key.write_text(identity.host_keys[name].private.reveal())
     (folder / "authorized_keys").write_text(f"{identity.public_key}\n")
     (folder / "sshd_config").write_text(
-        _CONFIG.format(address=address, port=port, folder=folder, home=home)
+        _CONFIG.format(address=address, port=port, folder=folder, home=home, sftp=_sftp_server())
     )
     node = Node(
         name=name,
@@ -160,12 +165,24 @@ def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
     return SshdNode(node=node, identity=identity, home=home, folder=folder)
 
 
-def _tree(root: int) -> list[int]:
+def _sftp_server() -> Path:
+    """A program, as ForceCommand runs subsystems too; distributions put it in different places."""
+    places = (Path("/usr/lib/openssh"), Path("/usr/libexec/openssh"), Path("/usr/lib/ssh"))
+    return next((p / "sftp-server" for p in places if (p / "sftp-server").exists()), places[0])
+
+
+def children_of_all() -> dict[int, list[int]]:
+    """By parent, from one look at /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             after_name = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
+    return children
+
+
+def _tree(root: int) -> list[int]:
+    children = children_of_all()
     found = [root]
     for process in found:
         found.extend(children.get(process, []))

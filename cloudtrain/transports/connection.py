@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.model import Node
+from cloudtrain.rekeying import Rekeying
 from cloudtrain.transports.tcp import TunedSocket
 
 # paramiko imports invoke only to run `Match exec` lines of ~/.ssh/config, which we never read:
@@ -28,10 +31,18 @@ finally:
 BROKEN = (paramiko.SSHException, OSError, EOFError)
 """Everything that paramiko raises when a connection cannot be had or breaks."""
 
-Refused = paramiko.ChannelException
+
+class Refused(Exception):
+    """The server lives and answers, and opens no such channel."""
+
 
 WINDOW_BYTES = 1 << 23
 """What a node may send before we take it: 80 MB/s at 100 ms round trip."""
+
+# paramiko prefers AES-CTR, whose checksum is a second pass, compared byte by byte in Python:
+# 64 MB go up in 0.24 s with it and in 0.10 s with GCM (loopback).
+_GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+_CIPHERS = (*_GCM, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 
 # A library must not print: its errors come to the user as ours, once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -49,7 +60,7 @@ class Connection:
     ) -> None:
         self._node = node
         self._timeout = timeout
-        self._transport = _Transport(socket, default_window_size=WINDOW_BYTES)  # type: ignore[arg-type]
+        self._transport = _Transport(socket)
         self._transport.banner_timeout = timeout
         self._transport.handshake_timeout = timeout
         self._transport.auth_timeout = timeout
@@ -66,21 +77,37 @@ class Connection:
 
     def session(self) -> paramiko.Channel:
         """Raises Refused where the server has given out as many as it may, or one of BROKEN."""
-        return self._transport.open_session(timeout=self._timeout)
+        return self._channel(partial(self._transport.open_session, timeout=self._timeout))
 
     def tunnel(self, port: int, origin: tuple[str, int]) -> paramiko.Channel:
         """A stream to `port` on the node's own 127.0.0.1. Raises Refused or one of BROKEN."""
-        return self._transport.open_channel(
-            "direct-tcpip", ("127.0.0.1", port), origin, timeout=self._timeout
+        place = ("127.0.0.1", port)
+        return self._channel(
+            partial(
+                self._transport.open_channel, "direct-tcpip", place, origin, timeout=self._timeout
+            )
         )
 
     def close(self) -> None:
         self._transport.close()
 
+    def _channel(self, opener: Callable[[], paramiko.Channel]) -> paramiko.Channel:
+        began = time.monotonic()
+        try:
+            return opener()
+        except paramiko.SSHException as error:
+            # Of two refusals at the same time paramiko gives one as a ChannelException, the
+            # other as a plain SSHException like that of a lost connection.
+            if self.alive and time.monotonic() < began + self._timeout:
+                raise Refused(str(error)) from error
+            raise
+
     def _shake_hands(self, pinned: str) -> None:
         kind, _, key = pinned.partition(" ")
         kinds = ("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,)
-        self._transport.get_security_options().key_types = kinds
+        options = self._transport.get_security_options()
+        options.key_types = kinds
+        options.ciphers = _CIPHERS
         try:
             self._transport.start_client(timeout=self._timeout)
         except IncompatiblePeer as error:
@@ -173,8 +200,11 @@ def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> No
 _Handler = Callable[[paramiko.Channel, paramiko.Message], None]
 
 
-class _Transport(paramiko.Transport):
+class _Transport(Rekeying, paramiko.Transport):
     _channel_handler_table: dict[int, _Handler] = {  # noqa: RUF012 - paramiko's own kind of table
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _channel_request,
     }
+
+    def __init__(self, socket: TunedSocket) -> None:
+        super().__init__(socket, default_window_size=WINDOW_BYTES)

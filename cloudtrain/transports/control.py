@@ -13,6 +13,13 @@ from cloudtrain.protocols import Completed
 from cloudtrain.transports.connection import start, why_ended
 from cloudtrain.transports.exchange import Ended, Silent, Wakeup, drain
 
+_LOOK_SECONDS = 0.5
+"""A shell that was killed while its child still holds the outputs wakes nobody."""
+
+
+class Stale(Exception):
+    """The shell was given up before this script was sent to it."""
+
 
 class ControlShell:
     """One script at a time; `alive` until the shell or its connection ends, or one is given up."""
@@ -25,14 +32,18 @@ class ControlShell:
 
     @property
     def alive(self) -> bool:
-        return not self._channel.closed and not self._channel.eof_received
+        channel = self._channel
+        return not (channel.closed or channel.eof_received or channel.status_event.is_set())
 
     def ask(self, script: str, timeout: float) -> Completed:
-        """Raises Silent after `timeout` seconds, Ended with the reason when the shell went away."""
+        """Raises Silent after `timeout` seconds, Ended with the reason when the shell went away,
+        Stale when it is safe to ask another one."""
         deadline = time.monotonic() + timeout
         if not self._lock.acquire(timeout=timeout):
             raise Silent
         try:
+            if not self.alive:
+                raise Stale
             return self._ask(script, deadline)
         except BaseException:
             # Where its outputs stand is not known any more: the next script gets a new shell.
@@ -63,8 +74,10 @@ class ControlShell:
                 )
             if over:
                 raise Ended(why_ended(self._channel))
-            self._wakeup.touch()
-            self._wakeup.wait(max(0.0, deadline - time.monotonic()))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Silent
+            self._wakeup.pause(min(left, _LOOK_SECONDS))
 
 
 def framed(script: str, token: str) -> bytes:

@@ -94,6 +94,11 @@ class Wakeup:
         self.wait_for(self._event, timeout)
         self._event.clear()
 
+    def pause(self, seconds: float) -> None:
+        """Until something comes, or that long."""
+        if self._event.wait(seconds):
+            self._event.clear()
+
     def wait_for(self, event: threading.Event, timeout: float | None) -> None:
         while not event.wait(None if timeout is None else self._left(timeout)):
             if timeout is not None and self._left(timeout) <= 0:

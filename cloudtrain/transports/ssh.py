@@ -72,11 +72,17 @@ class SshTransport:
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """As the protocol says. The script reads nothing and its background children must not
         keep its outputs."""
-        shell = self._link(node).shell()
+        link = self._link(node)
+        shell = link.shell()
+        from cloudtrain.transports.control import Stale
         from cloudtrain.transports.exchange import Ended, Silent
 
         try:
-            return shell.ask(script, timeout)
+            while True:
+                try:
+                    return shell.ask(script, timeout)
+                except Stale:
+                    shell = link.shell()
         except Silent:
             raise NodeUnreachable(
                 node.name,

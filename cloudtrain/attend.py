@@ -1,0 +1,73 @@
+"""Takes one run from wherever it is to its end: start, observe, judge, restart, land.
+
+All that it must know is in the run's record and on the nodes, so that any process that holds
+the cluster's lock and keys can take over at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from cloudtrain import cause as causes
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.finish import finish
+from cloudtrain.model import Cause, Run
+from cloudtrain.observe import observe
+from cloudtrain.session import Session
+from cloudtrain.start import start
+from cloudtrain.tasks import saved, stop_tasks
+from cloudtrain.watch import Watch
+
+BACKOFF = 2.0
+"""Seconds before the second attempt; doubled for each further one, at most 60."""
+
+
+def attend(session: Session, run: Run) -> Run:
+    """The run at its end, landed. Raises RunFailed with its cause, NotLanded or StoreError.
+
+    An interrupt leaves the tasks running and the record as it is: attend again to go on.
+    """
+    try:
+        while run.state in ("starting", "running", "stopping"):
+            session, run = one_attempt(session, run)
+    except CloudtrainError as error:
+        stop_tasks(session, run, [task.name for task in run.tasks])
+        finish(session, saved(session, replace(run, state="landing")), failed_by=error)
+        raise
+    return finish(session, run)
+
+
+def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:
+    """Starts the attempt, or joins it where it runs already, and stays to its end."""
+    if session.records.stop_asked(run.id) and run.state == "starting":
+        return session, saved(session, replace(run, state="landing"))
+    if run.state == "starting":
+        session, run = start(session, run)
+    watch, cause = observe(session, run)
+    run = ended(run, watch, cause)
+    if cause is None or not again(session, run, cause):
+        return session, saved(session, replace(run, state="landing"))
+    number = run.attempts[-1].number
+    session.console.warn(
+        f"attempt {number} failed: {causes.sentence(cause)}; "
+        f"restarting ({number} of {session.config.train.max_restarts})"
+    )
+    time.sleep(min(60.0, BACKOFF * 2 ** (number - 1)))
+    return session, saved(session, replace(run, state="starting"))
+
+
+def ended(run: Run, watch: Watch, cause: Cause | None) -> Run:
+    exits = {
+        name: view.exit_code for name, view in watch.tasks.items() if view.exit_code is not None
+    }
+    attempt = replace(run.attempts[-1], ended=time.time(), exits=exits, cause=cause)
+    return replace(run, attempts=(*run.attempts[:-1], attempt))
+
+
+def again(session: Session, run: Run, cause: Cause) -> bool:
+    """Whether another attempt may be made and is worth its bill."""
+    train = session.config.train
+    if session.records.stop_asked(run.id) or run.attempts[-1].number > train.max_restarts:
+        return False
+    return causes.is_retryable(cause, train.retry_exit_codes)

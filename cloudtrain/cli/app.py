@@ -1,0 +1,123 @@
+"""The table of commands; each one's module is loaded when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from cloudtrain import __version__
+from cloudtrain.cli.ending import end
+
+COMMANDS = {
+    "init": "Write a commented config to start from.",
+    "check": "Find what would stop `up` or `train`; changes nothing.",
+    "plan": "Show every node, TF_CONFIG and command to come; offline.",
+    "up": "Create the cluster and make it ready; again: repair it.",
+    "train": "Launch one run and follow it; Ctrl-C detaches.",
+    "run": "Up, train, land the artifacts, down: nothing is left.",
+    "logs": "Show what every task wrote, also after the nodes are gone.",
+    "status": "Show clusters, their nodes and runs.",
+    "stop-run": "End the run on every node and land its artifacts.",
+    "fetch": "Bring artifacts from the store to here, verified.",
+    "ssh": "Open a shell on a node.",
+    "exec": "Run a command on the nodes, side by side.",
+    "ssh-config": "Print entries for ~/.ssh/config: plain ssh, scp, rsync.",
+    "down": "Land the artifacts, destroy everything, say what is left.",
+    "completion": "Print the script that completes commands in your shell.",
+}
+HIDDEN = frozenset({"attend"})
+"""For processes of ours, not for people: what a detached run is handed to."""
+
+EPILOG = """\b
+Example:
+  cloudtrain init local
+  cloudtrain run local.yaml
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command line from its words to its exit code. Never raises."""
+    own = list(arguments)
+    flags = own[: own.index("--")] if "--" in own else own
+    debug = "--debug" in flags or os.environ.get("CLOUDTRAIN_DEBUG", "0") not in ("", "0")
+    try:
+        code = invoke(own)
+    except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
+        from cloudtrain.cli.failures import show
+
+        code = show(error, as_json="--json" in flags, debug=debug)
+    return end(code)
+
+
+def invoke(arguments: list[str]) -> int:
+    """Without click's own `main`, which has other exit codes for a closed pipe and Ctrl-C."""
+    if instruction := os.environ.get("_CLOUDTRAIN_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE", instruction)
+    try:
+        with cli.make_context("cloudtrain", arguments) as context:
+            return cli.invoke(context) or 0
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+
+
+class LazyGroup(click.Group):
+    """Help and completion of the group come from the table and load no command."""
+
+    def main(self, args: Sequence[str] | None = None, **_: Any) -> NoReturn:  # type: ignore[override]
+        raise SystemExit(run(args or ()))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
+            return None
+        module = importlib.import_module(f"cloudtrain.cli.{cmd_name.replace('-', '_')}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in COMMANDS or args[0] in HIDDEN or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        from cloudtrain.errors import UsageError
+
+        near = get_close_matches(args[0], COMMANDS, n=1)
+        hint = f"did you mean `cloudtrain {near[0]}`?" if near else "`cloudtrain --help` lists them"
+        raise UsageError(f"there is no command {args[0]!r}", hint=hint)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(c, help=h) for c, h in COMMANDS.items() if c.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="cloudtrain")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """One YAML file says what to train and on what: cloudtrain makes the nodes, runs TensorFlow
+    over all of them, lands the artifacts and leaves nothing behind."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

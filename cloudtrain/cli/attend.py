@@ -1,0 +1,20 @@
+"""`cloudtrain attend`: the process that a detached run is handed to; not for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+
+@click.command(hidden=True)
+@click.argument("name")
+def command(name: str) -> int:
+    """Stay with the active run to its end, as `train` would have. Its logs are on disk already."""
+    from cloudtrain.console.plain import PlainConsole
+    from cloudtrain.verbs.attend import attend
+
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        run = attend(name, console=PlainConsole(err=sys.stderr, out=nowhere))
+    return run.exit_code or 0 if run is not None else 0

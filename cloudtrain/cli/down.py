@@ -1,0 +1,55 @@
+"""`cloudtrain down`"""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.ask import FREE, confirm, on_terminal
+from cloudtrain.cli.options import (
+    debug_option,
+    json_option,
+    name_argument,
+    print_json,
+    shown,
+    yes_option,
+)
+from cloudtrain.cli.target import Target, target_of
+from cloudtrain.errors import ConfigError
+from cloudtrain.records import Records
+
+
+@click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
+@name_argument()
+@click.option("--discard", is_flag=True, help="Lose what only the nodes hold.")
+@yes_option
+@json_option
+@debug_option
+def command(name: str | None, discard: bool, yes: bool, as_json: bool) -> None:
+    """Land the artifacts, destroy everything, ask the provider what is left and say it.
+
+    Refuses (exit code 5, nodes kept) while something that only a node holds cannot be landed,
+    unless --discard. What is left over is named (exit code 6).
+    """
+    target = target_of(name)
+    provider = provider_of(target)
+    if discard and (provider not in FREE or on_terminal()):
+        confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
+    elif provider not in FREE:
+        confirm(f"Land what {target.name} made, and destroy it on {provider}?", yes=yes)
+    from cloudtrain.verbs.down import down
+
+    with shown(as_json=as_json) as screen:
+        down(target.name, target.config, discard=discard, console=screen)
+    if as_json:
+        print_json({"name": target.name, "left": []})
+
+
+def provider_of(target: Target) -> str:
+    """Where the record cannot be read, a provider that makes a bill is assumed."""
+    if target.config is not None:
+        return target.config.provider
+    try:
+        return str(Records(target.name).config()["provider"])
+    except (ConfigError, KeyError):
+        return "its provider"

@@ -1,0 +1,33 @@
+"""`cloudtrain exec`"""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import PassesOn, debug_option, name_argument, role_option, shown
+from cloudtrain.cli.target import name_of
+from cloudtrain.errors import UsageError
+
+EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
+
+
+@click.command(cls=PassesOn, short_help=COMMANDS["exec"], epilog=f"\b\nExample:\n  {EXAMPLE}")
+@name_argument(required=True)
+@click.argument("first", nargs=-1, metavar="")
+@role_option
+@debug_option
+@click.pass_context
+def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...]) -> int:
+    """Run a command on the nodes, side by side, each word as written, no shell between.
+
+    The exit code is the highest that any node gave.
+    """
+    words = (*first, *ctx.meta["passed_on"])
+    if not words:
+        raise UsageError("there is no command to run", hint=EXAMPLE)
+    cluster = name_of(name)
+    from cloudtrain.verbs.execute import execute
+
+    with shown(as_json=False) as screen:
+        return execute(cluster, roles=roles, command=words, console=screen)

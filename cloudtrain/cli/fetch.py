@@ -1,0 +1,46 @@
+"""`cloudtrain fetch`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import (
+    debug_option,
+    is_yaml,
+    json_option,
+    name_argument,
+    print_json,
+    shown,
+)
+from cloudtrain.cli.target import name_of
+
+
+@click.command(
+    short_help=COMMANDS["fetch"], epilog="\b\nExample:\n  cloudtrain fetch mnist results"
+)
+@name_argument()
+@click.argument("folder", required=False, metavar="[DIR]")
+@click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@json_option
+@debug_option
+def command(name: str | None, folder: str | None, run_id: str | None, as_json: bool) -> None:
+    """Bring the latest run's artifacts from the store into DIR (default: a folder of the
+    cluster's name), each verified against its checksum."""
+    if name is not None and folder is None and is_folder(name):
+        name, folder = None, name
+    cluster = name_of(name)
+    place = Path(folder or cluster)
+    from cloudtrain.verbs.fetch import fetch
+
+    with shown(as_json=as_json) as screen:
+        fetch(cluster, place, run=run_id, console=screen)
+    if as_json:
+        print_json({"name": cluster, "folder": str(place.absolute())})
+
+
+def is_folder(word: str) -> bool:
+    """`fetch ./results` and `fetch results/` name a folder: no cluster's name has a slash."""
+    return "/" in word and not is_yaml(word)

@@ -1,0 +1,38 @@
+"""`cloudtrain init`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option
+
+
+def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from cloudtrain.verbs.init import providers
+
+    return [name for name in providers() if name.startswith(incomplete)]
+
+
+@click.command(
+    short_help=COMMANDS["init"], epilog="\b\nExample:\n  cloudtrain init gcp --output mnist.yaml"
+)
+@click.argument("provider", default="local", metavar="[PROVIDER]", shell_complete=complete)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where to write it; default: PROVIDER.yaml in this folder.",
+)
+@debug_option
+def command(provider: str, output: Path | None) -> None:
+    """Write a commented config to start from, for gcp, aws, azure, hosts or (the default) local.
+
+    A file that exists is never overwritten.
+    """
+    from cloudtrain.verbs.init import init
+
+    path = init(provider, output or Path())
+    click.echo(f"{path} is written; next: cloudtrain run {path}")

@@ -1,0 +1,35 @@
+"""`cloudtrain logs`"""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option, name_argument, role_option, shown
+from cloudtrain.cli.target import name_of
+
+
+@click.command(
+    short_help=COMMANDS["logs"],
+    epilog="\b\nExample:\n  cloudtrain logs mnist -f --role worker --tail 20",
+)
+@name_argument()
+@click.option("-f", "--follow", is_flag=True, help="Stay until the run has ended.")
+@role_option
+@click.option(
+    "--tail",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with the last N lines of each task.",
+)
+@click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@debug_option
+def command(
+    name: str | None, follow: bool, roles: tuple[str, ...], tail: int | None, run_id: str | None
+) -> None:
+    """Show what every task wrote, its name before each line; also after the nodes are gone."""
+    cluster = name_of(name)
+    from cloudtrain.verbs.logs import logs
+
+    with shown(as_json=False) as screen:
+        logs(cluster, follow=follow, roles=roles, tail=tail, run=run_id, console=screen)

@@ -1,0 +1,86 @@
+"""Arguments and flags that mean the same on every command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from cloudtrain.console.screen import Screen
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of known clusters, and YAML files."""
+    import glob
+
+    from cloudtrain.records import known
+
+    files = [p for p in glob.glob(f"{glob.escape(incomplete)}*") if is_yaml(p)]  # noqa: PTH207
+    return [name for name in known() if name.startswith(incomplete)] + sorted(files)
+
+
+def is_yaml(path: str) -> bool:
+    return path.endswith((".yaml", ".yml"))
+
+
+def name_argument(*, required: bool = False) -> Callable[[Decorated], Decorated]:
+    """A cluster's name, or its config file; left out where only one cluster is known."""
+    metavar = "NAME" if required else "[NAME]"
+    return click.argument("name", required=required, metavar=metavar, shell_complete=complete)
+
+
+def file_argument(*, required: bool = True) -> Callable[[Decorated], Decorated]:
+    """A config file; or a known cluster's name, for the config of its last `up`."""
+    metavar = "FILE" if required else "[FILE]"
+    return click.argument("file", required=required, metavar=metavar, shell_complete=complete)
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else there."
+)
+yes_option = click.option("--yes", is_flag=True, help="Ask nothing.")
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
+)
+role_option = click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE",
+    help="Only these: worker, or worker0. Repeatable.",
+)
+
+
+class PassesOn(click.Command):
+    """A command that takes what stands after `--` as it is, in `ctx.meta["passed_on"]`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta["passed_on"] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*filter(None, super().collect_usage_pieces(ctx)), "[-- WORD...]"]
+
+
+@contextmanager
+def shown(*, as_json: bool) -> Iterator[Screen]:
+    """The console of this command, until its last line is out."""
+    from cloudtrain.console import console
+
+    screen = console(json=as_json)
+    try:
+        yield screen
+    finally:
+        screen.flush()
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,51 @@
+"""`cloudtrain plan`"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option, file_argument, json_option, print_json
+from cloudtrain.cli.target import config_of
+
+
+@click.command(
+    short_help=COMMANDS["plan"], epilog="\b\nExample:\n  cloudtrain plan gcp.yaml --json"
+)
+@file_argument()
+@json_option
+@debug_option
+def command(file: str, as_json: bool) -> None:
+    """Show what `up` and `train` would make and run: every node, TF_CONFIG and command.
+
+    Offline: asks nobody, changes nothing.
+    """
+    config = config_of(file)
+    from cloudtrain.console.lines import printable
+    from cloudtrain.verbs.plan import plan_json
+
+    plan = plan_json(config)
+    if as_json:
+        print_json(plan)
+    else:
+        click.echo(printable("\n".join(text(plan))))
+
+
+def text(plan: dict[str, Any]) -> list[str]:
+    lines = [f"{plan['name']}  {plan['provider']}  {plan['strategy']}"]
+    if plan["placement"]:
+        lines.append(f"  placement  {', '.join(plan['placement'])}")
+    for node in plan["nodes"]:
+        kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
+        kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
+        lines.append("  ".join(filter(None, [f"  {node['name']}", *kind, f"port {node['port']}"])))
+        lines.append(f"    command    {node['command']}")
+        if node["tf_config"]:
+            lines.append(f"    TF_CONFIG  {node['tf_config']}")
+    lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
+    lines.append(f"  store      {plan['store'] or 'this machine'}")
+    price = plan["price_per_hour"]
+    lines.append(f"  price      {'not known' if price is None else f'{price:.2f} $/hour'}")
+    return [*lines, *(f"  note: {note}" for note in plan["notes"])]

@@ -1,0 +1,31 @@
+"""`cloudtrain run`"""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option, file_argument, json_option, print_json, shown
+from cloudtrain.cli.target import config_of
+
+
+@click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
+@file_argument()
+@click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
+@json_option
+@debug_option
+def command(file: str, keep_on_failure: bool, as_json: bool) -> int:
+    """Up, train, land the artifacts, down: whatever happens, also Ctrl-C, nothing is left.
+
+    Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
+    """
+    config = config_of(file)
+    from cloudtrain.records.run_json import run_to_json
+    from cloudtrain.verbs.run import run as run_all
+
+    with shown(as_json=as_json) as screen:
+        run = run_all(config, keep_on_failure=keep_on_failure, console=screen)
+        screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
+    if as_json:
+        print_json(run_to_json(run))
+    return run.exit_code or 0

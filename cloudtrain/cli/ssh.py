@@ -1,0 +1,39 @@
+"""`cloudtrain ssh`"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import PassesOn, debug_option, name_argument
+from cloudtrain.cli.target import name_of
+from cloudtrain.errors import UsageError
+
+
+@click.command(
+    cls=PassesOn,
+    short_help=COMMANDS["ssh"],
+    epilog="\b\nExample:\n  cloudtrain ssh mnist worker0\n  cloudtrain ssh mnist chief -- df -h",
+)
+@name_argument(required=True)
+@click.argument("node", required=False, metavar="[ROLE[INDEX]]")
+@debug_option
+@click.pass_context
+def command(ctx: click.Context, name: str, node: str | None) -> None:
+    """Open a shell on a node (the first one where none is named), or run the command after `--`.
+
+    It is OpenSSH's own ssh, with the cluster's key and its pinned host keys.
+    """
+    cluster = name_of(name)
+    from cloudtrain.verbs.shell import shell_command
+
+    arguments = shell_command(cluster, node, ctx.meta["passed_on"])
+    try:
+        os.execvp(arguments[0], arguments)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{arguments[0]} is not installed here",
+            hint="install OpenSSH's client, or `cloudtrain exec`",
+        ) from None

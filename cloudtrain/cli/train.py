@@ -1,0 +1,47 @@
+"""`cloudtrain train`"""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import (
+    PassesOn,
+    debug_option,
+    json_option,
+    name_argument,
+    print_json,
+    shown,
+)
+from cloudtrain.cli.target import target_of
+
+EPILOG = """\b
+Example:
+  cloudtrain train mnist -- --epochs 3 --learning-rate 0.01
+"""
+
+
+@click.command(cls=PassesOn, short_help=COMMANDS["train"], epilog=EPILOG)
+@name_argument()
+@click.option("--detach", is_flag=True, help="Return once the run has started.")
+@json_option
+@debug_option
+@click.pass_context
+def command(ctx: click.Context, name: str | None, detach: bool, as_json: bool) -> int:
+    """Launch one run on the cluster that is up, and follow it to its end.
+
+    Ctrl-C detaches: the run goes on, `cloudtrain logs -f` follows it again. What stands after
+    `--` is added to `train.command`, each word as written.
+    """
+    target, config = target_of(name)
+    from cloudtrain.records.run_json import run_to_json
+    from cloudtrain.verbs.train import train
+
+    arguments = ctx.meta["passed_on"]
+    with shown(as_json=as_json) as screen:
+        run = train(target, config, arguments=arguments, detach=detach, console=screen)
+        if run.ended is not None:
+            screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
+    if as_json:
+        print_json(run_to_json(run))
+    return run.exit_code or 0

@@ -1,0 +1,57 @@
+"""`cloudtrain up`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.ask import FREE, confirm
+from cloudtrain.cli.options import (
+    debug_option,
+    file_argument,
+    json_option,
+    print_json,
+    shown,
+    yes_option,
+)
+from cloudtrain.cli.target import config_of
+
+if TYPE_CHECKING:
+    from cloudtrain.model import ClusterConfig
+
+
+@click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
+@file_argument()
+@yes_option
+@json_option
+@debug_option
+def command(file: str, yes: bool, as_json: bool) -> None:
+    """Create the cluster and make it ready. Run again, it repairs and continues.
+
+    Asks first where it costs money.
+    """
+    config = config_of(file)
+    if config.provider not in FREE:
+        confirm(f"Create {nodes(config)} on {config.provider}?", yes=yes)
+    from cloudtrain.verbs.status import node_json
+    from cloudtrain.verbs.up import up
+
+    with shown(as_json=as_json) as screen:
+        cluster = up(config, console=screen)
+    if as_json:
+        made = [node_json(node) for node in cluster.nodes]
+        print_json({"name": cluster.name, "nodes": made})
+    else:
+        click.echo(f"{cluster.name} is up, {len(cluster.nodes)} nodes; next: cloudtrain train")
+
+
+def nodes(config: ClusterConfig) -> str:
+    """`1 chief (n1-standard-8, T4:1), 2 worker (n1-standard-8, T4:1, spot)`"""
+    texts = []
+    for role, group in config.nodes.items():
+        accelerator = str(group.accelerator) if group.accelerator else None
+        kind = ", ".join(filter(None, [group.machine, accelerator, "spot" if group.spot else None]))
+        texts.append(f"{group.count} {role}" + (f" ({kind})" if kind else ""))
+    return ", ".join(texts)

@@ -1,0 +1,128 @@
+"""One YAML file becomes one validated ClusterConfig, or every problem in it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.config.record import from_json, to_json
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, NodeGroup, Problem
+from cloudtrain.shell import Secret
+
+if TYPE_CHECKING:
+    from cloudtrain.config.file import File
+    from cloudtrain.config.lines import Block
+
+__all__ = ["from_json", "load", "read_secrets", "schema", "to_json"]
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
+    """Read and validate a config file. Raises ConfigError with every problem, UsageError
+    where there is no file to read. Secrets need not be set: read_secrets asks for them."""
+    from cloudtrain.config.check import check, problem
+    from cloudtrain.config.hosts import with_hosts
+    from cloudtrain.config.lines import parse
+    from cloudtrain.config.rules import broken_rules
+
+    file = str(path)
+    written, problems = parse(_read(path), file, environ)
+    if problems and not written:
+        raise ConfigError(problems)
+    tree, found = with_hosts(written, path.parent, file)
+    checked = check(tree, file, broken=[("hosts",)] if found else [])
+    problems += [*found, *checked.problems, *_secret_uses(tree)]
+    for at, text in [*broken_rules(checked.file), *_name(checked.file, path)]:
+        if not checked.doubts(at):
+            problems.append(problem(tree, file, at, text))
+    if problems:
+        raise ConfigError(sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)))
+    return _config(checked.file, path)
+
+
+def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str, Secret]:
+    """The values of `secrets:`, by their names in the task's environment.
+
+    Raises ConfigError naming each variable that is not set; an empty one counts as not set.
+    """
+    problems = [
+        Problem(
+            file=config.source,
+            line=None,
+            field=f"secrets.{name}",
+            text=f"the environment variable {variable} is not set here",
+        )
+        for name, variable in config.secrets.items()
+        if not environ.get(variable)
+    ]
+    if problems:
+        raise ConfigError(problems, hint="export each in the shell that runs cloudtrain")
+    return {name: Secret(environ[variable]) for name, variable in config.secrets.items()}
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of the file; configs/schema.json holds it."""
+    from cloudtrain.config.json_schema import schema
+
+    return schema()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: there is no such file", hint="`cloudtrain init` writes a config to start from"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a file's name"
+        raise UsageError(f"{path}: cannot be read: {why}") from None
+
+
+def _stem(path: Path) -> str:
+    """`My_Config.yaml` names the cluster my-config."""
+    return "".join("-" if c in "_ ." else c for c in path.stem.lower())
+
+
+def _name(file: File, path: Path) -> list[tuple[tuple[str], str]]:
+    from cloudtrain.config.fields import is_name
+
+    if file.name is not None or is_name(_stem(path)):
+        return []
+    return [(("name",), "is missing, and the file's own name cannot be a cluster's: write name: …")]
+
+
+def _secret_uses(tree: Block) -> list[Problem]:
+    """A variable of `secrets:` that stands anywhere else would show its value."""
+    from cloudtrain.config.lines import Block, Scalar, scalars
+    from cloudtrain.config.variables import only_variable, variables
+
+    section = tree.get("secrets")
+    values = section.values() if isinstance(section, Block) else ()
+    secret = {only_variable(value.source) for value in values if isinstance(value, Scalar)}
+    problems = []
+    for field, value in scalars(tree.without("secrets")):
+        for variable in sorted(variables(value.source) & secret):
+            text = f"{variable} is under `secrets`: it may be used only there"
+            at = value.place
+            problems.append(Problem(file=at.file, line=at.line, field=field, text=text))
+    return problems
+
+
+def _config(file: File, path: Path) -> ClusterConfig:
+    from cloudtrain.config.rules import counts
+
+    groups = file.nodes or {}
+    nodes = {}
+    for role, count in counts(file).items():
+        group = groups.get(role)
+        nodes[role] = group.noun() if group else NodeGroup(count=count)
+    config = file.noun(
+        name=file.name or _stem(path),
+        nodes=nodes,
+        source=str(path.absolute()),
+    )
+    assert isinstance(config, ClusterConfig)
+    return config

@@ -1,0 +1,386 @@
+"""Kinds of field: how each is read from the file, and what the JSON Schema says of it."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from cloudtrain.config.lines import Scalar
+from cloudtrain.config.variables import only_variable
+from cloudtrain.model import Accelerator, ProviderName, Strategy
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_VARIABLE = {"type": "string", "pattern": r"\$\{"}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_A_YEAR = 365 * 86400.0
+
+
+class Unfit(ValueError):
+    """`Unfit(text)` or `Unfit(text, hint)`: what stands in the file is not what the field takes.
+
+    To a text that begins with `must`, the reporter adds what stands in the file instead; a
+    reader never puts the value into the text, for it may have come from a variable.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Metadata for pydantic. `read` takes the tree's node and raises Unfit."""
+
+    read: Callable[[Any], Any]
+    schema: Mapping[str, Any]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return dict(self.schema)
+
+
+def is_null(node: object) -> bool:
+    """`~`, `null` or nothing at all, unquoted."""
+    return isinstance(node, Scalar) and node.plain and node.source in NULLS
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The valid name that was probably meant."""
+    found = difflib.get_close_matches(name.lower()[:60], list(names), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+# ── Readers ──────────────────────────────────────────────────────────────────
+
+
+def text(node: Any) -> str:
+    """The text as written, also of what YAML takes for a number or a boolean."""
+    if node is None:
+        raise Unfit("is missing")
+    if not isinstance(node, Scalar):
+        raise Unfit("must be a single value")
+    value = node.text()
+    if "\0" in value:
+        raise Unfit("holds a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unfit("holds a character that is not valid Unicode") from None
+    return value
+
+
+def environment_value(node: Any) -> str:
+    """As in a shell, nothing is the empty text."""
+    return "" if is_null(node) else text(node)
+
+
+def line(node: Any) -> str:
+    """One line that is safe to give a program as an argument: it cannot pass for an option."""
+    value = text(node)
+    if not value.strip():
+        raise Unfit("is empty")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise Unfit("must be one line without control characters")
+    if value.startswith("-"):
+        raise Unfit("must not begin with a dash")
+    return value
+
+
+def shell_line(node: Any) -> str:
+    value = text(node)
+    if not value.strip():
+        raise Unfit("is empty")
+    return value
+
+
+def boolean(node: Any) -> bool:
+    value = _BOOLEANS.get(text(node).lower())
+    if value is None:
+        raise Unfit("must be true or false")
+    return value
+
+
+def auto_or_boolean(node: Any) -> Any:
+    value = text(node)
+    if value == "auto":
+        return value
+    try:
+        return boolean(node)
+    except ValueError:
+        raise Unfit("must be auto, true or false") from None
+
+
+def positive(node: Any) -> float:
+    value = _number(text(node))
+    if value is None or value <= 0:
+        raise Unfit("must be a number greater than 0")
+    return value
+
+
+def duration(node: Any) -> float:
+    value = text(node)
+    unit = value[-1:] if value[-1:] in _UNITS else ""
+    number = _number(value.removesuffix(unit))
+    if number is None:
+        raise Unfit("must be a duration such as 90s, 5m, 12h or 1d (a plain number is seconds)")
+    seconds = number * _UNITS[unit]
+    if not 0 < seconds <= _A_YEAR:
+        raise Unfit("must be more than 0 and at most 365d")
+    return seconds
+
+
+def duration_or_off(node: Any) -> float | None:
+    if text(node).lower() in ("off", "false", "none"):
+        return None
+    try:
+        return duration(node)
+    except ValueError as error:
+        raise Unfit(error.args[0], "`off` turns it off") from None
+
+
+def accelerator(node: Any) -> Accelerator:
+    found = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]{0,63})(?::([1-9][0-9]?))?", text(node))
+    if not found:
+        raise Unfit("must be a kind and how many of it on each node, such as T4:1")
+    return Accelerator(kind=found[1], count=int(found[2] or 1))
+
+
+def version(node: Any) -> str:
+    value = line(node)
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?", value):
+        raise Unfit('must be a version such as "2.21" or "2.21.0"')
+    return value
+
+
+def python(node: Any) -> str:
+    value = line(node)
+    if value != "auto" and not re.fullmatch(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*", value):
+        raise Unfit('must be auto, a version such as "3.11", or an absolute path on the node')
+    return value
+
+
+def name(node: Any) -> str:
+    value = text(node)
+    if not is_name(value):
+        raise Unfit(
+            "must be a lower-case letter and then up to 29 lower-case letters, digits or dashes"
+        )
+    return value
+
+
+def is_name(value: str) -> bool:
+    return re.fullmatch(r"[a-z][a-z0-9-]{0,29}", value) is not None
+
+
+def inside(node: Any) -> str:
+    """A relative path, or glob, that stays below the folder it starts in."""
+    value = line(node)
+    if value.startswith(("/", "~")) or ".." in value.split("/"):
+        raise Unfit("must be a relative path that stays inside the folder (no .., no leading /)")
+    return value
+
+
+def folder_inside(node: Any) -> str:
+    value = inside(node)
+    if not value.replace("./", "").strip("/."):
+        raise Unfit("must name a folder of its own, such as ckpt")
+    return value
+
+
+def package(node: Any) -> str:
+    value = text(node)
+    if value.lstrip().startswith("-"):
+        raise Unfit("must be a package such as scikit-learn", "options of pip have no place here")
+    return line(node)
+
+
+def git(node: Any) -> str:
+    value = line(node)
+    if re.match(r"[a-z0-9+.-]+::", value):
+        raise Unfit("must be a git URL or a repository's folder", "remote helpers (::) are refused")
+    if re.match(r"https?://[^/]*@", value):
+        raise Unfit(
+            "holds a user or password in the URL: use an SSH URL or git's credential helper"
+        )
+    return value
+
+
+def environment_name(value: Any) -> Any:
+    """The key of an `env` or `secrets` entry."""
+    if not (isinstance(value, str) and value.isascii() and value.isidentifier()):
+        raise Unfit("a variable's name is made of letters, digits and _, no digit first")
+    if value == "TF_CONFIG":
+        raise Unfit("is made by cloudtrain: `train.tf_config: false` leaves it out")
+    if value.startswith("CLOUDTRAIN_"):
+        raise Unfit("names that begin with CLOUDTRAIN_ are for cloudtrain itself")
+    return value
+
+
+def secret_variable(node: Any) -> str:
+    """The variable's name. Its value is not looked at, and what stands here is never shown."""
+    found = only_variable(node.source) if isinstance(node, Scalar) else None
+    if found is None:
+        raise Unfit("a secret is written only as ${VAR}, with no default and nothing beside it")
+    return found
+
+
+def caller(node: Any) -> str:
+    value = text(node)
+    if value == "auto":
+        return value
+    try:
+        return str(ipaddress.ip_network(value, strict=False))
+    except ValueError:
+        raise Unfit("must be auto, or an address or range such as 203.0.113.7/32") from None
+
+
+def url(node: Any) -> str:
+    value = line(node)
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise Unfit("must be an http:// or https:// URL")
+    return value
+
+
+def store(node: Any) -> str:
+    value = line(node)
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme not in ("gs", "s3", "az", "file"):
+        raise Unfit(
+            "must begin with gs://BUCKET, s3://BUCKET, az://ACCOUNT/CONTAINER or file:///FOLDER"
+        )
+    if scheme == "file":
+        if not rest.startswith("/") or not rest.strip("/"):
+            raise Unfit(
+                "must be file:// and an absolute path",
+                "for a folder below your home write file://${HOME}/artifacts",
+            )
+    elif scheme == "az":
+        if not re.match(r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)", rest):
+            raise Unfit("must be az://ACCOUNT/CONTAINER, with a prefix after it if wanted")
+    elif not re.match(r"[a-z0-9][a-z0-9._-]{1,220}(/|$)", rest):
+        raise Unfit(f"must be {scheme}://BUCKET, with a prefix after it if wanted")
+    if ".." in rest.split("/"):
+        raise Unfit("must not hold ..")
+    return value
+
+
+def _number(value: str) -> float | None:
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?|\.[0-9]{1,15}", value):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _whole(low: int, high: int) -> Reads:
+    def read(node: Any) -> int:
+        value = text(node)
+        if not re.fullmatch(r"0|[1-9][0-9]{0,17}", value) or not low <= int(value) <= high:
+            raise Unfit(f"must be a whole number from {low} to {high}")
+        return int(value)
+
+    kind = {"type": "integer", "minimum": low, "maximum": high}
+    return Reads(read, {"title": f"{low}…{high}", "anyOf": [kind, _VARIABLE]})
+
+
+def _choice(*options: str) -> Reads:
+    def read(node: Any) -> str:
+        value = text(node)
+        if value not in options:
+            meant = nearest(node.source, options)
+            hint = (f"did you mean {meant!r}?",) if meant else ()
+            raise Unfit(f"must be one of {', '.join(options)}", *hint)
+        return value
+
+    numbers = [int(option) for option in options if option.isdigit()]
+    return Reads(
+        read,
+        {"title": " | ".join(options), "anyOf": [{"enum": [*options, *numbers]}, _VARIABLE]},
+    )
+
+
+def _texts(title: str) -> dict[str, Any]:
+    return {"title": title, "type": ["string", "number", "boolean"]}
+
+
+def _or_variable(title: str, *kinds: Mapping[str, Any]) -> dict[str, Any]:
+    return {"title": title, "anyOf": [*kinds, _VARIABLE]}
+
+
+# ── Kinds ────────────────────────────────────────────────────────────────────
+
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_WITH_UNIT = {"type": "string", "pattern": r"^[0-9.]+[smhd]?$"}
+
+EnvironmentValue = Annotated[
+    str,
+    Reads(
+        environment_value,
+        {"title": "text", "type": ["string", "number", "boolean", "null"]},
+    ),
+]
+Line = Annotated[str, Reads(line, _texts("text"))]
+ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]
+Boolean = Annotated[bool, Reads(boolean, _or_variable("true | false", {"type": "boolean"}))]
+Price = Annotated[float, Reads(positive, _or_variable("number > 0", _SECONDS))]
+Duration = Annotated[float, Reads(duration, _or_variable("duration", _SECONDS, _WITH_UNIT))]
+DurationOrOff = Annotated[
+    float | None,
+    Reads(
+        duration_or_off,
+        _or_variable("duration | off", _SECONDS, _WITH_UNIT, {"enum": ["off", False]}),
+    ),
+]
+GpuKind = Annotated[Accelerator, Reads(accelerator, {"title": "KIND:COUNT", "type": "string"})]
+Version = Annotated[str, Reads(version, {"title": "version", "type": ["string", "number"]})]
+Python = Annotated[
+    str, Reads(python, {"title": "auto | version | path", "type": ["string", "number"]})
+]
+Name = Annotated[str, Reads(name, _texts("name"))]
+Inside = Annotated[str, Reads(inside, _texts("relative path"))]
+FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
+Package = Annotated[str, Reads(package, {"title": "package", "type": "string"})]
+Git = Annotated[str, Reads(git, {"title": "git URL", "type": "string"})]
+Caller = Annotated[str, Reads(caller, {"title": "auto | address/bits", "type": "string"})]
+Url = Annotated[str, Reads(url, {"title": "URL", "type": "string"})]
+Store = Annotated[str, Reads(store, {"title": "store URI", "type": "string"})]
+EnvironmentName = Annotated[str, Reads(environment_name, {"type": "string"})]
+SecretVariable = Annotated[
+    str,
+    Reads(
+        secret_variable,
+        {"title": "${VAR}", "type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"},
+    ),
+]
+Count = Annotated[int, _whole(1, 1000)]
+Gigabytes = Annotated[int, _whole(1, 65536)]
+SshPort = Annotated[int, _whole(1, 65535)]
+TaskPort = Annotated[int, _whole(1024, 65000)]
+Restarts = Annotated[int, _whole(0, 1000)]
+ExitCode = Annotated[int, _whole(1, 255)]
+ProviderChoice = Annotated[ProviderName, _choice(*get_args(ProviderName))]
+StrategyChoice = Annotated[Strategy, _choice(*get_args(Strategy))]
+KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "legacy")]
+SuccessChoice = Annotated[
+    Literal["chief", "all_workers", "all"], _choice("chief", "all_workers", "all")
+]
+TfConfigChoice = Annotated[
+    Any,
+    Reads(auto_or_boolean, _or_variable("auto | true | false", {"enum": ["auto", True, False]})),
+]

@@ -1,0 +1,58 @@
+"""JSON Schema of the file for editors, made from the sections and the nouns' defaults."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from cloudtrain.config.file import File, Section, defaults
+from cloudtrain.config.rules import CLOUDS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    made = File.model_json_schema(schema_generator=_WithoutTitles)
+    definitions = made.pop("$defs")
+    for section in _sections(Section):
+        target = made if section is File else definitions[section.__name__]
+        _add_defaults(target, section)
+    made["properties"]["hosts"]["anyOf"].append({"title": "INI file", "type": "string"})
+    made["properties"]["nodes"]["anyOf"][0]["additionalProperties"] = {
+        "anyOf": [{"$ref": "#/$defs/NodesEntry"}, {"const": False}, {"type": "null"}]
+    }
+    needs_placement = {
+        "if": {"properties": {"provider": {"enum": list(CLOUDS)}}},
+        "then": {"required": ["placement"]},
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "cloudtrain config",
+        **made,
+        "required": ["provider", "strategy"],
+        **needs_placement,
+        "$defs": definitions,
+    }
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """A title that repeats the field's name is noise in an editor; those of kinds stay."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _sections(base: type[Section]) -> list[type[Section]]:
+    return base.__subclasses__()
+
+
+def _add_defaults(target: dict[str, Any], section: type[Section]) -> None:
+    target.pop("title", None)
+    known = defaults(section.of)
+    for name, field in target["properties"].items():
+        field.pop("default", None)
+        value = known.get(name)
+        if value not in (None, (), {}) and not is_dataclass(value):
+            field["default"] = list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,48 @@
+"""`${VAR}` and `${VAR:-default}` in the file's values, taken from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PIECE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{")
+_WHOLE = re.compile(rf"\$\{{({_NAME})\}}")
+
+
+def fill(source: str, environ: Mapping[str, str]) -> str:
+    """`source` with its variables' values; `$${` stays as `${`. Raises ValueError.
+
+    As in a shell, a default also stands in for a variable that is set to nothing. Called on
+    values that YAML has already told apart, so no value of a variable can change the structure.
+    """
+
+    def value(piece: re.Match[str]) -> str:
+        name, default = piece["name"], piece["default"]
+        if piece[0] == "$${":
+            return "${"
+        if name is None or "${" in (default or ""):
+            raise ValueError(
+                "has a ${ that is not ${VAR} or ${VAR:-default}: write $${ for a plain ${"
+            )
+        if default is not None:
+            return environ.get(name) or default
+        if name not in environ:
+            raise ValueError(
+                f"the variable {name} is not set: set it, or write ${{{name}:-default}}"
+                f" (for a variable of the node's own shell, $${{{name}}})"
+            )
+        return environ[name]
+
+    return _PIECE.sub(value, source)
+
+
+def variables(source: str) -> frozenset[str]:
+    """The names that `source` takes from the environment."""
+    return frozenset(piece["name"] for piece in _PIECE.finditer(source) if piece["name"])
+
+
+def only_variable(source: str) -> str | None:
+    """VAR where `source` is exactly `${VAR}`."""
+    whole = _WHOLE.fullmatch(source)
+    return whole[1] if whole else None

@@ -1,0 +1,27 @@
+"""The console: live bars on a terminal, plain timed lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloudtrain.console.screen import Screen
+
+__all__ = ["console"]
+
+
+def console(*, json: bool) -> Screen:
+    """The console for this process: progress on stderr; what tasks write on stdout.
+
+    With `json`, stdout is for one document alone, and what tasks write goes to stderr too.
+    """
+    out = sys.stderr if json else sys.stdout
+    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+        from cloudtrain.console.terminal import TerminalConsole
+
+        return TerminalConsole(err=sys.stderr, out=out)
+    from cloudtrain.console.plain import PlainConsole
+
+    return PlainConsole(err=sys.stderr, out=out)

@@ -1,0 +1,77 @@
+"""Log bytes from elsewhere as lines that are readable and cannot control the terminal."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+LONGEST = 1 << 16
+"""Characters after which a line without an end is shown as it is, so that memory is bounded."""
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, …
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""All but the tab; also the marks that turn the direction of writing."""
+
+
+def printable(text: str) -> str:
+    """A text of several lines, each of them made harmless."""
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def clean(line: str) -> str:
+    """What a terminal would show of one line in the end: the last state of a progress bar
+    that overwrites itself, without control characters, escape sequences and colours."""
+    if line.isprintable():
+        return line
+    line = _SEQUENCES.sub("", line).rstrip("\r").rpartition("\r")[2]
+    if "\b" in line:
+        line = _overwritten(line)
+    return _CONTROLS.sub("", line)
+
+
+class Lines:
+    """The bytes of one log, cut where they came off the network, as clean whole lines."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that are whole now. What has no end yet is kept back."""
+        *whole, rest = (self._rest + self._decoder.decode(data)).split("\n")
+        if len(rest) > LONGEST:
+            whole.append(rest)
+            rest = ""
+        self._rest = _last_state(rest)
+        return [clean(line) for line in whole]
+
+    def flush(self) -> list[str]:
+        """The last line, where it never got its end."""
+        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
+        self._decoder.reset()
+        return [clean(rest)] if rest else []
+
+
+def _last_state(rest: str) -> str:
+    """A progress bar writes many states and no line end for minutes: only the last is kept."""
+    if "\r" not in rest:
+        return rest
+    shown = rest.rstrip("\r")
+    return shown.rpartition("\r")[2] + rest[len(shown) :][:1]
+
+
+def _overwritten(line: str) -> str:
+    """Backspaces move left, what follows overwrites: so Keras draws its bar."""
+    shown: list[str] = []
+    at = 0
+    for character in line:
+        if character == "\b":
+            at = max(0, at - 1)
+        else:
+            shown[at : at + 1] = [character]
+            at += 1
+    return "".join(shown)

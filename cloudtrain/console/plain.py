@@ -1,0 +1,89 @@
+"""Plain timed lines: `06:41:07 + 12.3s  nodes: 2 of 3  mnist-worker1 ready`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from cloudtrain.console.lines import printable
+from cloudtrain.console.screen import Progress, TaskOutput
+from cloudtrain.protocols import Stage
+
+FEW = 16
+"""Up to so many nodes, each one that is done has a line of its own."""
+
+BETWEEN = 1.0
+"""Seconds between lines about further nodes that are done."""
+
+QUIET = 5.0
+"""Seconds without a word after which it is said what a node does just now."""
+
+
+class PlainConsole:
+    def __init__(self, *, err: TextIO, out: TextIO, clock: Callable[[], float] = time.time) -> None:
+        self._err = Progress(err)
+        self._out = TaskOutput(out, colours=False)
+        self._clock = clock
+        self._begun = clock()
+
+    def say(self, text: str) -> None:
+        now = self._clock()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        start = f"{clock} +{now - self._begun:5.1f}s  "
+        self._err.write(start + printable(text).replace("\n", "\n" + " " * len(start)) + "\n")
+        self._err.flush()
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
+
+    @contextmanager
+    def stage(self, title: str, total: int) -> Iterator[Stage]:
+        stage = _Lines(self, title, total, self._clock)
+        self.say(f"{title} …")
+        try:
+            yield stage
+        except BaseException:
+            self.say(f"{title}: failed {stage.after()}")
+            raise
+        self.say(f"{title}: done {stage.after()}")
+
+    def task_output(self, task: str, data: bytes) -> None:
+        self._out.write(self._out.feed(task, data))
+
+    def flush(self) -> None:
+        self._out.write(self._out.rest())
+
+
+class _Lines:
+    """A stage told in lines, few enough to be read."""
+
+    def __init__(
+        self, console: PlainConsole, title: str, total: int, clock: Callable[[], float]
+    ) -> None:
+        self._console, self._title, self._total, self._clock = console, title, total, clock
+        self._begun = self._said = clock()
+        self._done: set[str] = set()
+        self._lock = threading.Lock()
+
+    def node(self, name: str, text: str) -> None:
+        with self._lock:
+            if self._clock() - self._said >= QUIET:
+                self._say(name, text)
+
+    def done(self, name: str, text: str = "") -> None:
+        with self._lock:
+            self._done.add(name)
+            last = len(self._done) == self._total
+            if self._total <= FEW or last or self._clock() - self._said >= BETWEEN:
+                self._say(name, text)
+
+    def after(self) -> str:
+        return f"after {self._clock() - self._begun:.1f}s"
+
+    def _say(self, name: str, text: str) -> None:
+        self._said = self._clock()
+        line = f"{self._title}: {len(self._done)} of {self._total}  {name} {text}"
+        self._console.say(line.rstrip())

@@ -1,0 +1,94 @@
+"""What both consoles share: task output on one stream, progress on the other."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Protocol, TextIO
+
+from cloudtrain import protocols
+from cloudtrain.console.lines import Lines
+
+COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
+_CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}
+
+
+class Screen(protocols.Console, Protocol):
+    """A console with an end."""
+
+    def flush(self) -> None:
+        """Show the last lines of tasks that never ended them. Nothing is drawn any more."""
+
+
+class TaskOutput:
+    """Lines of tasks with the task's name before each: `chief0 │ Epoch 1/2`.
+
+    A closed stdout raises BrokenPipeError: who reads it has enough.
+    """
+
+    def __init__(self, stream: TextIO, *, colours: bool) -> None:
+        self._stream, self._colours = stream, colours
+        self._bar = "│" if can_write(stream, "│") else "|"
+        self._tasks: dict[str, Lines] = {}
+        self._lock = threading.Lock()
+
+    def feed(self, task: str, data: bytes) -> list[tuple[str, str]]:
+        """The (task, line) pairs that are whole now."""
+        with self._lock:
+            lines = self._tasks.setdefault(task, Lines()).feed(data)
+        return [(task, line) for line in lines]
+
+    def rest(self) -> list[tuple[str, str]]:
+        with self._lock:
+            return [(task, line) for task, log in self._tasks.items() for line in log.flush()]
+
+    def write(self, lines: list[tuple[str, str]]) -> None:
+        text = "".join(f"{self._prefix(task)}{line}\n" for task, line in lines)
+        with self._lock:
+            self._stream.write(text)
+            self._stream.flush()
+
+    def prefix(self, task: str) -> str:
+        return f"{task} {self._bar} "
+
+    def colour(self, task: str) -> str:
+        """The same for a task all through, in the order in which tasks were heard first."""
+        known = list(self._tasks)
+        return COLOURS[known.index(task) % len(COLOURS)]
+
+    def _prefix(self, task: str) -> str:
+        if not self._colours:
+            return self.prefix(task)
+        return f"\x1b[{_CODES[self.colour(task)]}m{self.prefix(task)}\x1b[0m"
+
+
+class Progress:
+    """A stream whose loss stops nothing: the run matters, not the words about it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.encoding = stream.encoding
+        self.errors = stream.errors
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def can_write(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

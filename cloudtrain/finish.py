@@ -1,0 +1,96 @@
+"""The end of a run: everything that it made is landed and verified, and its outcome recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cloudtrain import cause as causes
+from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
+from cloudtrain.landing import land, land_logs, missing
+from cloudtrain.model import Cause, Run
+from cloudtrain.nodes import revive
+from cloudtrain.plan import first_task
+from cloudtrain.session import Session
+from cloudtrain.tasks import saved
+
+
+def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
+    """Lands the run and records how it ended. Raises RunFailed, NotLanded or StoreError.
+
+    `failed_by` is the error that kept the run from going on: recorded here, raised by the caller.
+    """
+    run = outcome(session, run, failed_by)
+    try:
+        lacking = land_all(session, run)
+    except CloudtrainError as error:
+        saved(session, replace(run, ended=time.time(), exit_code=error.exit_code))
+        session.records.journal("not landed", run=run.id, why=str(error))
+        raise
+    if run.state == "succeeded" and lacking:
+        run = replace(run, state="failed", exit_code=NotLanded.exit_code)
+    run = replace(run, ended=time.time())
+    land_logs(run, log_files(session, run), session.store)
+    saved(session, run)
+    session.records.journal("ended", run=run.id, state=run.state, exit_code=run.exit_code)
+    if run.exit_code == NotLanded.exit_code:
+        raise NotLanded(
+            f"run {run.id} ended well, but did not make what artifacts.require names: "
+            + ", ".join(lacking),
+            hint="the nodes are kept: `cloudtrain ssh` looks there, `cloudtrain down` ends them",
+        )
+    if run.state == "failed" and failed_by is None:
+        raise failure(run)
+    return run
+
+
+def outcome(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:
+    """The run in its final state, before anything about landing is known."""
+    cause = run.attempts[-1].cause if run.attempts else None
+    if failed_by is not None:
+        return replace(run, state="failed", exit_code=failed_by.exit_code)
+    if cause is not None:
+        return replace(run, state="failed", exit_code=RunFailed.exit_code)
+    if session.records.stop_asked(run.id):
+        return replace(run, state="stopped", exit_code=RunFailed.exit_code)
+    return replace(run, state="succeeded", exit_code=0)
+
+
+def land_all(session: Session, run: Run) -> tuple[str, ...]:
+    """Everything from every node that exists; what `artifacts.require` names and is not there."""
+    session = revive(session)
+    nodes = {task.name: node for task in run.tasks if (node := session.node(task.node))}
+    for task in run.tasks:
+        if task.name not in nodes:
+            session.console.warn(
+                f"{task.node} does not exist any more: what it had not landed is lost"
+            )
+    manifest = land(
+        run,
+        nodes,
+        session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        final=True,
+    )
+    return missing(manifest, session.config.artifacts)
+
+
+def log_files(session: Session, run: Run) -> dict[str, Path]:
+    """The run's logs as they are here, by their name in the store."""
+    return {
+        f"{task.name}.attempt-{attempt.number}.log": path
+        for attempt in run.attempts
+        for task in run.tasks
+        if (path := session.records.log_path(run.id, task.name, attempt.number)).exists()
+    }
+
+
+def failure(run: Run) -> RunFailed:
+    cause = run.attempts[-1].cause or Cause(
+        task=first_task(run.tasks).name, node="", kind="exit", text="failed"
+    )
+    return RunFailed(causes.describe(cause), hint=cause.hint, task_exit_code=cause.exit_code)

@@ -1,0 +1,143 @@
+"""Follows the log and state of every task of an attempt, over any number of connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from cloudtrain import layout, supervise
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.protocols import Console, Transport
+
+RETRY = 1.0
+"""Seconds between two tries to reach a node again."""
+
+SILENCE = 15.0
+"""Seconds without a byte (heartbeats come every 5) after which a connection counts as dead."""
+
+
+class Wrote:
+    """New log bytes of a task, on disk here already."""
+
+    def __init__(self, task: str, data: bytes) -> None:
+        self.task, self.data = task, data
+
+
+class Beat:
+    """A heartbeat: the task's processes as its node sees them."""
+
+    def __init__(self, task: str, heartbeat: supervise.Heartbeat) -> None:
+        self.task, self.heartbeat = task, heartbeat
+
+
+class Ended:
+    """The attempt is over on its node, and every byte of its log is here."""
+
+    def __init__(self, task: str, end: supervise.End) -> None:
+        self.task, self.end = task, end
+
+
+class Silent:
+    """The node did not answer."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        self.task, self.reason = task, reason
+
+
+Event = Wrote | Beat | Ended | Silent
+
+
+class Follower:
+    """One thread for each task; what they see comes out of `events` in order for each task.
+
+    The size of the local log file is the offset from which a log is continued, so that no
+    second record can disagree with it.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        attempt: int,
+        nodes: Mapping[str, Node],
+        transport: Transport,
+        log_path: Callable[[Task], Path],
+        console: Console,
+    ) -> None:
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self._closed = threading.Event()
+        self._transport = transport
+        self._console = console
+        self._threads = [
+            threading.Thread(
+                target=self._follow,
+                args=(
+                    task,
+                    nodes[task.node],
+                    layout.attempt_folder(run.cluster, run.id, task.name, attempt),
+                    log_path(task),
+                ),
+                daemon=True,
+                name=f"follow {task.name}",
+            )
+            for task in run.tasks
+            if task.node in nodes
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """No more tries; a thread that is waiting for bytes ends with its connection."""
+        self._closed.set()
+
+    def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while not self._closed.is_set():
+            try:
+                end = self._follow_once(task, node, folder, log)
+            except (CloudtrainError, OSError) as error:
+                self.events.put(Silent(task.name, str(error)))
+                self._closed.wait(RETRY)
+                continue
+            if end is not None:
+                self.events.put(Ended(task.name, end))
+                return
+            self._closed.wait(RETRY)
+
+    def _follow_once(self, task: Task, node: Node, folder: str, log: Path) -> supervise.End | None:
+        with log.open("ab") as file:
+            reader = supervise.FollowReader()
+            end: list[supervise.End] = []
+
+            def wrote(data: bytes) -> None:
+                file.write(data)
+                file.flush()
+                self._console.task_output(task.name, data)
+                self.events.put(Wrote(task.name, data))
+
+            def beat(data: bytes) -> None:
+                for one in reader.feed(data):
+                    if isinstance(one, supervise.End):
+                        end.append(one)
+                    else:
+                        self.events.put(Beat(task.name, one))
+
+            self._transport.run(
+                node,
+                supervise.follow(folder, file.tell()),
+                on_stdout=wrote,
+                on_stderr=beat,
+                timeout=SILENCE,
+            )
+            return end[0] if end else None
+
+
+def listening(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:
+    """Those of the node's tasks whose port is open there."""
+    listing = "awk '$4 == \"0A\" {print substr($2, length($2) - 3)}' /proc/net/tcp /proc/net/tcp6"
+    open_ports = transport.ask(node, listing).stdout.decode("ascii", "replace").split()
+    return frozenset(task.name for task in tasks if f"{task.port:04X}" in open_ports)

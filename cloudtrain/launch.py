@@ -1,0 +1,127 @@
+"""One task's command, environment and work folder, as they will be on its node."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from cloudtrain import layout
+from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.shell import Command, Secret, script
+from cloudtrain.tf_config import tf_config_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What starts one task: a shell line and its whole environment."""
+
+    task: Task
+    command: str
+    environment: Mapping[str, str | Secret]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Facts of a cluster that a launch needs. Addresses and absolute work folders by node name."""
+
+    addresses: Mapping[str, str]
+    work: Mapping[str, str]
+    bin_folder: Mapping[str, str | None] = field(default_factory=dict)
+    """The folder of the environment's `python` on each node; None where none was installed."""
+    extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What the playbooks ask for in a task's environment, by node name."""
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+
+
+def launches(config: ClusterConfig, run: Run, site: Site) -> tuple[Launch, ...]:
+    return tuple(launch(config, run, task, site) for task in run.tasks)
+
+
+def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
+    """The user's own line with its placeholders filled, and every variable that it will see."""
+    values = placeholders(run, task, site)
+    output = values["output"]
+    environment: dict[str, str | Secret] = {
+        "PYTHONUNBUFFERED": "1",
+        **site.extra.get(task.node, {}),
+        "CLOUDTRAIN_RUN": run.id,
+        "CLOUDTRAIN_ROLE": task.role,
+        "CLOUDTRAIN_INDEX": str(task.index),
+        "CLOUDTRAIN_OUTPUT": output,
+        **{name: fill(value, values) for name, value in config.train.env.items()},
+        **site.secrets,
+    }
+    text = tf_config_for(config, run.tasks, site.addresses, task)
+    if text is not None:
+        environment["TF_CONFIG"] = text
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    line = path_prefix(site.bin_folder.get(task.node)) + fill(run.command, quoted)
+    return Launch(task=task, command=line, environment=environment)
+
+
+def placeholders(run: Run, task: Task, site: Site) -> dict[str, str]:
+    values = {
+        "output": f"{site.work[task.node]}/output",
+        "role": task.role,
+        "index": str(task.index),
+        "run": run.id,
+    }
+    for other in run.tasks:
+        if other.role == "chief":
+            values["chief.ip"] = site.addresses[other.node]
+    return values
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`{output}` and its like become their values; every other brace stays as it is.
+
+    One pass, so that a value that looks like a placeholder is not filled again.
+    """
+    return re.sub(r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
+
+
+def path_prefix(bin_folder: str | None) -> str:
+    """Puts the environment's `python` first; the folder is relative to the home on the node."""
+    if bin_folder is None:
+        return ""
+    folder, environment = placed(bin_folder), placed(str(PurePosixPath(bin_folder).parent))
+    return f'export PATH={folder}:"$PATH" VIRTUAL_ENV={environment}\n'
+
+
+def placed(path: str) -> str:
+    return shlex.quote(path) if path.startswith("/") else f'"$HOME"/{shlex.quote(path)}'
+
+
+def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
+    """Copies the delivered code to the task's own folder, once, and prints the absolute path.
+
+    `work` is a link to `train.dir` inside that copy, made last: a copy that was cut off has none.
+    """
+    source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
+    work = layout.work_folder(config.name, run.id, task.name)
+    return script(PREPARE, work, source, config.train.dir)
+
+
+NO_CODE = "none"
+"""What `Run.code` is where the config has no `code:`."""
+
+PREPARE = """
+set -eu
+work=$1 source=$2 dir=$3
+task=$(dirname "$work")
+if ! [ -e "$work" ]; then
+    mkdir -p "$task"
+    rm -rf "$task/code"
+    if [ -n "$source" ]; then cp -a "$source" "$task/code"; else mkdir "$task/code"; fi
+    if ! [ -d "$task/code/$dir" ]; then
+        echo "train.dir: there is no folder $dir in the code" >&2
+        exit 3
+    fi
+    ln -sfn "code/$dir" "$work"
+fi
+mkdir -p "$work/output"
+cd "$work" && pwd -P
+"""

@@ -1,0 +1,240 @@
+"""Stays with a running attempt until it is decided, and ends what is left of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Empty
+
+from cloudtrain import cause as causes
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.landing import land
+from cloudtrain.model import Cause, Run
+from cloudtrain.session import Session
+from cloudtrain.supervise import End
+from cloudtrain.tasks import stop_tasks
+from cloudtrain.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
+
+TICK = 0.25
+"""Seconds between two looks at what has come in."""
+
+LOST_AFTER = 60.0
+"""Seconds without an answer, while another node answers, after which a node counts as lost."""
+
+ALONE_LOST_AFTER = 300.0
+"""The same where no node answers, but the provider does: more likely our own network."""
+
+LAST_WORDS = 15.0
+"""Seconds that are waited for the last bytes of a task that was ended."""
+
+
+def observe(session: Session, run: Run) -> tuple[Watch, Cause | None]:
+    """What was seen of the attempt, and why it failed; None: it is done, or was stopped."""
+    watch = new_watch(session, run)
+    follower = Follower(
+        run,
+        run.attempts[-1].number,
+        {node.name: node for node in session.nodes},
+        session.transport,
+        lambda task: session.records.log_path(run.id, task.name, run.attempts[-1].number),
+        session.console,
+    )
+    follower.start()
+    try:
+        decision = until_decided(session, run, watch, follower)
+        if decision.cause is not None:
+            session.console.warn(causes.sentence(decision.cause))
+        left = [name for name, view in watch.tasks.items() if not view.ended]
+        stop_tasks(session, run, left)
+        hear_out(session, watch, follower)
+    finally:
+        follower.close()
+    return watch, decision.cause
+
+
+def new_watch(session: Session, run: Run) -> Watch:
+    now = time.time()
+    attempt = run.attempts[-1]
+    views = {}
+    for task in run.tasks:
+        view = TaskWatch(task=task, last_byte=now)
+        path = session.records.log_path(run.id, task.name, attempt.number)
+        if path.exists():
+            with path.open("rb") as log:
+                log.seek(max(0, path.stat().st_size - TAIL))
+                view.tail = log.read()
+        views[task.name] = view
+    deadline = session.config.train.deadline
+    return Watch(
+        config=session.config,
+        tasks=views,
+        started=attempt.started,
+        deadline=run.created + deadline if deadline is not None else None,
+    )
+
+
+def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) -> Decision:
+    sync = Sync(session, run)
+    probes = Probes(session)
+    while True:
+        drain(watch, follower, TICK)
+        probes.look(watch)
+        sync.look()
+        watch.stop_asked = session.records.stop_asked(run.id)
+        decision = decide(watch, time.time())
+        for warning in decision.warnings:
+            session.console.warn(warning)
+        if decision.verdict != "go_on":
+            sync.wait()
+            return decision
+        if decision.stop:
+            stop_tasks(session, run, decision.stop)
+
+
+def drain(watch: Watch, follower: Follower, wait: float) -> None:
+    """Takes in all events that have come; waits for a first one."""
+    try:
+        event = follower.events.get(timeout=wait)
+        while True:
+            take(watch, event, time.time())
+            event = follower.events.get_nowait()
+    except Empty:
+        return
+
+
+def take(watch: Watch, event: Event, now: float) -> None:
+    view = watch.tasks[event.task]
+    if isinstance(event, Silent):
+        if view.unreachable_since is None:
+            view.unreachable_since = now
+        return
+    view.unreachable_since = None
+    if isinstance(event, Wrote):
+        view.saw(event.data, now)
+    elif isinstance(event, Ended):
+        over(view, event.end, now)
+    elif isinstance(event, Beat):
+        view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
+
+
+def over(view: TaskWatch, end: End, now: float) -> None:
+    view.ended_at = now
+    if end.exit_code is not None:
+        view.exit_code = end.exit_code
+    elif end.state == "lost":
+        view.lost = (
+            "its processes vanished, and who watched them too: killed, or the node restarted"
+        )
+    else:
+        view.lost = "its node knows nothing of it any more"
+
+
+def hear_out(session: Session, watch: Watch, follower: Follower) -> None:
+    """The last bytes and exit codes of tasks that were just ended."""
+    limit = time.time() + LAST_WORDS
+    while time.time() < limit:
+        if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):
+            return
+        drain(watch, follower, TICK)
+
+
+class Probes:
+    """Looks that cost a call: which ports are open, and whether a silent node still exists."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next_ports = 0.0
+        self._next_lost = 0.0
+
+    def look(self, watch: Watch) -> None:
+        now = time.time()
+        waiting = [
+            view
+            for view in watch.tasks.values()
+            if not view.port_open and not view.ended and serves(watch, view.task)
+        ]
+        if waiting and now >= self._next_ports:
+            self._ports(watch, waiting, now)
+            self._next_ports = time.time() + 1.0
+        silent = [
+            view for view in watch.tasks.values() if view.unreachable_since and not view.ended
+        ]
+        if silent and now >= self._next_lost:
+            self._lost(watch, silent, now)
+            self._next_lost = time.time() + 3.0
+
+    def _ports(self, watch: Watch, waiting: list[TaskWatch], now: float) -> None:
+        def ask(view: TaskWatch) -> bool:
+            node = self._session.node(view.task.node)
+            if node is None or view.unreachable_since is not None:
+                return False
+            try:
+                return view.task.name in listening([view.task], node, self._session.transport)
+            except CloudtrainError:
+                return False
+
+        for view, is_open in zip(
+            waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
+        ):
+            view.port_open = is_open
+            if is_open and watch.first_port is None:
+                watch.first_port = now
+
+    def _lost(self, watch: Watch, silent: list[TaskWatch], now: float) -> None:
+        try:
+            existing = {node.name: node for node in self._session.refreshed().nodes}
+        except CloudtrainError as error:
+            self._session.console.warn(f"the provider does not answer: {error}")
+            return
+        others_answer = len(silent) < sum(not view.ended for view in watch.tasks.values())
+        for view in silent:
+            node = existing.get(view.task.node)
+            quiet = now - (view.unreachable_since or now)
+            if node is None or node.state == "gone":
+                view.lost = "its node is gone"
+            elif node.state == "stopped":
+                view.lost = "its node was stopped"
+            elif quiet >= (LOST_AFTER if others_answer else ALONE_LOST_AFTER):
+                view.lost = f"its node has not answered for {quiet:.0f} s"
+            if view.lost is not None:
+                view.ended_at = now
+
+
+class Sync:
+    """Lands artifacts while the run goes on, each `artifacts.every`, one sync at a time."""
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session, self._run = session, run
+        self._every = session.config.artifacts.every
+        self._next = time.time() + self._every if self._every else float("inf")
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        if time.time() < self._next or (self._thread and self._thread.is_alive()):
+            return
+        assert self._every is not None
+        self._next = time.time() + self._every
+        self._thread = threading.Thread(target=self._land, name="landing", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _land(self) -> None:
+        session, run = self._session, self._run
+        try:
+            land(
+                run,
+                {task.name: node for task in run.tasks if (node := session.node(task.node))},
+                session.config.artifacts,
+                checkpoints=session.config.train.checkpoints,
+                transport=session.transport,
+                store=session.store,
+                console=session.console,
+                final=False,
+            )
+        except CloudtrainError as error:
+            session.console.warn(f"artifacts are not landed yet: {error}")

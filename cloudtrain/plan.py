@@ -1,0 +1,96 @@
+"""From what was asked for to what is to be made: nodes, their tasks and their ports."""
+
+from __future__ import annotations
+
+from cloudtrain.errors import UsageError
+from cloudtrain.model import (
+    ROLE_ORDER,
+    SINGLE_NODE_STRATEGIES,
+    ClusterConfig,
+    NodePlan,
+    Plan,
+    Task,
+)
+
+STRATEGIES = frozenset(
+    {"multi_worker_mirrored", "parameter_server", "custom"} | SINGLE_NODE_STRATEGIES
+)
+"""What this version launches."""
+
+
+def make_plan(config: ClusterConfig) -> Plan:
+    """All nodes of the cluster in TF_CONFIG's order. Raises UsageError for what cannot run."""
+    if config.strategy not in STRATEGIES:
+        raise UsageError(
+            f"strategy {config.strategy} is not in this version of cloudtrain",
+            hint=f"it launches {', '.join(sorted(STRATEGIES))}",
+        )
+    nodes: list[NodePlan] = []
+    for role in sorted(config.nodes, key=role_rank):
+        group = config.nodes[role]
+        for index in range(group.count):
+            nodes.append(
+                NodePlan(
+                    name=f"{config.name}-{role}{index}",
+                    role=role,
+                    index=index,
+                    port=config.train.port + (len(nodes) if shares_host(config) else 0),
+                    machine=group.machine,
+                    accelerator=group.accelerator,
+                    disk_gb=group.disk_gb,
+                    spot=group.spot,
+                )
+            )
+    return Plan(config=config, nodes=tuple(nodes))
+
+
+def tasks(plan: Plan) -> tuple[Task, ...]:
+    """One task on each node, in the plan's order."""
+    return tuple(
+        Task(role=node.role, index=node.index, node=node.name, port=node.port)
+        for node in plan.nodes
+    )
+
+
+def role_rank(role: str) -> tuple[int, str]:
+    """Sorts roles in TF_CONFIG's order, other roles after them by name."""
+    return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
+
+
+def shares_host(config: ClusterConfig) -> bool:
+    """TensorFlow binds `*:port` whatever address TF_CONFIG gives, so that two tasks on one
+    machine need two ports even where each has a loopback address of its own."""
+    return config.provider in ("local", "hosts")
+
+
+def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
+    """Names of the tasks that must all exit 0 for the run to be done."""
+    success = config.train.success
+    roles = {task.role for task in tasks}
+    if success is None:
+        success = "all" if config.strategy == "custom" and "chief" not in roles else "chief"
+    if success == "all":
+        return frozenset(task.name for task in tasks if task.role not in ("ps", "evaluator"))
+    if success == "all_workers":
+        return frozenset(task.name for task in tasks if task.role in ("chief", "worker"))
+    return frozenset({first_task(tasks).name})
+
+
+def first_task(tasks: tuple[Task, ...]) -> Task:
+    """The chief, or the task that TensorFlow treats as one: worker 0, or the only task."""
+    return min(tasks, key=lambda task: (role_rank(task.role), task.index))
+
+
+def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+    """ps, chief, workers, evaluator, others: who is waited for comes first."""
+    order = ("ps", "chief", "worker", "evaluator")
+    return tuple(
+        sorted(
+            tasks,
+            key=lambda task: (
+                order.index(task.role) if task.role in order else len(order),
+                task.role,
+                task.index,
+            ),
+        )
+    )

@@ -1,0 +1,76 @@
+"""Files that are private, whole after a crash, and whose faults are named."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.errors import UsageError
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def named_faults(path: Path) -> Iterator[None]:
+    """An OSError inside becomes one clear error that names the file (full, no permission)."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path}: {error.strerror or error}",
+            hint="free some space there, or choose another folder with CLOUDTRAIN_HOME",
+        ) from error
+
+
+def make_folder(path: Path) -> None:
+    """`path` and the folders above it, those that are new with mode 0700."""
+    with named_faults(path):
+        missing = itertools.takewhile(lambda folder: not folder.is_dir(), (path, *path.parents))
+        for folder in reversed(list(missing)):
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(folder))
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Old content or new content, also after a power cut: another file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
+    with named_faults(path):
+        try:
+            with _private(temporary, os.O_TRUNC) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """One line at the end, on disk on return. A torn last line is ended first, never joined."""
+    with named_faults(path), _private(path, os.O_APPEND) as file:
+        size = os.fstat(file.fileno()).st_size
+        torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        file.write((b"\n" if torn else b"") + line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _private(path: Path, flag: int) -> IO[bytes]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flag, 0o600)
+    return os.fdopen(descriptor, "r+b")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

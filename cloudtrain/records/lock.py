@@ -1,0 +1,149 @@
+"""One command at a time on a cluster: a kernel lock that dies with its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.errors import LockedError
+from cloudtrain.records.disk import make_folder, named_faults
+
+POLL = 0.05
+"""Seconds between two tries of a lock that is waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who works on a cluster now: `doing` is the command, `since` Unix time."""
+
+    doing: str
+    pid: int
+    host: str
+    since: float
+
+    def __str__(self) -> str:
+        since = time.strftime("%H:%M:%S", time.localtime(self.since))
+        return f"`cloudtrain {self.doing}` (pid {self.pid}, on {self.host}, since {since})"
+
+
+@contextmanager
+def locked(path: Path, name: str, doing: str, *, wait: float) -> Iterator[None]:
+    """Hold the lock file `path`; it is gone afterwards.
+
+    Raises LockedError naming the holder where it is not free within `wait` seconds.
+    """
+    descriptor = _acquire(path, name, time.monotonic() + wait)
+    _held.add(descriptor)
+    try:
+        _write_holder(descriptor, path, doing)
+        yield
+    finally:
+        if descriptor in _held:  # a forked child that comes by here holds nothing
+            _held.remove(descriptor)
+            _release(path, descriptor)
+
+
+def holder(path: Path) -> Holder | None:
+    """Who holds the lock. Only reads: a try of the lock itself could refuse another command."""
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        found = Holder(
+            doing=str(facts["doing"]),
+            pid=int(facts["pid"]),
+            host=str(facts["host"]),
+            since=float(facts["since"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if found.host == os.uname().nodename and _birth(found.pid) != facts.get("birth"):
+        return None
+    return found
+
+
+_held: set[int] = set()
+"""The descriptors of the locks that this process holds."""
+
+
+def _forget_in_child() -> None:
+    """A forked child shares the open file, and would hold the lock after our death."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _acquire(path: Path, name: str, deadline: float) -> int:
+    make_folder(path.parent)
+    while True:
+        with named_faults(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _leads_to(path, descriptor):
+                return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise _refusal(name, holder(path)) from None
+            time.sleep(POLL)
+        os.close(descriptor)
+
+
+def _refusal(name: str, found: Holder | None) -> LockedError:
+    return LockedError(
+        f"{name} is in use: {found or 'another command is at work on it'}",
+        hint=f"wait until it has ended, or end it: kill {found.pid}" if found else None,
+    )
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Whether the name still is the file that we locked: its last holder may have unlinked it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _release(path: Path, descriptor: int) -> None:
+    """Unlink while it is still locked: whoever has opened the old file sees `_leads_to` fail."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _write_holder(descriptor: int, path: Path, doing: str) -> None:
+    pid = os.getpid()
+    facts = {"doing": doing, "pid": pid, "birth": _birth(pid)}
+    facts |= {"host": os.uname().nodename, "since": time.time()}
+    with named_faults(path):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(facts).encode(), 0)
+
+
+def _birth(pid: int) -> str | None:
+    """When a process started (a pid alone is used again), None for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    except FileNotFoundError:
+        return _alive(pid) if not Path("/proc/self").exists() else None
+    except (OSError, IndexError):
+        return None
+
+
+def _alive(pid: int) -> str | None:
+    """Without /proc (macOS) a pid is all there is."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "alive"

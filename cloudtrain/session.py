@@ -1,0 +1,121 @@
+"""One cluster's doors, opened for the length of one command."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+from cloudtrain.config import from_json, to_json
+from cloudtrain.errors import NotLanded, UsageError
+from cloudtrain.keys import create_identity, pin, ssh_config
+from cloudtrain.model import ClusterConfig, Identity, Node, Plan
+from cloudtrain.plan import make_plan
+from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
+from cloudtrain.records import Records
+from cloudtrain.stores import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a command works with. `nodes` are those that the provider listed last."""
+
+    plan: Plan
+    records: Records
+    provider: Provider
+    store: ArtifactStore
+    console: Console
+    identity: Identity
+    transport: Transport
+    nodes: tuple[Node, ...]
+
+    @property
+    def config(self) -> ClusterConfig:
+        return self.plan.config
+
+    def node(self, name: str) -> Node | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def refreshed(self) -> Session:
+        """The same with its nodes asked anew."""
+        return replace(self, nodes=ask_nodes(self.provider, self.plan))
+
+
+@contextmanager
+def open_session(config: ClusterConfig, records: Records, console: Console) -> Iterator[Session]:
+    """Opens the doors to a cluster that exists. Closing them leaves detached tasks running."""
+    from cloudtrain.transports.ssh import SshTransport
+
+    plan = make_plan(config)
+    provider = open_provider(config)
+    nodes = ask_nodes(provider, plan)
+    identity = adopt_identity(records, plan, nodes)
+    with SshTransport(identity) as transport:
+        yield Session(
+            plan=plan,
+            records=records,
+            provider=provider,
+            store=artifact_store(config, records),
+            console=console,
+            identity=identity,
+            transport=transport,
+            nodes=nodes,
+        )
+
+
+def open_provider(config: ClusterConfig) -> Provider:
+    """The provider of that name, from its one file in providers/."""
+    module = f"cloudtrain.providers.{config.provider}"
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(
+            f"provider {config.provider} is not in this version of cloudtrain",
+            hint="`provider: local` rehearses the whole path on this machine",
+        )
+    make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
+    return make(config)
+
+
+def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
+    """The configured store; without one, artifacts come home into the cluster's own folder here,
+    so that nothing is ever only on a node that is about to be destroyed."""
+    return open_store(config.artifacts.store or (records.folder / "artifacts").as_uri())
+
+
+def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
+    """What exists now, in the plan's order."""
+    order = {node.name: number for number, node in enumerate(plan.nodes)}
+    found = provider.nodes(plan.config.name)
+    return tuple(sorted(found, key=lambda node: (order.get(node.name, len(order)), node.name)))
+
+
+def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Identity:
+    """The cluster's keys, made where they are missing, with the existing nodes pinned to theirs."""
+    if nodes and not (records.folder / "key").exists():
+        raise NotLanded(
+            f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
+            hint="`cloudtrain down --discard` destroys them without landing anything",
+        )
+    names = [node.name for node in plan.nodes]
+    names += [node.name for node in nodes if node.name not in names]
+    identity = create_identity(records.folder, names)
+    pin(identity, nodes)
+    return identity
+
+
+def recorded_config(records: Records) -> ClusterConfig:
+    """The config of the last `up`."""
+    return from_json(records.config())
+
+
+def record(config: ClusterConfig, records: Records) -> None:
+    records.create()
+    records.save_config(to_json(config))
+
+
+def write_ssh_config(session: Session) -> None:
+    path = session.records.folder / "ssh_config"
+    path.write_text(ssh_config(session.identity, session.nodes), encoding="utf-8")
+    path.chmod(0o600)

@@ -1,0 +1,122 @@
+"""Starts one attempt of a run: nodes made whole, checkpoint in place, preflight, every task."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from cloudtrain import layout, supervise
+from cloudtrain.checkpoints import put_checkpoints
+from cloudtrain.errors import NodeError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.landing import take_checkpoint
+from cloudtrain.launch import Launch, launches
+from cloudtrain.model import Attempt, Run
+from cloudtrain.nodes import make_whole
+from cloudtrain.plan import start_order
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.preflight import preflight
+from cloudtrain.ready import make_ready, site
+from cloudtrain.session import Session
+from cloudtrain.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
+
+
+def start(session: Session, run: Run) -> tuple[Session, Run]:
+    """Every task of a new attempt, or the missing ones of an attempt whose start was cut off."""
+    run = begin(session, run)
+    if run.attempts[-1].number > 1:
+        session = make_whole(session)
+        make_ready(session)
+        end_orphans(session, run)
+    where = site(session, run)
+    if all(state.state == "absent" for state in states(session, run).values()):
+        if run.attempts[-1].number > 1:
+            restore(session, run)
+        check_before(session, run)
+    start_tasks(session, run, launches(session.config, run, where))
+    session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
+    return session, saved(session, replace(run, state="running"))
+
+
+def begin(session: Session, run: Run) -> Run:
+    """The attempt on record before anything of it exists; one that was begun goes on."""
+    if run.attempts and run.attempts[-1].ended is None:
+        return run
+    attempt = Attempt(number=len(run.attempts) + 1, started=time.time())
+    session.records.journal("start", run=run.id, attempt=attempt.number)
+    return saved(session, replace(run, attempts=(*run.attempts, attempt)))
+
+
+def restore(session: Session, run: Run) -> None:
+    """The chief's checkpoint is landed, and put, identical, on every task's node.
+
+    A chief on a new node has none: then it is the one that landed before.
+    """
+    folder = session.config.train.checkpoints
+    if folder is None:
+        session.console.warn("train.checkpoints is not set: this attempt starts from the beginning")
+        return
+    nodes = {task.name: node_of(session, task) for task in run.tasks}
+    take_checkpoint(
+        run,
+        nodes,
+        folder,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+    )
+    step = put_checkpoints(run, nodes, folder, session.transport, session.store)
+    session.console.say(
+        f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
+    )
+
+
+def check_before(session: Session, run: Run) -> None:
+    """Ports, reachability, versions and clocks: TensorFlow notices none of them by itself."""
+    config = session.config
+    with session.console.stage("preflight", len(run.tasks)) as stage:
+        warnings = preflight(
+            [(task, node_of(session, task)) for task in run.tasks],
+            session.transport,
+            python=lambda node: interpreter(tensorflow.bin_folder(config, node)),
+            versions=lambda node: tensorflow.versions_command(config, node),
+        )
+        for task in run.tasks:
+            stage.done(task.node)
+    for warning in warnings:
+        session.console.warn(warning)
+
+
+def interpreter(bin_folder: str | None) -> str | None:
+    return f"{bin_folder}/python" if bin_folder else None
+
+
+def start_tasks(session: Session, run: Run, ready: tuple[Launch, ...]) -> None:
+    """ps first, then chief, workers, evaluator; those of one role side by side."""
+    number = run.attempts[-1].number
+    by_task = {launch.task.name: launch for launch in ready}
+    ordered = start_order(run.tasks)
+    with session.console.stage(f"start run {run.id}, attempt {number}", len(ordered)) as stage:
+
+        def start_one(launch: Launch) -> None:
+            start_task(session, run, launch)
+            stage.done(launch.task.node, launch.task.name)
+
+        for role in dict.fromkeys(task.role for task in ordered):
+            group = [by_task[task.name] for task in ordered if task.role == role]
+            fan_out(group, start_one, name=lambda launch: launch.task.node)
+
+
+def start_task(session: Session, run: Run, launch: Launch) -> None:
+    """Starting an attempt's task twice is one start, so that a lost reply is simply asked again."""
+    node = node_of(session, launch.task)
+    remote = supervise.start(
+        folder_of(run, launch.task),
+        tag=tag_of(run, launch.task),
+        work=layout.work_folder(run.cluster, run.id, launch.task.name),
+        command=launch.command,
+        environment=launch.environment,
+    )
+    done = session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    if supervise.parse_start(node.name, done) == "stopped":
+        raise NodeError(node.name, "the task was stopped before it started")

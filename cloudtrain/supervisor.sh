@@ -1,0 +1,209 @@
+# Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see supervise.py).
+# Needs a POSIX sh, coreutils, grep and awk. The records that it reads: watcher.sh.
+mask=$(umask)
+umask 077
+default_ifs=$IFS
+boot_here=
+read -r boot_here </proc/sys/kernel/random/boot_id
+boot_here=${boot_here%%-*}
+
+# start WATCHER FOLDER WORK: answers started PID, already, stopped or failed WHY.
+start() {
+  case $2 in /*) folder=$2 ;; *) folder=$PWD/$2 ;; esac
+  mkdir -p "$folder" || { echo "failed $folder cannot be made"; return; }
+  payload=$(cat)
+  # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
+  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3") |
+    { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
+}
+
+# Not with `&` where that can be helped: it makes a child deaf to SIGINT for good.
+detach() {
+  if setsid -f true 2>/dev/null; then
+    setsid -f "$@" 2>/dev/null
+  else
+    ! command -v setsid >/dev/null || set -- setsid "$@"
+    exec 5<&0
+    "$@" <&5 5<&- 2>/dev/null &
+  fi
+}
+
+# look FOLDER: sets state, code, pid (0: gone), keeper (whose end is the attempt's), root and born.
+look() {
+  state=absent code=- pid=0 keeper=0 root=0 born=0
+  record=$(readlink "$1/task") || return 0
+  if [ "$record" != stopped ]; then
+    IFS=:
+    set -- "$1" $record
+    IFS=$default_ifs
+    [ "$4" != "$boot_here" ] || root=$2 born=$3
+    ! alive "$2" "$3" "$4" || pid=$2 keeper=$2
+    ! alive "$5" "$6" "$4" || keeper=$5
+  fi
+  # Read last: a watcher that is gone by now has written it.
+  if code=$(readlink "$1/exit"); then
+    state=exited
+  elif [ "$keeper" != 0 ]; then
+    state=running code=-
+  else
+    state=lost code=-
+  fi
+}
+
+# alive PID START BOOT: it is that very process and no zombie.
+alive() {
+  [ "$3" = "$boot_here" ] || return 1
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
+  set -- "$2" ${stat##*) }
+  [ "${21}" = "$1" ] && [ "$2" != Z ] && [ "$2" != X ]
+}
+
+# members TAGS ROOT BORN: lines `PID STATE TICKS COMMAND` of every live process that bears one
+# of the tags (one a line; may be empty), is ROOT, is in its session, or descends from one of these.
+members() {
+  bearers=
+  [ -z "$1" ] || bearers=$(grep -lsxzF -e "$1" /proc/[0-9]*/environ)
+  cat /proc/[0-9]*/stat 2>/dev/null | BEARERS=$bearers awk -v root="$2" -v born="$3" '
+    BEGIN { n = split(ENVIRON["BEARERS"], path, /[^0-9]+/); for (i = 1; i <= n; i++) tagged[path[i]] }
+    {
+      if (!match($0, /.*\)/)) next
+      split(substr($0, RLENGTH + 2), f, " ")
+      if (f[1] == "Z" || f[1] == "X") next
+      pid = $1 + 0; state[pid] = f[1]; parent[pid] = f[2]; session[pid] = f[4]
+      ticks[pid] = f[12] + f[13]; start[pid] = f[20]
+      comm = substr($0, length($1) + 3, RLENGTH - length($1) - 3)
+      gsub(/[^A-Za-z0-9_.:+-]/, "_", comm); name[pid] = comm
+    }
+    END {
+      other = (root in start) && start[root] != born
+      for (p in start)
+        if ((p in tagged) || (root > 0 && !other && (p == root || session[p] == root))) mine[p]
+      do {
+        grown = 0
+        for (p in start) if (!(p in mine) && (parent[p] in mine)) { mine[p]; grown = 1 }
+      } while (grown)
+      for (p in mine) print p, state[p], ticks[p], name[p]
+    }'
+}
+
+# status FOLDER…: for each a line `STATE CODE PID SIZE STARTED ENDED FOLDER`, then its processes.
+status() {
+  for folder do
+    look "$folder"
+    size=$(stat -c %s "$folder/log" 2>/dev/null) || size=0
+    started=$(stat -c %Y "$folder/task" 2>/dev/null) || started=0
+    ended=$(stat -c %Y "$folder/exit" 2>/dev/null) || ended=0
+    echo "$state $code $pid $size $started $ended $folder"
+    [ "$state" != running ] || members "" "$root" "$born" | sed 's/^/- /'
+  done
+}
+
+# attempts RUNS: status of every attempt that this node has a folder of.
+attempts() {
+  set -- "$1"/*/*/attempt-*
+  [ ! -d "$1" ] || status "$@"
+}
+
+# follow FOLDER OFFSET SECONDS: log bytes on stdout, beats and how it ended on stderr.
+follow() {
+  look "$1"
+  size=$(stat -c %s "$1/log" 2>/dev/null) || size=0
+  [ "$state" != absent ] || { echo "end absent" >&2; return; }
+  [ "$2" -le "$size" ] || { echo "end beyond $size" >&2; return; }
+  if [ -f "$1/log" ]; then
+    beats "$1" "$3" >/dev/null &
+    # Our own child, so it is reaped for sure; tail reads once more after it is gone.
+    tail -c "+$(($2 + 1))" -f -s 0.1 --pid=$! "$1/log" 2>/dev/null || { kill $!; return; }
+  fi
+  look "$1"
+  case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
+}
+
+# beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task has ended or stderr.
+beats() {
+  while look "$1"; [ "$state" = running ]; do
+    size=$(stat -c %s "$1/log") || return
+    echo "beat $size" $(members "" "$root" "$born" | tr ' ' /) >&2 || return
+    timeout "$2" tail -f -s 0.1 --pid="$keeper" /dev/null 2>/dev/null
+  done
+}
+
+# stop FOLDER TAG SECONDS: TERM, then KILL to whatever is left: `stopped TERMED KILLED LEFT…`.
+stop() {
+  mkdir -p "$1"
+  ! ln -sn stopped "$1/task" 2>/dev/null || ln -sn 143 "$1/exit" # a late start is refused
+  look "$1"
+  before=$state
+  end "CLOUDTRAIN_TASK=$2" "$3"
+  # Its watcher knows best; where that was killed too, nobody does.
+  clock
+  deadline=$((now + 500))
+  while look "$1"; [ "$state" = running ] && [ -z "$left" ] && [ $now -lt $deadline ]; do
+    sleep 0.05
+    clock
+  done
+  [ "$before/$state" != running/lost ] || ln -sn "$verdict" "$1/exit"
+  echo "stopped $termed $killed" $left
+}
+
+# end TAGS SECONDS: ends all members of root, born and TAGS; sets termed, killed, left, verdict.
+end() {
+  termed=0 killed=0 verdict=143
+  clock
+  grace_over=$((now + $2 * 100)) given_up=$((now + $2 * 100 + 1000))
+  left=$(members "$1" "$root" "$born" | cut -d' ' -f1)
+  for p in $left; do kill -TERM "$p" 2>/dev/null && termed=$((termed + 1)); done
+  for p in $left; do kill -CONT "$p" 2>/dev/null; done
+  while [ -n "$left" ] && clock && [ $now -lt $given_up ]; do
+    if [ $now -ge $grace_over ]; then
+      verdict=137
+      for p in $left; do kill -KILL "$p" 2>/dev/null && killed=$((killed + 1)); done
+    fi
+    sleep 0.05
+    left=$(members "$1" "$root" "$born" | cut -d' ' -f1)
+  done
+}
+
+# clock: sets now, hundredths of a second since the boot.
+clock() {
+  read -r now rest </proc/uptime
+  now=${now%.*}${now#*.}
+}
+
+# orphans CLUSTER RUNS SECONDS KEPT…: ends what is left of every attempt of this node but those
+# kept. By this node's own folders: a cluster of the same name elsewhere on this host is not ours.
+orphans() {
+  cluster=$1 runs=$2 grace=$3 tags=
+  shift 3
+  for folder in "$runs"/*/*/attempt-*; do
+    [ -d "$folder" ] || continue
+    tag=${folder#"$runs"/}
+    tag=$cluster/${tag%/attempt-*}/${tag##*/attempt-}
+    case " $* " in *" $tag "*) continue ;; esac
+    look "$folder"
+    [ "$state" != running ] || echo "$tag $(stop "$folder" "$tag" "$grace")"
+    tags="$tags${tags:+
+}CLOUDTRAIN_TASK=$tag"
+  done
+  root=0
+  end "$tags" "$grace"
+  [ $termed = 0 ] || echo "- stopped $termed $killed" $left
+}
+
+# stacks FOLDER TAG: what each process of the task is doing, for a person to read.
+stacks() {
+  look "$1"
+  members "CLOUDTRAIN_TASK=$2" "$root" "$born" | while read -r p letter ticks name; do
+    echo "== $p $name, state $letter, $ticks ticks, waits in $(cat "/proc/$p/wchan" 2>/dev/null)"
+    if command -v py-spy >/dev/null; then
+      timeout 20 py-spy dump --pid "$p" 2>&1 </dev/null
+    else
+      cat "/proc/$p/stack" 2>/dev/null
+      for thread in "/proc/$p/task"/*; do
+        echo "$(cat "$thread/comm") $(cat "$thread/wchan")"
+      done 2>/dev/null | sort | uniq -c | sort -rn | head -20
+    fi
+  done
+}
+
+"$@"

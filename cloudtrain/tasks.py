@@ -1,0 +1,80 @@
+"""The tasks of a run on their nodes: where they are, how they are, and how they are ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cloudtrain import layout, supervise
+from cloudtrain.errors import CloudtrainError, NodeUnreachable
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.session import Session
+
+
+def saved(session: Session, run: Run) -> Run:
+    session.records.save_run(run)
+    return run
+
+
+def node_of(session: Session, task: Task) -> Node:
+    """Raises NodeUnreachable where the node does not exist any more."""
+    node = session.node(task.node)
+    if node is None:
+        raise NodeUnreachable(task.node, "this node does not exist any more")
+    return node
+
+
+def folder_of(run: Run, task: Task) -> str:
+    """The task's folder in the current attempt."""
+    return layout.attempt_folder(run.cluster, run.id, task.name, run.attempts[-1].number)
+
+
+def tag_of(run: Run, task: Task) -> str:
+    return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
+
+
+def states(session: Session, run: Run) -> dict[str, supervise.TaskStatus]:
+    """How each task of the current attempt is, asked of its node now."""
+
+    def ask(task: Task) -> supervise.TaskStatus:
+        done = session.transport.run(
+            node_of(session, task), supervise.status(folder_of(run, task)), timeout=60.0
+        )
+        return supervise.parse_status(task.node, done)[0]
+
+    answers = fan_out(run.tasks, ask, name=lambda task: task.node)
+    return {task.name: state for task, state in zip(run.tasks, answers, strict=True)}
+
+
+def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
+    """TERM, the config's grace, then KILL for every process of these tasks, side by side.
+
+    A node that does not answer is passed over with a warning: its provider's end is its end.
+    """
+    wanted = set(names)
+    if not run.attempts:
+        return
+    grace = session.config.train.grace
+
+    def stop(task: Task) -> None:
+        try:
+            done = session.transport.run(
+                node_of(session, task),
+                supervise.stop(folder_of(run, task), tag=tag_of(run, task), grace=grace),
+                timeout=grace + 30.0,
+            )
+            supervise.parse_stop(task.node, done)
+        except CloudtrainError as error:
+            session.console.warn(f"{task.name} could not be stopped: {error}")
+
+    fan_out([task for task in run.tasks if task.name in wanted], stop, name=lambda task: task.name)
+
+
+def end_orphans(session: Session, run: Run) -> None:
+    """Ends what earlier attempts and runs of this cluster have left on the nodes."""
+
+    def end(node: Node) -> None:
+        done = session.transport.run(node, supervise.orphans(run.cluster), timeout=120.0)
+        supervise.parse_stop(node.name, done)
+
+    fan_out(session.nodes, end, name=lambda node: node.name)

@@ -1,0 +1,21 @@
+"""`cloudtrain attend`: what a detached run is handed to; users meet it as `logs -f` and `train`."""
+
+from __future__ import annotations
+
+from cloudtrain.attend import attend as attend_run
+from cloudtrain.background import DOING
+from cloudtrain.model import Run
+from cloudtrain.protocols import Console
+from cloudtrain.records import Records
+from cloudtrain.session import open_session, recorded_config
+
+
+def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
+    """The active run of the cluster at its end; None where there is none."""
+    records = Records(name)
+    with records.lock(DOING, wait=wait):
+        run = records.active_run()
+        if run is None:
+            return None
+        with open_session(recorded_config(records), records, console) as session:
+            return attend_run(session, run)

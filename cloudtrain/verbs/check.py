@@ -1,0 +1,96 @@
+"""`cloudtrain check`: what would stop `up` or `train`; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from cloudtrain.config import read_secrets
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.plan import make_plan
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.protocols import Finding
+from cloudtrain.records import Records
+from cloudtrain.session import artifact_store, open_provider
+
+
+def check(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Every finding, the good ones too."""
+    plan = make_plan(config)
+    return (
+        *open_provider(config).check(plan),
+        setup(config),
+        code(config),
+        secrets(config),
+        store(config),
+    )
+
+
+def refuse(config: ClusterConfig) -> None:
+    """Raises the first finding's kind of error, with the words of all that are bad."""
+    bad = [finding for finding in check(config) if not finding.ok]
+    if not bad:
+        return
+    kind = bad[0].error or UsageError
+    text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
+    hint = next((finding.hint for finding in bad if finding.hint), None)
+    assert issubclass(kind, CloudtrainError)
+    raise kind(text, hint=hint)
+
+
+def setup(config: ClusterConfig) -> Finding:
+    """Versions that cannot be had together, from what each TensorFlow release says of itself."""
+    wrong = tensorflow.problems(config)
+    if wrong:
+        text = "\n".join(str(problem) for problem in wrong)
+        return Finding(what="setup", ok=False, text=text, error=UsageError)
+    version = config.setup.tensorflow
+    return Finding(what="setup", ok=True, text=f"TensorFlow {version}" if version else "none")
+
+
+def code(config: ClusterConfig) -> Finding:
+    place = config.code.path
+    if place is not None:
+        folder = config.folder / place
+        if not folder.is_dir():
+            return Finding(
+                what="code",
+                ok=False,
+                text=f"there is no folder {folder}",
+                hint="code.path is relative to the config file",
+                error=UsageError,
+            )
+        return Finding(what="code", ok=True, text=str(folder))
+    if config.code.git is not None and shutil.which("git") is None:
+        return Finding(
+            what="code",
+            ok=False,
+            text="git is not installed here",
+            hint="install git, or use code.path",
+            error=UsageError,
+        )
+    return Finding(what="code", ok=True, text=config.code.git or "none")
+
+
+def secrets(config: ClusterConfig) -> Finding:
+    try:
+        read_secrets(config, os.environ)
+    except CloudtrainError as error:
+        return Finding(
+            what="secrets", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+    return Finding(what="secrets", ok=True, text=", ".join(config.secrets) or "none")
+
+
+def store(config: ClusterConfig) -> Finding:
+    """Whether the store takes a file, tried by writing, reading and deleting one."""
+    if config.artifacts.store is None:
+        return Finding(what="store", ok=True, text="artifacts come home to this machine")
+    try:
+        artifact_store(config, Records(config.name)).check()
+    except CloudtrainError as error:
+        return Finding(
+            what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+    return Finding(what="store", ok=True, text=config.artifacts.store)

@@ -1,0 +1,47 @@
+"""`cloudtrain init PROVIDER`: a commented config to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cloudtrain
+from cloudtrain.errors import UsageError
+
+SCHEMA = ".cloudtrain-schema.json"
+"""Written beside the config, so that editors help on any machine and without a network."""
+
+_CONFIGS = Path(cloudtrain.__file__).parent / "configs"
+
+
+def init(provider: str, destination: Path) -> Path:
+    """Write the provider's template to `destination`, or to `<provider>.yaml` in that folder.
+
+    Returns the file written. Raises UsageError where there is one already.
+    """
+    text = _template(provider)
+    path = destination / f"{provider}.yaml" if destination.is_dir() else destination
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text.replace("$schema=../schema.json", f"$schema={SCHEMA}", 1))
+        schema = _CONFIGS / "schema.json"
+        (path.parent / SCHEMA).write_bytes(schema.read_bytes())
+    except FileExistsError:
+        raise UsageError(
+            f"{path}: is there already", hint="name another file, or delete this one"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def providers() -> tuple[str, ...]:
+    """Those that have a template."""
+    return tuple(sorted(path.stem for path in (_CONFIGS / "templates").glob("*.yaml")))
+
+
+def _template(provider: str) -> str:
+    if provider not in providers():
+        raise UsageError(
+            f"there is no provider {provider!r}", hint=f"one of {', '.join(providers())}"
+        )
+    return (_CONFIGS / "templates" / f"{provider}.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,31 @@
+"""`cloudtrain ssh`: the system's own ssh, with the cluster's keys and pinned host keys."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from cloudtrain.errors import UsageError
+from cloudtrain.keys import load_identity, pin, ssh_config
+from cloudtrain.records import Records
+from cloudtrain.session import open_provider, recorded_config
+
+
+def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
+    """The argv of ssh to one node: `worker0`, its whole name, or a role's first; default: first."""
+    records = Records(name)
+    nodes = open_provider(recorded_config(records)).nodes(name)
+    for one in sorted(nodes, key=lambda one: one.index):
+        if node is None or node in (one.task, one.name, one.role):
+            break
+    else:
+        raise UsageError(
+            f"{name} has no node {node or ''}".rstrip(),
+            hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
+        )
+    identity = load_identity(records.folder)
+    pin(identity, nodes)
+    path = records.folder / "ssh_config"
+    path.write_text(ssh_config(identity, nodes), encoding="utf-8")
+    remote = [shlex.join(command)] if command else []
+    return ["ssh", "-F", str(path), one.name, *remote]

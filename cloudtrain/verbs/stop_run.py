@@ -1,0 +1,37 @@
+"""`cloudtrain stop-run`: ends the run on every node and lands its artifacts."""
+
+from __future__ import annotations
+
+import time
+
+from cloudtrain.attend import attend
+from cloudtrain.errors import LockedError, UsageError
+from cloudtrain.model import Run
+from cloudtrain.protocols import Console
+from cloudtrain.records import Records
+from cloudtrain.session import open_session, recorded_config
+
+POLL = 0.2
+
+
+def stop_run(name: str, *, console: Console) -> Run:
+    """The stopped run, landed. Whoever attends to it does the work; nobody: this process."""
+    records = Records(name)
+    run = records.active_run()
+    if run is None:
+        raise UsageError(f"{name} has no run that goes on", hint="`cloudtrain status` lists runs")
+    records.ask_stop(run.id)
+    console.say(f"stopping run {run.id}")
+    while True:
+        try:
+            with records.lock("stop-run"):
+                run = records.run(run.id)
+                if run.ended is not None:
+                    return run
+                with open_session(recorded_config(records), records, console) as session:
+                    return attend(session, run)
+        except LockedError:
+            time.sleep(POLL)
+            run = records.run(run.id)
+            if run.ended is not None:
+                return run

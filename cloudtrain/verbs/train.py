@@ -1,0 +1,103 @@
+"""`cloudtrain train`: launches one run and follows it; Ctrl-C detaches, the run goes on."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import string
+import time
+from collections.abc import Sequence
+
+from cloudtrain.attend import attend
+from cloudtrain.background import attend_in_background
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.plan import tasks
+from cloudtrain.protocols import Console
+from cloudtrain.ready import make_ready
+from cloudtrain.records import Records
+from cloudtrain.session import Session, open_session, recorded_config
+from cloudtrain.start import start
+from cloudtrain.tasks import saved
+
+
+def train(
+    name: str,
+    config: ClusterConfig | None,
+    *,
+    arguments: Sequence[str] = (),
+    detach: bool = False,
+    console: Console,
+) -> Run:
+    """The run at its end, or started where `detach` is asked. Raises RunFailed, PreflightError, …
+
+    KeyboardInterrupt is raised on after the run was handed to a process in the background.
+    """
+    records = Records(name)
+    config = config or recorded_config(records)
+    run: Run | None = None
+    try:
+        with records.lock("train"), open_session(config, records, console) as session:
+            refuse_second_run(session)
+            run = new_run(session, arguments)
+            if not detach:
+                return attend(session, run)
+            _, run = start(session, run)
+    except KeyboardInterrupt:
+        if run is not None:
+            attend_in_background(records, run, console)
+        raise
+    attend_in_background(records, run, console)
+    return run
+
+
+def refuse_second_run(session: Session) -> None:
+    name = session.config.name
+    missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
+    if missing:
+        raise UsageError(
+            f"{name} is not up; not running: {', '.join(missing)}",
+            hint=f"`cloudtrain up {session.config.source or name}` creates or repairs it",
+        )
+    active = session.records.active_run()
+    if active is not None:
+        raise UsageError(
+            f"run {active.id} of {name} is going on",
+            hint=f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it",
+        )
+
+
+def runs(session: Session, name: str) -> bool:
+    node = session.node(name)
+    return node is not None and node.state == "running"
+
+
+def new_run(session: Session, arguments: Sequence[str]) -> Run:
+    """A run on record, with the code as it is now delivered to every node."""
+    config = session.config
+    if not config.train.command:
+        raise UsageError(
+            "the config has no train.command", hint="add `train: {command: python train.py}`"
+        )
+    command = " ".join([config.train.command, *map(shlex.quote, arguments)])
+    run_id = new_id()
+    return saved(
+        session,
+        Run(
+            id=run_id,
+            cluster=config.name,
+            command=command,
+            tasks=tasks(session.plan),
+            state="starting",
+            created=time.time(),
+            code=make_ready(session),
+            store=f"{session.store.uri.rstrip('/')}/{run_id}",
+        ),
+    )
+
+
+def new_id() -> str:
+    """Sorts by time (UTC); the end keeps two of one second apart."""
+    alphabet = string.ascii_lowercase + string.digits
+    end = "".join(secrets.choice(alphabet) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + end

@@ -1,0 +1,46 @@
+"""`cloudtrain up`: creates the cluster and makes it ready; run again, it repairs and continues."""
+
+from __future__ import annotations
+
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Cluster, ClusterConfig
+from cloudtrain.nodes import make_whole
+from cloudtrain.protocols import Console
+from cloudtrain.ready import make_ready
+from cloudtrain.records import Records
+from cloudtrain.session import Session, open_session, record
+from cloudtrain.verbs.check import refuse
+
+
+def up(config: ClusterConfig, *, console: Console) -> Cluster:
+    """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
+
+    Raises what its provider raises, StepFailed for a playbook, LockedError.
+    """
+    records = Records(config.name)
+    with records.lock("up"):
+        refuse(config)
+        record(config, records)
+        with open_session(config, records, console) as session:
+            session = raise_cluster(session)
+            make_ready(session)
+            records.journal("ready")
+    return Cluster(name=config.name, nodes=session.nodes)
+
+
+def raise_cluster(session: Session) -> Session:
+    """Every node exists and answers: for who holds the lock already."""
+    refuse_strangers(session)
+    session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
+    return make_whole(session)
+
+
+def refuse_strangers(session: Session) -> None:
+    """Nodes that the config does not name are never left to run on unseen."""
+    planned = {node.name for node in session.plan.nodes}
+    extra = [node.name for node in session.nodes if node.name not in planned]
+    if extra:
+        raise UsageError(
+            f"{session.config.name} has nodes that the config does not name: {', '.join(extra)}",
+            hint=f"`cloudtrain down {session.config.name}` first: it lands what they hold",
+        )

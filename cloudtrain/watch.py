@@ -1,0 +1,257 @@
+"""What is known of an attempt while it runs, and what follows from it: pure, on any clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cloudtrain.cause import Observation, decided, hint_for, last_lines, root_cause
+from cloudtrain.model import Cause, ClusterConfig, Task
+from cloudtrain.plan import deciding
+
+WINDOW = 20.0
+"""Seconds in which exits are collected before one is called the cause, where none is plain."""
+
+SETTLE = 1.0
+"""Seconds in which a plain cause may still be outranked by one that is on its way."""
+
+FROZEN_AFTER = 15.0
+"""Seconds in the stopped state (SIGSTOP) after which a task counts as frozen."""
+
+OTHERS_GRACE = 60.0
+"""Seconds that the other tasks get after the deciding ones have ended well."""
+
+TAIL = 65_536
+"""Bytes of a task's log that are kept for judging."""
+
+
+@dataclass(kw_only=True)
+class TaskWatch:
+    """One task as seen from here; times are those of the clock that is passed in."""
+
+    task: Task
+    exit_code: int | None = None
+    ended_at: float | None = None
+    lost: str | None = None
+    """Why its node counts as lost."""
+    stopped_since: float | None = None
+    port_open: bool = False
+    last_byte: float = 0.0
+    unreachable_since: float | None = None
+    tail: bytes = b""
+
+    @property
+    def ended(self) -> bool:
+        return self.exit_code is not None or self.lost is not None
+
+    def saw(self, data: bytes, now: float) -> None:
+        self.last_byte = now
+        self.tail = (self.tail + data)[-TAIL:]
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """One attempt. `started` and `deadline` are times of the clock that is passed in."""
+
+    config: ClusterConfig
+    tasks: Mapping[str, TaskWatch]
+    started: float
+    deadline: float | None = None
+    first_failure: float | None = None
+    first_port: float | None = None
+    succeeded_at: float | None = None
+    stop_asked: bool = False
+    warned: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """`stop` names tasks to be ended now; `warnings` are new since the last decision."""
+
+    verdict: Literal["go_on", "done", "failed", "stopped"]
+    cause: Cause | None = None
+    stop: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def decide(watch: Watch, now: float) -> Decision:
+    """What to do with the attempt as it is at `now`."""
+    if watch.stop_asked:
+        return Decision(verdict="stopped")
+    winners = deciding(tuple(view.task for view in watch.tasks.values()), watch.config)
+    if all(watch.tasks[name].exit_code == 0 for name in winners):
+        return finishing(watch, now)
+    timeout = timed_out(watch, now)
+    if timeout is not None:
+        return Decision(verdict="failed", cause=timeout)
+    return failing(watch, winners, now)
+
+
+def finishing(watch: Watch, now: float) -> Decision:
+    """The deciding tasks have ended well: the others get their grace, and no vote."""
+    if watch.succeeded_at is None:
+        watch.succeeded_at = now
+    waited = now - watch.succeeded_at
+    running = [view for view in watch.tasks.values() if not view.ended]
+    over = tuple(
+        view.task.name
+        for view in running
+        if waited >= patience(watch.config, view.task) or view.stopped_since is not None
+    )
+    warnings = tuple(
+        f"{view.task.name} failed after the run was decided: {ending(view)}"
+        for view in watch.tasks.values()
+        if view.ended and view.exit_code != 0 and new(watch, view.task.name)
+    )
+    if len(over) == len(running):
+        return Decision(verdict="done", warnings=warnings)
+    return Decision(verdict="go_on", stop=over, warnings=warnings)
+
+
+def patience(config: ClusterConfig, task: Task) -> float:
+    """Seconds that a task may go on after success. A parameter server job's workers and ps
+    never exit by themselves (tf.distribute.Server.join)."""
+    if task.role == "evaluator":
+        return config.train.evaluator_grace
+    if config.strategy == "parameter_server" or task.role == "ps":
+        return 0.0
+    return OTHERS_GRACE
+
+
+def failing(watch: Watch, winners: frozenset[str], now: float) -> Decision:
+    """Is there a failure that ends the attempt, and is its cause plain yet?"""
+    warnings: list[str] = []
+    stop: list[str] = []
+    fatal = False
+    for view in watch.tasks.values():
+        frozen = view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER
+        failed = view.lost is not None or (view.exit_code is not None and view.exit_code != 0)
+        if not (failed or (frozen and not view.ended)):
+            continue
+        if view.task.name not in winners and tolerated(watch, view.task):
+            if frozen and not view.ended:
+                stop.append(view.task.name)
+            if new(watch, view.task.name):
+                warnings.append(f"{view.task.name} is out: {ending(view)}; the run goes on")
+            continue
+        fatal = True
+    if not fatal:
+        watch.first_failure = None
+        return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+    if watch.first_failure is None:
+        watch.first_failure = now
+    observations = [observation(watch, view) for view in watch.tasks.values()]
+    waited = now - watch.first_failure
+    all_ended = all(view.ended for view in watch.tasks.values())
+    if all_ended or waited >= WINDOW or (waited >= SETTLE and decided(observations)):
+        return Decision(
+            verdict="failed", cause=judge(watch, observations), warnings=tuple(warnings)
+        )
+    return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+
+
+def observation(watch: Watch, view: TaskWatch) -> Observation:
+    return Observation(
+        task=view.task,
+        lost=view.lost is not None,
+        frozen=view.stopped_since is not None and not view.ended,
+        started=view.port_open or not serves(watch, view.task),
+        exit_code=view.exit_code,
+        ended=view.ended_at,
+        log=view.tail,
+    )
+
+
+def judge(watch: Watch, observations: list[Observation]) -> Cause | None:
+    """The root cause; of a lost node, in the words of who found that."""
+    cause = root_cause(observations)
+    if cause is not None and cause.kind == "lost":
+        return replace(cause, text=watch.tasks[cause.task].lost or cause.text)
+    return cause
+
+
+def tolerated(watch: Watch, task: Task) -> bool:
+    """An evaluator never decides. A parameter server job goes on while it has another worker."""
+    if task.role == "evaluator":
+        return True
+    if watch.config.strategy != "parameter_server" or task.role != "worker":
+        return False
+    return any(
+        other.task.role == "worker" and other.task != task and not other.ended
+        for other in watch.tasks.values()
+    )
+
+
+def timed_out(watch: Watch, now: float) -> Cause | None:
+    train = watch.config.train
+    waiting = [
+        view
+        for view in watch.tasks.values()
+        if not view.port_open and not view.ended and serves(watch, view.task)
+    ]
+    late = watch.first_port is not None and now - watch.first_port >= train.start_timeout
+    if late and waiting:
+        view = waiting[0]
+        return cause_of(
+            view,
+            "not_started",
+            f"did not open its port {view.task.port} within {train.start_timeout:g} s of its "
+            "first peer (train.start_timeout); the others wait for it for ever",
+        )
+    if train.stall_timeout is not None:
+        quiet = now - max(view.last_byte for view in watch.tasks.values())
+        if quiet >= train.stall_timeout:
+            view = max(watch.tasks.values(), key=lambda view: view.last_byte)
+            return cause_of(
+                view, "stalled", f"no task wrote a log line for {quiet:.0f} s (train.stall_timeout)"
+            )
+    if watch.deadline is not None and now >= watch.deadline:
+        view = next(iter(watch.tasks.values()))
+        return cause_of(
+            view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
+        )
+    return None
+
+
+def serves(watch: Watch, task: Task) -> bool:
+    """Whether TensorFlow opens the task's port: all tasks of a mirrored cluster of several, the
+    workers and ps of a parameter server job. Unknown for custom."""
+    strategy = watch.config.strategy
+    if watch.config.train.tf_config is False:
+        return False
+    if strategy == "parameter_server":
+        return task.role in ("worker", "ps")
+    if strategy != "multi_worker_mirrored" or task.role == "evaluator":
+        return False
+    return sum(view.task.role != "evaluator" for view in watch.tasks.values()) > 1
+
+
+def cause_of(
+    view: TaskWatch, kind: Literal["not_started", "stalled", "deadline"], text: str
+) -> Cause:
+    return Cause(
+        task=view.task.name,
+        node=view.task.node,
+        kind=kind,
+        text=text,
+        last_lines=last_lines(view.tail),
+        hint=hint_for(kind, view.tail),
+    )
+
+
+def ending(view: TaskWatch) -> str:
+    if view.lost is not None:
+        return view.lost
+    if view.exit_code is None:
+        return "frozen (its process is stopped)"
+    if view.exit_code < 0:
+        return f"killed by signal {-view.exit_code}"
+    return f"exit code {view.exit_code}"
+
+
+def new(watch: Watch, name: str) -> bool:
+    if name in watch.warned:
+        return False
+    watch.warned.add(name)
+    return True

@@ -1,0 +1,82 @@
+"""Writes what the config's sections make: configs/schema.json, and the tables of docs/config.md.
+
+Run it after a change of cloudtrain/config/file.py: python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.config import schema
+from cloudtrain.config.file import File, Section, defaults, section_at
+
+ROOT = Path(__file__).parent.parent
+SCHEMA = ROOT / "configs" / "schema.json"
+PAGE = ROOT / "docs" / "config.md"
+BEGIN, END = "<!-- made by docs/generate.py: begin -->\n", "<!-- end -->\n"
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def page(now: str) -> str:
+    """The page with its tables made anew."""
+    before, _, rest = now.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}{tables()}{END}{after}"
+
+
+def tables() -> str:
+    text = table("The file", File)
+    for name in File.model_fields:
+        section = section_at((name,))
+        if section:
+            title = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
+            text += table(f"`{title}`", section)
+    return text
+
+
+def table(title: str, section: type[Section]) -> str:
+    known = defaults(section.of)
+    whole = schema()
+    place = whole if section is File else whole["$defs"][section.__name__]
+    lines = [f"\n### {title}\n", f"{section.__doc__}\n"]
+    lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        kind = type_of(place["properties"][name])
+        default = default_of(known.get(name), kind)
+        kind = kind.replace("|", "\\|")
+        lines.append(f"| `{name}` | {kind} | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def type_of(node: dict[str, Any]) -> str:
+    if "title" in node:
+        return str(node["title"])
+    if "anyOf" in node:
+        kinds = [type_of(kind) for kind in node["anyOf"] if kind != {"type": "null"}]
+        return " | ".join(dict.fromkeys(kinds))
+    if "$ref" in node:
+        return "section"
+    if node["type"] == "array":
+        return f"list of {type_of(node['items'])}"
+    return "mapping" if node["type"] == "object" else str(node["type"])
+
+
+def default_of(value: Any, kind: str) -> str:
+    if kind == "section" or value in (None, (), {}, ""):
+        return "off" if kind.endswith("off") else "–"
+    if kind.startswith("duration"):
+        unit, size = next((u, s) for u, s in (("h", 3600), ("m", 60), ("s", 1)) if value % s == 0)
+        return f"`{value // size:.0f}{unit}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""The `code` playbook: the user's code at one commit or digest, delivered whole to every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloudtrain import layout
+from cloudtrain.model import ClusterConfig
+from cloudtrain.playbooks import folder, git, scripts
+from cloudtrain.shell import script
+from cloudtrain.step import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoCode:
+    digest: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitCode:
+    """`digest` is the full commit."""
+
+    url: str
+    digest: str
+    debian_package: str = ""
+    """What brings git to a node that lacks it; empty where that is not ours to install."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderCode:
+    root: Path
+    digest: str
+    archive: folder.Archive = field(repr=False, compare=False)
+
+
+CodeSource = NoCode | GitCode | FolderCode
+"""`digest` identifies what runs; it is recorded in the run and names the folder on the nodes."""
+
+
+def resolve(config: ClusterConfig) -> CodeSource:
+    """What `code:` is now: asks the git server, or reads the folder. Raises ConfigError."""
+    if config.code.git is not None:
+        url = git.url(config)
+        package = "" if config.provider == "local" else "git"
+        return GitCode(url=url, digest=git.commit(config, url), debian_package=package)
+    if config.code.path is not None:
+        root = config.folder / Path(config.code.path).expanduser()
+        entries = folder.entries(config, root)
+        digest = folder.digest(root, entries)
+        archive = folder.Archive(root=root, entries=entries, digest=digest)
+        return FolderCode(root=root, digest=digest, archive=archive)
+    return NoCode()
+
+
+def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
+    """Delivers to `layout.code_folder(cluster, source.digest)`; the mark that it is whole lies
+    beside it."""
+    target = layout.code_folder(cluster, source.digest)
+    there = script(scripts.CODE_THERE, target)
+    if isinstance(source, GitCode):
+        run = script(scripts.GIT, target, source.url, source.digest, source.debian_package)
+        return (Step(name=f"code {source.digest[:10]}", run=run, unless=there),)
+    if isinstance(source, FolderCode):
+        return (
+            Step(
+                name=f"code {source.digest[:10]}",
+                run=script(scripts.FOLDER, target),
+                unless=there,
+                stdin=source.archive.chunks,
+            ),
+        )
+    return ()

@@ -1,0 +1,248 @@
+"""A folder here as code to deliver: the files that its ignore files leave, as one tar stream."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.errors import CloudtrainError, ConfigError
+from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.playbooks import ignore
+from cloudtrain.playbooks.ignore import Rule
+
+IGNORE_FILES = (".gitignore", ".cloudtrainignore")
+LARGEST = 10**9
+"""Bytes. More is data or results that got in by mistake; it would go to every node."""
+
+CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One file or symlink, by its path inside the folder."""
+
+    path: str
+    executable: bool = False
+    size: int = 0
+    link: str | None = None
+
+
+def entries(config: ClusterConfig, root: Path) -> tuple[Entry, ...]:
+    """What is delivered, sorted by path. Raises ConfigError with everything that cannot be."""
+    if not root.is_dir():
+        raise ConfigError([_problem(config, f"{root} is not a folder")])
+    found: list[Entry] = []
+    problems: list[Problem] = []
+    try:
+        for path, status in _walk(root, _outer_rules(root)):
+            try:
+                found.append(_entry(root, path, status))
+            except ValueError as error:
+                problems.append(_problem(config, f"{_shown(path)}: {error}"))
+    except OSError as error:
+        problems.append(_problem(config, f"{error.filename}: {error.strerror}"))
+    if problems:
+        raise ConfigError(problems, hint=f"name what is not needed in {root}/.cloudtrainignore")
+    _refuse_too_much(config, root, found)
+    return tuple(sorted(found, key=lambda entry: os.fsencode(entry.path)))
+
+
+def digest(root: Path, entries: Sequence[Entry]) -> str:
+    """Over paths, executable bits and contents. Raises CloudtrainError where a file went away."""
+    total = hashlib.sha256()
+    for entry in entries:
+        if entry.link is None:
+            with _opened(root, entry) as file:
+                content = hashlib.sha256()
+                while chunk := file.read(CHUNK):
+                    content.update(chunk)
+            _add(total, entry, content.digest())
+        else:
+            _add(total, entry, os.fsencode(entry.link))
+    return total.hexdigest()[:16]
+
+
+@dataclass
+class Archive:
+    """The tar of a folder, made once and read by every node's stream; gone with the process."""
+
+    root: Path
+    entries: Sequence[Entry]
+    digest: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _file: IO[bytes] | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        """Raises CloudtrainError when the folder changed since the digest was taken."""
+        with self._lock:
+            if self._file is None:
+                self._file = self._made()
+            number = self._file.fileno()
+        place = 0
+        while chunk := os.pread(number, CHUNK, place):
+            place += len(chunk)
+            yield chunk
+
+    def _made(self) -> IO[bytes]:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open for all nodes
+        total = hashlib.sha256()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            tar.addfile(_member("code", tarfile.DIRTYPE, 0o755))
+            for entry in self.entries:
+                _add(total, entry, self._pack(tar, entry))
+            tar.addfile(_member("complete", tarfile.REGTYPE, 0o644))
+        if total.hexdigest()[:16] != self.digest:
+            raise _changed(self.root)
+        file.flush()
+        return file
+
+    def _pack(self, tar: tarfile.TarFile, entry: Entry) -> bytes:
+        name = f"code/{entry.path}"
+        if entry.link is not None:
+            member = _member(name, tarfile.SYMTYPE, 0o777)
+            member.linkname = entry.link
+            tar.addfile(member)
+            return os.fsencode(entry.link)
+        member = _member(name, tarfile.REGTYPE, 0o755 if entry.executable else 0o644)
+        with _opened(self.root, entry) as file:
+            status = os.fstat(file.fileno())
+            member.size, member.mtime = status.st_size, int(status.st_mtime)
+            reader = _Hashed(file)
+            try:
+                tar.addfile(member, reader)
+            except OSError:  # tarfile's word for a file that became shorter
+                raise _changed(self.root) from None
+        return reader.sum.digest()
+
+
+class _Hashed(io.RawIOBase):
+    """What tarfile reads, hashed on the way."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sum = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.sum.update(data)
+        return data
+
+
+def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every path that is no folder and not ignored. An ignored folder is not entered, so that
+    nothing in it can be re-included, as in git."""
+    rules = (*rules, *ignore.rules(root, IGNORE_FILES))
+    with os.scandir(root) as listing:
+        children = sorted(listing, key=lambda child: child.name)
+    for child in children:
+        folder = child.is_dir(follow_symlinks=False)
+        if child.name == ".git" or ignore.ignored(child.path, folder, rules):
+            continue
+        if folder:
+            yield from _walk(Path(child.path), rules)
+        else:
+            yield Path(child.path), child.stat(follow_symlinks=False)
+
+
+def _outer_rules(root: Path) -> tuple[Rule, ...]:
+    """Of ignore files above the folder, up to the top of the git checkout that it is in; none
+    where they ignore the folder itself, as the user named it all the same."""
+    checkout: list[Path] = []
+    for parent in (root, *root.parents):
+        checkout.insert(0, parent)
+        if (parent / ".git").exists():
+            break
+    else:
+        return ()
+    rules: tuple[Rule, ...] = ()
+    for outer, inner in pairwise(checkout):
+        rules = (*rules, *ignore.rules(outer, IGNORE_FILES))
+        if ignore.ignored(str(inner), True, rules):
+            return ()
+    return rules
+
+
+def _entry(root: Path, path: Path, status: os.stat_result) -> Entry:
+    inner = str(path.relative_to(root))
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(path=inner, link=_link(root, path))
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("neither a file nor a folder nor a symlink")
+    if not os.access(path, os.R_OK):
+        raise ValueError("not readable")
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return Entry(path=inner, executable=executable, size=status.st_size)
+
+
+def _link(root: Path, path: Path) -> str:
+    """Both the written and the followed target must be inside: the one for the node, the other
+    against detours over further symlinks."""
+    target = path.readlink()
+    top = os.path.realpath(root)
+    followed = os.path.realpath(path)
+    written = os.path.normpath(path.relative_to(root).parent / target)
+    outside = target.is_absolute() or written == ".." or written.startswith("../")
+    if outside or os.path.commonpath([top, followed]) != top:
+        raise ValueError(f"a symlink out of the folder, to {_shown(target)}")
+    return str(target)
+
+
+def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[Entry]) -> None:
+    total = sum(entry.size for entry in found)
+    if total <= LARGEST:
+        return
+    by_place: dict[str, int] = {}
+    for entry in found:
+        place = entry.path.split("/", 1)[0]
+        by_place[place] = by_place.get(place, 0) + entry.size
+    biggest = max(by_place, key=by_place.__getitem__)
+    raise ConfigError(
+        [
+            _problem(
+                config,
+                f"{root} holds {total / 1e9:.1f} GB for every node, "
+                f"{by_place[biggest] / 1e9:.1f} GB of it in {_shown(Path(biggest))}",
+            )
+        ],
+        hint=f"name what is not needed in {root}/.cloudtrainignore",
+    )
+
+
+def _opened(root: Path, entry: Entry) -> IO[bytes]:
+    try:
+        return (root / entry.path).open("rb")
+    except OSError:
+        raise _changed(root) from None
+
+
+def _add(total: hashlib._Hash, entry: Entry, content: bytes) -> None:
+    kind = b"l" if entry.link is not None else b"x" if entry.executable else b"f"
+    total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
+
+
+def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode = kind, mode
+    return member
+
+
+def _changed(root: Path) -> CloudtrainError:
+    return CloudtrainError(f"{root} changed while it was read", hint="run the command again")
+
+
+def _problem(config: ClusterConfig, text: str) -> Problem:
+    return Problem(file=config.source, line=None, field="code.path", text=text)
+
+
+def _shown(path: Path) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")

@@ -1,0 +1,211 @@
+"""The POSIX sh texts that the playbooks run on a node; their arguments are `$1`, `$2`, ….
+
+A text that fails may end with a line `hint: …`, which becomes the error's hint.
+"""
+
+from __future__ import annotations
+
+VERSIONS = """\
+import json, platform
+try:
+    from importlib.metadata import version
+except ImportError:  # Python 3.7
+    import pkg_resources
+    version = lambda package: pkg_resources.get_distribution(package).version
+found = {"python": platform.python_version()}
+names = {
+    "tensorflow": ("tensorflow_cpu", "tensorflow"),
+    "keras": ("keras",),
+    "tf_keras": ("tf_keras",),
+    "numpy": ("numpy",),
+}
+for name, packages in names.items():
+    for package in packages:
+        try:
+            found.setdefault(name, version(package))
+        except Exception:
+            pass
+print(json.dumps(found))
+"""
+
+_DEBIAN = """\
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+debian_install() {
+    [ -n "$1" ] && command -v apt-get >/dev/null 2>&1 && as_root true 2>/dev/null || return 1
+    echo "apt-get install $1"
+    export DEBIAN_FRONTEND=noninteractive
+    as_root apt-get -q -o DPkg::Lock::Timeout=300 update </dev/null &&
+        as_root apt-get -q -y -o DPkg::Lock::Timeout=300 install "$1" </dev/null
+}
+"""
+
+ENVIRONMENT_THERE = """test -f "$1/.complete" && exec "$1/bin/python" -I -c 'import pip'"""
+"""An environment whose Python was upgraded away under it finds no pip any more."""
+
+ENVIRONMENT = (
+    _DEBIAN
+    + """\
+set -eu
+folder=$1 first=$2 last=$3 package=$4
+shift 4
+
+version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
+}
+suits() {
+    "$1" -c 'import sys
+first, last = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
+sys.exit(not first <= sys.version_info[:len(first)] <= last)' "$first" "$last" \\
+        </dev/null 2>/dev/null
+}
+# A name in PATH may be a pyenv shim that only says where the real one is.
+places() {
+    case $1 in
+        "~/"*) echo "$HOME/${1#??}"; return;;
+        */*) echo "$1"; return;;
+    esac
+    command -v "$1" || return 0
+    for root in "$(command -v "$1" | sed -n 's|/shims/[^/]*$||p')" "$HOME/.pyenv"; do
+        for place in "$root"/versions/*/bin/"$1"; do
+            [ ! -x "$place" ] || echo "$place"
+        done
+    done
+}
+search() {
+    python= unable= found=
+    for name in "$@"; do
+        list=$(places "$name")
+        while IFS= read -r place; do
+            [ -n "$place" ] && version=$(version "$place") || continue
+            case " $found " in *" $version "*) ;; *) found="$found $version";; esac
+            suits "$place" || continue
+            if "$place" -c 'import ensurepip, venv' </dev/null 2>/dev/null; then
+                python=$place
+                return
+            fi
+            unable=$place
+        done <<END
+$list
+END
+    done
+}
+
+mkdir -p "$(dirname "$folder")"
+if command -v flock >/dev/null 2>&1; then
+    exec 9>"$folder.lock"
+    flock -n 9 || { echo "waiting for another process on this host that makes it"; flock 9; }
+    if test -f "$folder/.complete" && "$folder/bin/python" -I -c 'import pip' 2>/dev/null; then
+        exit 0
+    fi
+fi
+
+search "$@"
+if [ -z "$python" ] && debian_install "$package"; then
+    search "$@"
+fi
+if [ -z "$python" ]; then
+    wanted="Python $first to $last"
+    [ "$first" != "$last" ] || wanted="Python $first"
+    case $1 in */*) wanted="$wanted at $1";; esac
+    if [ -n "$unable" ]; then
+        echo "$unable cannot make virtual environments: its module ensurepip is missing" >&2
+        echo "hint: install it on the node: sudo apt-get install python3-venv" >&2
+    else
+        echo "no $wanted on the node; it has:${found:- none}" >&2
+        echo "hint: install one there, or name another in setup.python or setup.tensorflow" >&2
+    fi
+    exit 1
+fi
+
+rm -rf "$folder"
+echo "virtual environment with $python"
+"$python" -m venv "$folder" </dev/null
+mkdir "$folder/pip"
+tar -xf - -C "$folder/pip"
+install() {
+    "$folder/bin/python" -m pip install --no-input --disable-pip-version-check \\
+        --progress-bar off --no-warn-script-location "$@" </dev/null
+}
+if [ -s "$folder/pip/install.txt" ]; then
+    echo "pip install"
+    install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
+fi
+if [ -s "$folder/pip/install-alone.txt" ]; then
+    install --no-deps -r "$folder/pip/install-alone.txt"
+fi
+: >"$folder/.complete.new"
+mv "$folder/.complete.new" "$folder/.complete"
+"""
+)
+
+OWN_LINE = """\
+set -eu
+done=$1 environment=$2 line=$3
+if [ -n "$environment" ]; then
+    case $environment in /*) ;; *) environment=$PWD/$environment;; esac
+    PATH=$environment/bin:$PATH VIRTUAL_ENV=$environment
+    export PATH VIRTUAL_ENV
+fi
+/bin/sh -c "$line" </dev/null
+mkdir -p "$(dirname "$done")"
+: >"$done"
+"""
+
+CODE_THERE = """test -f "$1.complete" && test -d "$1\""""
+
+GIT = (
+    _DEBIAN
+    + """\
+set -eu
+folder=$1 url=$2 commit=$3 package=$4
+export GIT_TERMINAL_PROMPT=0 GIT_ALLOW_PROTOCOL=https:http:ssh:git:file
+export GIT_SSH_COMMAND='ssh -o BatchMode=yes'
+if ! command -v git >/dev/null 2>&1 && ! debian_install "$package"; then
+    echo "git is not installed on the node" >&2
+    echo "hint: install it there, or name a checkout here in code.path" >&2
+    exit 1
+fi
+rm -rf "$folder" "$folder.new" "$folder.complete"
+mkdir -p "$folder.new"
+git init -q "$folder.new"
+cd "$folder.new"
+# A server may refuse a commit that no branch or tag points to, and some know no --depth.
+if ! git fetch -q --depth 1 --no-tags "$url" "$commit" 2>/dev/null; then
+    echo "git fetch of all branches"
+    git fetch -q --tags "$url" '+refs/heads/*:refs/remotes/origin/*' || {
+        echo "hint: nodes fetch without your credentials; for private code use code.path" >&2
+        exit 1
+    }
+fi
+git -c advice.detachedHead=false checkout -q "$commit" -- 2>&1 || {
+    echo "hint: is the commit pushed to $url?" >&2
+    exit 1
+}
+if [ -f .gitmodules ]; then
+    git remote add origin "$url"
+    git submodule --quiet update --init --recursive --depth 1 ||
+        git submodule --quiet update --init --recursive
+fi
+cd - >/dev/null
+mv "$folder.new" "$folder"
+: >"$folder.complete"
+"""
+)
+
+FOLDER = """\
+set -eu
+folder=$1
+rm -rf "$folder" "$folder.new" "$folder.complete"
+mkdir -p "$folder.new"
+tar --no-same-owner -xpf - -C "$folder.new"
+# tar takes a stream that is cut between two files for a whole one: the mark comes last in it.
+if ! test -f "$folder.new/complete"; then
+    echo "the stream of files ended too early" >&2
+    exit 1
+fi
+mv "$folder.new/code" "$folder"
+mv "$folder.new/complete" "$folder.complete"
+rmdir "$folder.new"
+"""

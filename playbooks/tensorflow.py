@@ -1,0 +1,233 @@
+"""The `tensorflow` playbook: a virtual environment made once per host, and the user's own lines."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from cloudtrain import layout
+from cloudtrain.model import ClusterConfig, Node, Problem
+from cloudtrain.playbooks import releases, requirements, scripts
+from cloudtrain.shell import Command, command, script
+from cloudtrain.step import Step
+
+Keras = Literal["legacy", "3", "bundled"]
+
+KERAS_3 = (2, 16)
+"""The first release that brings Keras 3."""
+
+NEEDS_LEGACY = frozenset(
+    {"multi_worker_mirrored", "parameter_server", "horovod", "central_storage"}
+)
+"""`fit` fails or counts wrongly there under Keras 3 (keras#20585, keras#18624)."""
+
+
+def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """What `setup:` asks for on this node. Raises ConfigError for unreadable requirements."""
+    wanted = _wanted(config, node)
+    folder = wanted.folder(node) if wanted else None
+    own = tuple(_own_step(config, line, folder) for line in config.setup.run)
+    return (_environment_step(wanted, wanted.folder(node)), *own) if wanted else own
+
+
+def bin_folder(config: ClusterConfig, node: Node) -> str | None:
+    """Where the environment's `python` is, to be first in PATH; as `node.cache`, absolute or
+    relative to the user's home. None where `setup:` asks for no environment."""
+    wanted = _wanted(config, node)
+    return f"{wanted.folder(node)}/bin" if wanted else None
+
+
+def environment(config: ClusterConfig, node: Node) -> Mapping[str, str]:
+    """Variables that every task needs for this setup."""
+    return {"TF_USE_LEGACY_KERAS": "1"} if keras_choice(config) == "legacy" else {}
+
+
+def keras_choice(config: ClusterConfig) -> Keras:
+    """`bundled`: what the TensorFlow release brings, as before 2.16 there is no choice."""
+    version = config.setup.tensorflow
+    if version is None or releases.release(version) < KERAS_3:
+        return "bundled"
+    if config.setup.keras == "auto":
+        return "legacy" if config.strategy in NEEDS_LEGACY else "3"
+    return config.setup.keras
+
+
+def keras_note(config: ClusterConfig) -> str | None:
+    """One line for the user where we chose for them."""
+    if config.setup.keras != "auto" or keras_choice(config) != "legacy":
+        return None
+    return (
+        f"keras: auto is legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
+        f"model.fit of Keras 3 does not work with {config.strategy}"
+    )
+
+
+def problems(config: ClusterConfig) -> tuple[Problem, ...]:
+    """What cannot be had in `setup:`, known before anything is created."""
+    version, python = config.setup.tensorflow, config.setup.python
+    if version is None:
+        return ()
+    found = partial(Problem, file=config.source, line=None)
+    try:
+        number = releases.release(version)
+    except ValueError as error:
+        return (found(field="setup.tensorflow", text=str(error)),)
+    first, last = releases.pythons(version)
+    text: dict[str, str] = {}
+    if _is_version(python) and not _number(first) <= _number(python)[:2] <= _number(last):
+        text["setup.python"] = f"TensorFlow {version} has wheels for Python {first} to {last}"
+    if config.setup.keras == "3" and number < KERAS_3:
+        text["setup.keras"] = f"TensorFlow {version} has no Keras 3: that came with 2.16"
+    return tuple(found(field=name, text=why) for name, why in text.items())
+
+
+def versions_command(config: ClusterConfig, node: Node) -> Command | None:
+    """Prints `{"python": "3.11.2", "tensorflow": "2.21.0", …}` on one line, without importing
+    TensorFlow. None where there is no environment."""
+    folder = bin_folder(config, node)
+    return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
+
+
+_RECIPE = 1
+"""Raised when environments made by an earlier scripts.ENVIRONMENT must be made again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Python:
+    """Names or paths to try in order, the versions that will do, and where else to get one."""
+
+    candidates: tuple[str, ...]
+    first: str
+    last: str
+    debian_package: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """All that an environment is made from. Two equal ones are one environment on a host."""
+
+    label: str
+    python: _Python
+    install: tuple[str, ...]
+    install_alone: tuple[str, ...] = ()
+    """Without their dependencies."""
+    constraints: tuple[str, ...] = ()
+
+    def folder(self, node: Node) -> str:
+        text = repr((_RECIPE, self))
+        return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
+
+    def files(self) -> Iterable[bytes]:
+        """A tar of the three files that pip reads."""
+        named = {
+            "install.txt": self.install,
+            "install-alone.txt": self.install_alone,
+            "constraints.txt": self.constraints,
+        }
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name, lines in named.items():
+                data = "".join(f"{line}\n" for line in lines).encode()
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        return (packed.getvalue(),)
+
+
+def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
+    version = config.setup.tensorflow
+    own = requirements.lines(config)
+    if version is None:
+        if not own and config.setup.python == "auto":
+            return None
+        return _Wanted(label="python", python=_python(config, _ANY_PYTHON), install=own)
+    legacy = keras_choice(config) == "legacy"
+    own = requirements.without(own, {*_TENSORFLOW, *(("tf-keras",) if legacy else ())})
+    named = {requirements.package(line) for line in own}
+    build = _build(config, node)
+    keras = releases.pinned("tf-keras", releases.minor(version))
+    return _Wanted(
+        label=f"tf{version}-{build}",
+        python=_python(config, releases.pythons(version)),
+        install=(*requirements.without(releases.tensorflow(version, build), named), *own),
+        install_alone=(keras,) if legacy else (),
+        constraints=requirements.without(releases.constraints(version), named),
+    )
+
+
+_ANY_PYTHON = ("3.6", "3.99")
+_TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
+"""`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files."""
+
+
+def _build(config: ClusterConfig, node: Node) -> releases.Build:
+    group = config.nodes.get(node.role)
+    gpu = group is not None and group.accelerator is not None and config.provider != "local"
+    return "cuda" if gpu else "cpu"
+
+
+def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
+    wanted, (first, last) = config.setup.python, supported
+    may_install = config.provider != "local"  # that would be the user's own machine
+    if wanted != "auto" and not _is_version(wanted):
+        return _Python(candidates=(wanted,), first=first, last=last)
+    if wanted != "auto":
+        minor = ".".join(wanted.split(".")[:2])
+        package = f"python{minor}-venv" if may_install else ""
+        return _Python(
+            candidates=(f"python{minor}", "python3"),
+            first=wanted,
+            last=wanted,
+            debian_package=package,
+        )
+    newest_first: tuple[str, ...] = ()
+    if supported != _ANY_PYTHON:
+        minors = range(_number(last)[1], _number(first)[1] - 1, -1)
+        newest_first = tuple(f"python3.{minor}" for minor in minors)
+    return _Python(
+        candidates=(*newest_first, "python3"),
+        first=first,
+        last=last,
+        debian_package="python3-venv" if may_install else "",
+    )
+
+
+def _is_version(python: str) -> bool:
+    return python.replace(".", "").isdigit() and "." in python
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _environment_step(wanted: _Wanted, folder: str) -> Step:
+    python = wanted.python
+    versions = (python.first, python.last, python.debian_package)
+    return Step(
+        name=wanted.label,
+        run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),
+        unless=script(scripts.ENVIRONMENT_THERE, folder),
+        stdin=wanted.files,
+        once_per_host=True,
+    )
+
+
+def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
+    """A line of `setup.run`, once in the cluster's life on a node, with the environment first
+    in PATH. Another environment is another step, as the line may install into it."""
+    done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr((folder, line)))}"
+    return Step(
+        name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
+        run=script(scripts.OWN_LINE, done, folder or "", line),
+        unless=command("test", "-f", done),
+        once_per_host=True,  # two at once would fight over apt's lock or one environment
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""What `provider: local` is made of; no provider itself, as the underscore says."""

@@ -1,0 +1,23 @@
+"""Where a local node listens: an address of 127.0.0.0/8 that follows from the cluster's name."""
+
+from __future__ import annotations
+
+import hashlib
+
+PORTS = (2222, 22022, 0)
+"""In order of preference; 0 lets the kernel choose."""
+
+ALL = 254 * 256 * 254
+"""127.1.0.1 to 127.254.255.254: 127.0 has the machine's own services (127.0.0.1, 127.0.0.53)."""
+
+
+def places(seed: str, number: int) -> list[tuple[str, int]]:
+    """(address, port) for node `number`, first choice first; the later ones are for collisions."""
+    start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number
+    candidates = [address(start + step * 1013) for step in range(8)]
+    return [(candidate, port) for port in PORTS for candidate in candidates]
+
+
+def address(number: int) -> str:
+    number %= ALL
+    return f"127.{1 + number // (256 * 254)}.{number // 254 % 256}.{1 + number % 254}"

@@ -1,0 +1,92 @@
+"""What would keep local nodes from being made; looks, and changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+from cloudtrain.errors import CapacityError, PermissionsError, UsageError
+from cloudtrain.protocols import Finding
+
+GB = 1024**3
+LEAST_DISK = GB // 2
+TASK_MEMORY = 400 * 1024**2
+"""A TensorFlow process with nothing in it (measured: docs/local.md)."""
+
+
+def system() -> Finding:
+    linux = sys.platform == "linux"
+    return Finding(
+        what="system",
+        ok=linux,
+        text="Linux" if linux else f"provider local needs Linux, this is {sys.platform}",
+        hint=None if linux else "run it in a Linux container or virtual machine",
+        error=None if linux else UsageError,
+    )
+
+
+def writable(folder: Path) -> Finding:
+    there = _existing(folder)
+    good = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return Finding(
+        what="folder",
+        ok=good,
+        text=f"{folder} can be written" if good else f"{folder} cannot be written",
+        hint=None if good else f"make {there} writable, or set CLOUDTRAIN_HOME, CLOUDTRAIN_CACHE",
+        error=None if good else PermissionsError,
+    )
+
+
+def disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(_existing(folder)).free
+    good = free >= LEAST_DISK
+    return Finding(
+        what="disk",
+        ok=good,
+        text=f"{free / GB:.1f} GB free for {folder}",
+        hint=None if good else "a TensorFlow environment takes about 2 GB: free some space",
+        error=None if good else CapacityError,
+    )
+
+
+def memory(nodes: int) -> Finding:
+    """Says what a TensorFlow task on each node needs; small tasks may do with less."""
+    free = _available_memory()
+    need = nodes * TASK_MEMORY
+    text = f"{free / GB:.1f} GB of memory free, {nodes} TensorFlow tasks take about {need / GB:.1f}"
+    hint = None if free >= need else "fewer nodes, or tasks without TensorFlow, will fit"
+    return Finding(what="memory", ok=True, text=text, hint=hint)
+
+
+def loopback(address: str) -> Finding:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            return Finding(
+                what="loopback",
+                ok=False,
+                text=f"cannot listen on {address}: {error.strerror}",
+                hint="the loopback interface needs 127.0.0.0/8 (`ip addr show lo`)"
+                if error.errno == errno.EADDRNOTAVAIL
+                else None,
+                error=PermissionsError,
+            )
+    return Finding(what="loopback", ok=True, text=f"nodes listen from {address} on")
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _available_memory() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else 0

@@ -1,0 +1,68 @@
+"""What commands on a local node see of this machine's environment: little, and no credentials."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+PASSED_ON = re.compile(
+    r"PIP_.+|UV_.+|(?:https?|all|ftp|no)_proxy|SSL_CERT_(?:FILE|DIR)"
+    r"|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|TMPDIR|TZ|LANG|LC_.+",
+    re.IGNORECASE,
+)
+"""What installing packages needs here, and what a login shell would have."""
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """From the caller's environment. The packagers' own config files lie in a home that is not
+    the node's, so they are named.
+    """
+    passed = {name: value for name, value in environ.items() if PASSED_ON.fullmatch(name)}
+    home = Path(environ.get("HOME") or Path.home())
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    for variable, files in (
+        ("PIP_CONFIG_FILE", (config / "pip" / "pip.conf", home / ".pip" / "pip.conf")),
+        ("UV_CONFIG_FILE", (config / "uv" / "uv.toml",)),
+    ):
+        there = [file for file in files if file.is_file()]
+        if there:
+            passed.setdefault(variable, str(there[0]))
+    return {"LANG": "C.UTF-8", **passed, "PATH": path(environ)}
+
+
+DATASETS = (".keras/datasets", "tensorflow_datasets")
+"""Where `keras.datasets` and TensorFlow Datasets keep what they downloaded, in a home."""
+
+
+def datasets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Path in a node's home → the user's folder of data sets that are on this machine already."""
+    home = Path(environ.get("HOME") or Path.home())
+    return {name: str(home / name) for name in DATASETS if (home / name).is_dir()}
+
+
+def of_node(user: str, home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
+
+
+def path(environ: Mapping[str, str]) -> str:
+    """The caller's PATH without this program's own virtual environment, whose packages a node
+    does not have; the Python below it comes last, so that one can be found.
+    """
+    own = Path(sys.prefix, "bin") if sys.prefix != sys.base_prefix else None
+    given = map(Path, (environ.get("PATH") or os.defpath).split(os.pathsep))
+    kept = [str(folder) for folder in given if folder.is_absolute() and folder != own]
+    base = str(Path(sys.executable).resolve().parent)
+    return os.pathsep.join([*kept, *([] if base in kept else [base])])
+
+
+def login_shell() -> str:
+    try:
+        shell = pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:
+        return "/bin/sh"
+    usable = os.access(shell, os.X_OK) and Path(shell).name not in {"nologin", "false"}
+    return shell if usable else "/bin/sh"

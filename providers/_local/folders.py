@@ -1,0 +1,60 @@
+"""One node's folder: what it says of the node, whether its server lives, and its removal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: Path
+
+    def meta(self) -> Mapping[str, Any]:
+        """node.json; empty where its writer did not get so far or something spoiled it."""
+        try:
+            meta = json.loads((self.path / "node.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        well = isinstance(meta, dict) and isinstance(meta.get("port"), int)
+        return meta if well else {}
+
+    def locked(self) -> bool:
+        """Whether a server holds the lock: it cannot outlive its process as a pid file does."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+
+def remove(folder: Path) -> None:
+    """Delete with everything in it, also what was made read-only; what resists stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        # A folder is opened before the walk goes into it.
+        _open_up(folder)
+        for place, folders, _ in os.walk(folder):
+            for name in folders:
+                _open_up(Path(place, name))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    if not folder.is_symlink():
+        with contextlib.suppress(OSError):  # not ours: it is named as left over
+            folder.chmod(stat.S_IRWXU)

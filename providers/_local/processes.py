@@ -1,0 +1,123 @@
+"""The processes of a node: found by the tag that each one inherits, frozen, then killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "CLOUDTRAIN_NODE"
+"""In the environment of every process of a node: `<digest of the state home>/<cluster>/<node>`."""
+
+PROC = Path("/proc")
+
+PATIENCE = 10.0
+"""Seconds for killed processes to be gone; what waits on a disk may take some."""
+
+
+def tags(matches: Callable[[str], bool]) -> dict[int, str]:
+    """Process id → tag of every living process whose tag matches; never this process itself."""
+    found = {}
+    for pid in _all():
+        tag = _tag(pid)
+        if tag is not None and matches(tag) and pid != os.getpid() and _alive(pid):
+            found[pid] = tag
+    return found
+
+
+def kill(matches: Callable[[str], bool]) -> dict[int, str]:
+    """Kill every process whose tag matches, and all their descendants; returns the survivors.
+
+    All are stopped before the first is killed: a stopped process makes no children, and a
+    descendant that cleared its environment is still known by its parent. A process that calls
+    this for its own tag ends its descendants and stays.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while family := _freeze(matches, deadline):
+        for pid in family:
+            _send(pid, signal.SIGKILL)
+        while left := {pid: tag for pid, tag in family.items() if _alive(pid)}:
+            if time.monotonic() > deadline:
+                return left
+            time.sleep(0.002)
+    return {}
+
+
+def _freeze(matches: Callable[[str], bool], deadline: float) -> dict[int, str]:
+    """Stop the tagged processes and their descendants, until a look round finds no new one."""
+    family: dict[int, str] = {}
+    while new := {p: t for p, t in _family(matches, family).items() if p not in family}:
+        for pid in new:
+            _send(pid, signal.SIGSTOP)
+        family |= new
+        if time.monotonic() > deadline:
+            break  # more come than can be stopped: these are killed, and what is left is named
+    return family
+
+
+def _family(matches: Callable[[str], bool], known: dict[int, str]) -> dict[int, str]:
+    found = {**known, **tags(matches)}
+    own = _tag(os.getpid())
+    pending = [*found, *([os.getpid()] if own is not None and matches(own) else [])]
+    if not pending:
+        return {}
+    children: dict[int, list[int]] = {}
+    for pid in _all():
+        stat = _stat(pid)
+        if stat is not None and stat.alive:
+            children.setdefault(stat.parent, []).append(pid)
+    while pending:
+        parent = pending.pop()
+        for pid in children.get(parent, ()):
+            if pid not in found and pid != os.getpid():
+                found[pid] = f"child of {parent}"
+                pending.append(pid)
+    return found
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return  # gone by itself, or another user's by setuid: then it is among the survivors
+
+
+def _all() -> Iterator[int]:
+    for entry in os.scandir(PROC):
+        if entry.name.isdecimal():
+            yield int(entry.name)
+
+
+def _tag(pid: int) -> str | None:
+    try:
+        environment = b"\0" + (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None  # gone, or not ours to read
+    _, found, rest = environment.partition(b"\0" + VARIABLE.encode() + b"=")
+    return rest.partition(b"\0")[0].decode("utf-8", "replace") if found else None
+
+
+def _alive(pid: int) -> bool:
+    stat = _stat(pid)
+    return stat is not None and stat.alive
+
+
+@dataclass(frozen=True)
+class _Stat:
+    parent: int
+    alive: bool
+    """Not a zombie. One whose other threads still end has its files, locks and ports still."""
+
+
+def _stat(pid: int) -> _Stat | None:
+    """proc(5); the command name may hold spaces and brackets, so counting starts after it."""
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    fields = text.rpartition(b")")[2].split()
+    state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+    return _Stat(parent, alive=state not in (b"Z", b"X") or threads > 1)

@@ -1,0 +1,324 @@
+"""Which strategy takes which roles, and what each provider needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.config import load
+from cloudtrain.errors import ConfigError
+from cloudtrain.model import ClusterConfig, Host, NodeGroup
+
+
+def read(folder: Path, text: str) -> ClusterConfig:
+    (folder / "c.yaml").write_text(text)
+    return load(folder / "c.yaml", {})
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).splitlines()]
+
+
+def cluster(strategy: str, nodes: str = "", more: str = "provider: local") -> str:
+    return f"{more}\nstrategy: {strategy}\n" + (f"nodes: {nodes}\n" if nodes else "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "expected"),
+    [
+        ("multi_worker_mirrored", "{chief: , worker: {count: 3}}", {"chief": 1, "worker": 3}),
+        ("multi_worker_mirrored", "{chief: }", {"chief": 1}),
+        ("multi_worker_mirrored", "{chief: false, worker: {count: 2}}", {"worker": 2}),
+        ("multi_worker_mirrored", "{chief: , evaluator: }", {"chief": 1, "evaluator": 1}),
+        ("parameter_server", "{chief: , worker: , ps: }", {"chief": 1, "worker": 1, "ps": 1}),
+        ("mirrored", "", {"chief": 1}),
+        ("one_device", "{worker: }", {"worker": 1}),
+        ("horovod", "{worker: {count: 4}}", {"worker": 4}),
+        ("custom", "{chief: , reader2x: {count: 5}}", {"chief": 1, "reader2x": 5}),
+    ],
+)
+def test_each_strategy_takes_its_roles(
+    tmp_path: Path, strategy: str, nodes: str, expected: dict[str, int]
+) -> None:
+    found = read(tmp_path, cluster(strategy, nodes)).nodes
+    assert {role: group.count for role, group in found.items()} == expected
+
+
+MWM = "strategy multi_worker_mirrored has no such role: "
+ROLE_NAME = "a role's name is up to 15 lower-case letters and digits, a letter first"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "expected"),
+    [
+        ("multi_worker_mirrored", "", "nodes: is missing"),
+        ("multi_worker_mirrored", "{worker: }", "nodes.chief: is missing: one node is the chief"),
+        ("multi_worker_mirrored", "{chief: false}", "nodes.worker: is missing: without a chief"),
+        ("multi_worker_mirrored", "{chief: , ps: }", f"nodes.ps: {MWM}a ps makes the chief wait"),
+        ("multi_worker_mirrored", "{chief: , wroker: }", f"nodes.wroker: {MWM}did you mean 'work"),
+        ("multi_worker_mirrored", "{chief: {count: 2}}", "nodes.chief.count: there is at most one"),
+        ("multi_worker_mirrored", "{chief: , evaluator: {count: 2}}", "nodes.evaluator.count: th"),
+        ("multi_worker_mirrored", "{master: , worker: }", "nodes.master: TensorFlow 2 has no role"),
+        ("parameter_server", "{worker: , ps: }", "nodes.chief: is missing: a parameter_server job"),
+        ("parameter_server", "{chief: false, worker: , ps: }", "nodes.chief: is missing"),
+        ("parameter_server", "{chief: , ps: }", "nodes.worker: is missing"),
+        ("parameter_server", "{chief: , worker: , ps: false}", "nodes.ps: is missing"),
+        ("mirrored", "{chief: , worker: }", "nodes: strategy mirrored runs on one node"),
+        ("central_storage", "{worker: {count: 2}}", "nodes: strategy central_storage runs on one"),
+        ("horovod", "{chief: , worker: }", "nodes.chief: strategy horovod has no such role"),
+        ("horovod", "", "nodes: is missing"),
+        ("tpu", "", "strategy: tpu needs provider gcp"),
+        ("custom", "", "nodes: is missing"),
+        ("custom", "{chief: false}", "nodes: names no node"),
+        ("custom", "{worker1: }", f"nodes.worker1: {ROLE_NAME}"),
+        ("custom", "{Reader: }", f"nodes.Reader: {ROLE_NAME}"),
+        ("custom", "{abcdefghijklmnop: }", f"nodes.abcdefghijklmnop: {ROLE_NAME}"),
+        ("custom", "{chief: 3}", "nodes.chief: must be a mapping such as {count: 2}, or false"),
+        ("custom", "3", "nodes: must be a mapping"),
+    ],
+)
+def test_what_tensorflow_cannot_start_with_is_refused(
+    tmp_path: Path, strategy: str, nodes: str, expected: str
+) -> None:
+    [problem] = problems(tmp_path, cluster(strategy, nodes))
+    assert problem.partition(": ")[2].startswith(expected)
+
+
+def test_a_nodes_name_always_fits_the_clouds() -> None:
+    longest_name, longest_role, last_index = 30, 15, len("999")
+    assert longest_name + len("-") + longest_role + last_index <= 63
+
+
+@pytest.mark.parametrize("provider", ["gcp", "aws", "azure"])
+def test_a_cloud_needs_a_placement(tmp_path: Path, provider: str) -> None:
+    text = cluster("mirrored", more=f"provider: {provider}")
+    assert problems(tmp_path, text) == [
+        f"c.yaml: placement: is missing: provider {provider} needs a zone or region"
+    ]
+    assert read(tmp_path, text + "placement: [a]\n").placement == ("a",)
+
+
+def test_what_is_required_is_named_without_a_line(tmp_path: Path) -> None:
+    assert problems(tmp_path, "train: {port: 2000}\n") == [
+        "c.yaml: provider: is missing",
+        "c.yaml: strategy: is missing",
+        "c.yaml:1: train.command: is missing",
+    ]
+
+
+def test_only_the_provider_differs_between_a_rehearsal_and_a_cloud(tmp_path: Path) -> None:
+    text = """\
+project: p
+placement: [us-east4-c]
+network: {private: true}
+image: deeplearning
+strategy: multi_worker_mirrored
+nodes: {chief: {machine: n1-standard-8, accelerator: T4:1, disk_gb: 100, spot: true}}
+endpoints: {storage: "http://localhost:1"}
+limits: {max_price: 20}
+"""
+    cloud, here = (read(tmp_path, f"provider: {name}\n{text}") for name in ("gcp", "local"))
+    assert cloud.nodes == here.nodes
+    assert here.provider == "local"
+
+
+def test_code_comes_from_one_place(tmp_path: Path) -> None:
+    local = cluster("mirrored")
+    assert problems(tmp_path, local + "code: {git: 'https://x/y.git', path: .}\n") == [
+        "c.yaml:3: code.path: stands beside `git`: code comes from one of the two"
+    ]
+    assert problems(tmp_path, local + "code: {path: ., ref: main}\n") == [
+        "c.yaml:3: code.ref: is a branch, tag or commit of `git`, which is not given"
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["--upload-pack=x", "ext::sh -c id", "https://me:hunter2@x/y", "https://hunter2@x/y", ""]
+)
+def test_git_urls_that_run_or_show_something_are_refused(tmp_path: Path, url: str) -> None:
+    [problem] = problems(tmp_path, cluster("mirrored") + f"code:\n  git: '{url}'\n")
+    assert problem.startswith("c.yaml:4: code.git: ")
+    assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["gs://bkt", "s3://my-b/p q/ü", "az://account1/container/p", "file:///a b", "file:///x#y?z"],
+)
+def test_stores_of_every_kind_are_read(tmp_path: Path, store: str) -> None:
+    text = cluster("mirrored") + f"artifacts:\n  store: '{store}'\n"
+    assert read(tmp_path, text).artifacts.store == store
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["/tmp/x", "file://", "file:///", "file://x/y", "gs://", "az://acc", "http://x", "gs:///p",
+     "file:///a/../b"],
+)  # fmt: skip
+def test_other_stores_are_refused(tmp_path: Path, store: str) -> None:
+    text = cluster("mirrored") + f"artifacts:\n  store: '{store}'\n"
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:4: artifacts.store: must ")
+
+
+@pytest.mark.parametrize("port", ["1023", "65001", "0x22d", "-1", "8900.0", "1e4", "٣٠٠٠", "010"])
+def test_ports_outside_the_range_are_refused(tmp_path: Path, port: str) -> None:
+    text = cluster("mirrored") + f"train: {{command: x, port: {port}}}\n"
+    assert problems(tmp_path, text) == [
+        f"c.yaml:3: train.port: must be a whole number from 1024 to 65000, not '{port}'"
+    ]
+
+
+def test_ports_must_not_count_past_the_last(tmp_path: Path) -> None:
+    text = cluster("custom", "{a: {count: 600}}") + "train: {command: x, port: 65000}\n"
+    assert problems(tmp_path, text) == [
+        "c.yaml:4: train.port: counts up to 65599 over all nodes; the last port is 65535"
+    ]
+
+
+@pytest.mark.parametrize("value", ["0", "-5m", "5x", "inf", "nan", "1e3", "", "off", "9999d", "[]"])
+def test_a_duration_is_a_positive_time(tmp_path: Path, value: str) -> None:
+    text = cluster("mirrored") + f"train:\n  command: x\n  grace: '{value}'\n"
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:5: train.grace: must be ")
+
+
+@pytest.mark.parametrize("field", ["dir", "checkpoints"])
+@pytest.mark.parametrize("value", ["/x", "../x", "a/../../x", "~", "~/x", "-x", "a\\tb"])
+def test_folders_on_a_node_stay_inside(tmp_path: Path, field: str, value: str) -> None:
+    text = cluster("mirrored") + f'train:\n  command: x\n  {field}: "{value}"\n'
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith(f"c.yaml:5: train.{field}: must ")
+
+
+def test_checkpoints_need_a_folder_of_their_own(tmp_path: Path) -> None:
+    for value in (".", "./", "./."):
+        text = cluster("mirrored") + f"train: {{command: x, checkpoints: {value}}}\n"
+        [problem] = problems(tmp_path, text)
+        assert "must name a folder of its own" in problem
+
+
+def test_odd_values_are_refused_before_a_shell_sees_them(tmp_path: Path) -> None:
+    text = cluster("mirrored") + (
+        "image: -x\n"
+        'project: "a\\nb"\n'
+        'train: {command: "a\\0b"}\n'
+        "setup: {packages: [-r x], python: python3, run: ['']}\n"
+        "network: {ssh_from: everywhere}\n"
+        "endpoints: {compute: 'ftp://x', auth: 'http://[x'}\n"
+    )
+    assert [line.split(": ")[1] for line in problems(tmp_path, text)] == [
+        "image",
+        "project",
+        "train.command",
+        "setup.python",
+        "setup.packages[0]",
+        "setup.run[0]",
+        "network.ssh_from",
+        "endpoints.compute",
+        "endpoints.auth",
+    ]
+
+
+# ── provider: hosts ──────────────────────────────────────────────────────────
+
+TWO = "{chief: , worker: }"
+LIST = """\
+provider: hosts
+strategy: multi_worker_mirrored
+hosts:
+  - {address: 10.0.0.1, role: chief, user: me, key: k, port: 2200}
+  - {address: b.example, role: worker}
+"""
+
+
+def test_hosts_give_the_nodes(tmp_path: Path) -> None:
+    config = read(tmp_path, LIST)
+    assert config.hosts == (
+        Host(address="10.0.0.1", role="chief", user="me", key="k", port=2200),
+        Host(address="b.example", role="worker"),
+    )
+    assert config.nodes == {"chief": NodeGroup(), "worker": NodeGroup()}
+    assert read(tmp_path, LIST + f"nodes: {TWO}\n").nodes == config.nodes
+
+
+def test_hosts_and_nodes_must_agree(tmp_path: Path) -> None:
+    assert problems(tmp_path, LIST + "nodes:\n  chief:\n  worker: {count: 2}\n") == [
+        "c.yaml:8: nodes.worker.count: 2 of role worker in `nodes`, 1 in `hosts`"
+    ]
+
+
+def test_hosts_are_checked_like_nodes(tmp_path: Path) -> None:
+    assert problems(tmp_path, LIST.replace("role: worker", "role: ps")) == [
+        "c.yaml:3: hosts: strategy multi_worker_mirrored has no such role: a ps makes the chief "
+        "wait for ever (it is for parameter_server)"
+    ]
+    assert problems(tmp_path, LIST.replace("address: b", "adress: b")) == [
+        "c.yaml:5: hosts[1].address: is missing",
+        "c.yaml:5: hosts[1].adress: there is no such field: did you mean 'address'?",
+    ]
+    assert problems(tmp_path, cluster("mirrored", more="provider: hosts")) == [
+        "c.yaml: hosts: is missing: provider hosts needs a list of {address, user, key, role}, "
+        "or the path of an INI [cluster] file"
+    ]
+
+
+INI = """\
+provider: hosts
+strategy: parameter_server
+hosts: my cluster.ini
+train: {command: x}
+"""
+
+
+def test_an_ini_file_gives_hosts_and_the_port(tmp_path: Path) -> None:
+    ini = "[cluster]\nps=[::1]:2222\nchief=10.0.0.1:2222\nworker=b:2222, c:2222\n d:2222\n"
+    (tmp_path / "my cluster.ini").write_text(ini)
+    config = read(tmp_path, INI)
+    assert [(host.role, host.address, host.port) for host in config.hosts] == [
+        ("chief", "10.0.0.1", 22),
+        ("worker", "b", 22),
+        ("worker", "c", 22),
+        ("worker", "d", 22),
+        ("ps", "::1", 22),
+    ]
+    assert config.train.port == 2222
+    assert read(tmp_path, INI.replace("x}", "x, port: 3333}")).train.port == 3333
+
+
+@pytest.mark.parametrize(
+    ("ini", "expected"),
+    [
+        ("chief=a:1\n", "my cluster.ini:1: has text before its [cluster] line"),
+        ("[cluster]\nchief=a:1\nchief=b:1\n", "my cluster.ini:3: gives chief twice"),
+        ("[cluster]\n[cluster]\n", "my cluster.ini:2: has [cluster] twice"),
+        ("[cluster]\nnonsense\n", "my cluster.ini:2: is not an INI file: [cluster], then lines"),
+        ("[other]\n", "my cluster.ini: has no [cluster] section"),
+        ("[cluster]\n", "my cluster.ini: cluster: names no host"),
+        (
+            "[cluster]\nchief=a:2222\nworker=b:x\nps=c:2222",
+            "my cluster.ini:3: worker: must be a list",
+        ),
+        ("[cluster]\nchief=a:2000\nworker=b:2001\nps=c:2000", "my cluster.ini: cluster: has the "),
+        (b"\xff", "c.yaml:3: hosts: 'my cluster.ini' cannot be read: it is not UTF-8 text"),
+        (None, "c.yaml:3: hosts: 'my cluster.ini' cannot be read: No such file or directory"),
+    ],
+)
+def test_an_ini_files_problems_name_its_own_lines(
+    tmp_path: Path, ini: str | bytes | None, expected: str
+) -> None:
+    if ini is not None:
+        data = ini if isinstance(ini, bytes) else ini.encode()
+        (tmp_path / "my cluster.ini").write_bytes(data)
+    [problem] = problems(tmp_path, INI)
+    assert problem.startswith(expected)
+
+
+def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
+    (tmp_path / "my cluster.ini").write_text("[cluster]\nmaster=a:2222\nworker=b:2222\nps=c:2222")
+    assert problems(tmp_path, INI) == [
+        "c.yaml:3: hosts: TensorFlow 2 has no role 'master': name it 'chief'"
+    ]

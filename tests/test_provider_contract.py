@@ -1,0 +1,214 @@
+"""What every provider must do, held for each module in providers/ that has a stand-in here."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import cloudtrain.providers
+from cloudtrain.errors import CapacityError, CloudtrainError
+from cloudtrain.model import Identity, Plan
+from cloudtrain.protocols import Provider
+from cloudtrain.shell import Secret
+from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.iter_modules(cloudtrain.providers.__path__)
+    if not module.name.startswith("_")
+)
+
+
+@dataclass
+class Cloud:
+    """One provider on something that costs nothing, and a way to make one node impossible."""
+
+    provider: Provider
+    folder: Path
+    spoil: Callable[[Identity, str], Identity]
+
+    def identity(self, plan: Plan) -> Identity:
+        return make_identity(self.folder, plan)
+
+
+def fake(folder: Path) -> Cloud:
+    provider = FakeProvider()
+
+    def spoil(identity: Identity, node: str) -> Identity:
+        provider.create_fails = {node: CapacityError(f"no machine for {node}")}
+        return identity
+
+    return Cloud(provider, folder, spoil)
+
+
+def local(folder: Path) -> Cloud:
+    from cloudtrain.providers import local as module
+
+    def spoil(identity: Identity, node: str) -> Identity:
+        broken = replace(identity.host_keys[node], private=Secret("not a key"))
+        return replace(identity, host_keys={**identity.host_keys, node: broken})
+
+    return Cloud(module.provider(make_plan().config), folder, spoil)
+
+
+STAND_INS: dict[str, Callable[[Path], Cloud]] = {"fake": fake, "local": local}
+"""A cloud's provider joins with something that answers in the cloud's place: never a real one."""
+
+
+@pytest.fixture(params=["fake", *MODULES])
+def cloud(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
+    if request.param not in STAND_INS:
+        pytest.skip(f"no stand-in for provider {request.param} here: see STAND_INS")
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
+    cloud = STAND_INS[request.param](tmp_path)
+    yield cloud
+    for cluster in cloud.provider.sweep():
+        cloud.provider.destroy(cluster, no_journal)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_provider_module_has_the_door(name: str) -> None:
+    module = importlib.import_module(f"cloudtrain.providers.{name}")
+    made = typing.get_type_hints(module.provider)["return"]
+    assert made.name == name
+    for verb in ("check", "create", "nodes", "destroy", "sweep"):
+        assert callable(getattr(made, verb))
+
+
+def test_create_makes_exactly_the_nodes_of_the_plan_in_its_order(cloud: Cloud) -> None:
+    plan = make_plan(workers=2, ps=1)
+    made = cloud.provider.create(plan, cloud.identity(plan), no_journal)
+    assert [(n.name, n.role, n.index) for n in made] == [
+        ("mnist-chief0", "chief", 0),
+        ("mnist-worker0", "worker", 0),
+        ("mnist-worker1", "worker", 1),
+        ("mnist-ps0", "ps", 0),
+    ]
+    assert {n.state for n in made} == {"running"}
+    assert len({(n.address, n.ssh_port) for n in made}) == len(made)
+    assert cloud.provider.nodes("mnist") == made
+
+
+def test_create_again_makes_nothing_new(cloud: Cloud) -> None:
+    plan = make_plan()
+    identity = cloud.identity(plan)
+    made = cloud.provider.create(plan, identity, no_journal)
+    entries: list[str] = []
+    again = cloud.provider.create(plan, identity, lambda kind, **facts: entries.append(kind))
+    assert again == made
+    assert entries == []
+
+
+def test_a_larger_plan_adds_only_what_is_missing(cloud: Cloud) -> None:
+    plan, larger = make_plan(workers=1), make_plan(workers=3)
+    identity = cloud.identity(larger)
+    made = cloud.provider.create(plan, identity, no_journal)
+    entries: list[str] = []
+    grown = cloud.provider.create(larger, identity, lambda kind, node: entries.append(node))
+    assert entries == ["mnist-worker1", "mnist-worker2"]
+    assert grown[:2] == made
+    assert cloud.provider.nodes("mnist") == grown
+
+
+def test_each_creation_and_destruction_is_announced_before_it_is_done(cloud: Cloud) -> None:
+    plan = make_plan()
+    entries: list[tuple[str, str]] = []
+
+    def journal(kind: str, *, node: str) -> None:
+        exists = node in {n.name for n in cloud.provider.nodes("mnist")}
+        assert exists == (kind == "destroy")
+        entries.append((kind, node))
+
+    cloud.provider.create(plan, cloud.identity(plan), journal)
+    cloud.provider.destroy("mnist", journal)
+    assert entries == [
+        ("create", "mnist-chief0"),
+        ("create", "mnist-worker0"),
+        ("destroy", "mnist-chief0"),
+        ("destroy", "mnist-worker0"),
+    ]
+
+
+def test_a_failed_create_leaves_no_node(cloud: Cloud) -> None:
+    plan = make_plan(workers=3)
+    identity = cloud.spoil(cloud.identity(plan), "mnist-worker1")
+    with pytest.raises(CloudtrainError, match="mnist-worker1"):
+        cloud.provider.create(plan, identity, no_journal)
+    assert cloud.provider.nodes("mnist") == ()
+    assert cloud.provider.sweep() == ()
+
+
+def test_a_failed_create_keeps_what_was_there_before(cloud: Cloud) -> None:
+    plan, larger = make_plan(workers=1), make_plan(workers=3)
+    identity = cloud.identity(larger)
+    made = cloud.provider.create(plan, identity, no_journal)
+    with pytest.raises(CloudtrainError, match="mnist-worker2"):
+        cloud.provider.create(larger, cloud.spoil(identity, "mnist-worker2"), no_journal)
+    assert cloud.provider.nodes("mnist") == made
+
+
+def test_an_error_of_the_journal_makes_no_node(cloud: Cloud) -> None:
+    plan = make_plan()
+
+    def full_disk(kind: str, *, node: str) -> None:
+        if kind == "create" and node == "mnist-worker0":
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        cloud.provider.create(plan, cloud.identity(plan), full_disk)
+    assert cloud.provider.nodes("mnist") == ()
+
+
+def test_destroy_leaves_nothing_and_may_be_called_again(cloud: Cloud) -> None:
+    plan = make_plan()
+    cloud.provider.create(plan, cloud.identity(plan), no_journal)
+    cloud.provider.destroy("mnist", no_journal)
+    assert cloud.provider.nodes("mnist") == ()
+    assert cloud.provider.sweep() == ()
+    cloud.provider.destroy("mnist", no_journal)
+
+
+def test_destroying_an_unknown_cluster_is_fine(cloud: Cloud) -> None:
+    entries: list[str] = []
+    cloud.provider.destroy("never-made", lambda kind, **facts: entries.append(kind))
+    assert entries == []
+    assert cloud.provider.nodes("never-made") == ()
+
+
+def test_another_cluster_is_left_alone(cloud: Cloud) -> None:
+    """Also one whose name only goes on where the first one's ends."""
+    plan, other = make_plan("mnist"), make_plan("mnist-worker0")
+    cloud.provider.create(plan, cloud.identity(plan), no_journal)
+    (cloud.folder / "id_ed25519").unlink()
+    kept = cloud.provider.create(other, cloud.identity(other), no_journal)
+    assert cloud.provider.sweep() == ("mnist", "mnist-worker0")
+    cloud.provider.destroy("mnist", no_journal)
+    assert cloud.provider.sweep() == ("mnist-worker0",)
+    assert cloud.provider.nodes("mnist-worker0") == kept
+
+
+def test_what_exists_is_seen_by_a_provider_made_later(cloud: Cloud) -> None:
+    plan = make_plan()
+    made = cloud.provider.create(plan, cloud.identity(plan), no_journal)
+    later = STAND_INS[cloud.provider.name](cloud.folder).provider
+    if isinstance(later, FakeProvider):
+        assert isinstance(cloud.provider, FakeProvider)
+        later.cloud = cloud.provider.cloud
+    assert later.nodes("mnist") == made
+
+
+def test_check_changes_nothing(cloud: Cloud) -> None:
+    before = sorted(cloud.folder.rglob("*"))
+    findings = cloud.provider.check(make_plan(workers=3))
+    assert all(finding.ok for finding in findings), findings
+    assert sorted(cloud.folder.rglob("*")) == before
+    assert cloud.provider.sweep() == ()

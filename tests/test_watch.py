@@ -1,0 +1,185 @@
+"""What follows from what is seen of an attempt: pure, on a clock of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
+from cloudtrain.watch import (
+    FROZEN_AFTER,
+    OTHERS_GRACE,
+    SETTLE,
+    WINDOW,
+    TaskWatch,
+    Watch,
+    decide,
+)
+
+COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
+
+
+def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> Watch:
+    roles = {
+        "multi_worker_mirrored": ["chief0", "worker0", "worker1"],
+        "parameter_server": ["chief0", "worker0", "worker1", "ps0", "evaluator0"],
+    }[strategy]
+    tasks = [Task(role=n[:-1], index=int(n[-1]), node=f"m-{n}", port=1) for n in roles]
+    config = ClusterConfig(
+        name="m",
+        provider="local",
+        strategy=strategy,  # type: ignore[arg-type]
+        nodes={task.role: NodeGroup() for task in tasks},
+        train=Train(command="x", **train),
+    )
+    return Watch(config=config, tasks={t.name: TaskWatch(task=t) for t in tasks}, started=0.0)
+
+
+def ended(watch: Watch, name: str, code: int, at: float, tail: bytes = b"") -> None:
+    view = watch.tasks[name]
+    view.exit_code, view.ended_at = code, at
+    view.saw(tail, at)
+
+
+def test_a_run_without_news_goes_on() -> None:
+    assert decide(watch(), 1000.0).verdict == "go_on"
+
+
+def test_the_chiefs_success_gives_the_others_their_grace_and_then_ends_them() -> None:
+    run = watch()
+    ended(run, "chief0", 0, 10.0)
+    assert decide(run, 10.0).verdict == "go_on"
+    assert decide(run, 10.0 + OTHERS_GRACE - 1).verdict == "go_on"
+    assert decide(run, 10.0 + OTHERS_GRACE).verdict == "done"
+
+
+def test_when_all_have_ended_nobody_waits() -> None:
+    run = watch()
+    for name in run.tasks:
+        ended(run, name, 0, 10.0)
+    assert decide(run, 10.0).verdict == "done"
+
+
+def test_a_workers_failure_after_the_chiefs_success_is_a_warning() -> None:
+    run = watch()
+    ended(run, "chief0", 0, 10.0)
+    ended(run, "worker0", 1, 11.0)
+    ended(run, "worker1", 0, 11.0)
+    decision = decide(run, 11.0)
+    assert decision.verdict == "done"
+    assert decision.warnings == ("worker0 failed after the run was decided: exit code 1",)
+
+
+def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace() -> None:
+    run = watch("parameter_server", evaluator_grace=30.0)
+    ended(run, "chief0", 0, 10.0)
+    assert set(decide(run, 10.0).stop) == {"worker0", "worker1", "ps0"}
+    for name in ("worker0", "worker1", "ps0"):
+        ended(run, name, -15, 11.0)
+    assert decide(run, 39.0).verdict == "go_on"
+    assert decide(run, 40.0).verdict == "done"
+
+
+def test_a_death_by_signal_is_the_cause_as_soon_as_it_has_settled() -> None:
+    run = watch()
+    ended(run, "worker1", -9, 10.0)
+    assert decide(run, 10.0).verdict == "go_on"
+    decision = decide(run, 10.0 + SETTLE)
+    assert decision.verdict == "failed"
+    assert decision.cause is not None
+    assert decision.cause.task == "worker1"
+
+
+def test_collateral_exits_wait_for_their_cause() -> None:
+    run = watch()
+    ended(run, "chief0", 1, 10.0, COLLATERAL)
+    decide(run, 10.0)
+    assert decide(run, 10.0 + WINDOW - 1).verdict == "go_on"
+    ended(run, "worker1", 1, 25.0, b"ValueError: bad data\n")
+    decision = decide(run, 25.0 + SETTLE)
+    assert decision.cause is not None
+    assert decision.cause.task == "worker1"
+    assert set(decision.cause.collateral) == {"chief0"}
+
+
+def test_a_frozen_task_is_the_cause_of_the_collateral_exits_of_others() -> None:
+    run = watch()
+    run.tasks["worker1"].stopped_since = 5.0
+    ended(run, "chief0", 1, 15.0, COLLATERAL)
+    ended(run, "worker0", 1, 15.0, COLLATERAL)
+    decide(run, 15.0)
+    decision = decide(run, 15.0 + WINDOW)
+    assert decision.cause is not None
+    assert (decision.cause.task, decision.cause.kind) == ("worker1", "frozen")
+
+
+def test_a_task_that_is_only_frozen_ends_the_attempt_too() -> None:
+    run = watch()
+    run.tasks["worker1"].stopped_since = 5.0
+    assert decide(run, 5.0 + FROZEN_AFTER - 1).verdict == "go_on"
+    decide(run, 5.0 + FROZEN_AFTER)
+    assert decide(run, 5.0 + FROZEN_AFTER + SETTLE).verdict == "failed"
+
+
+def test_a_parameter_server_job_goes_on_without_one_worker_but_not_without_any() -> None:
+    run = watch("parameter_server")
+    ended(run, "worker0", -9, 10.0)
+    decision = decide(run, 12.0)
+    assert decision.verdict == "go_on"
+    assert decision.warnings == ("worker0 is out: killed by signal 9; the run goes on",)
+    assert decide(run, 13.0).warnings == ()
+    ended(run, "worker1", -9, 20.0)
+    decide(run, 20.0)
+    assert decide(run, 20.0 + SETTLE).verdict == "failed"
+
+
+def test_a_frozen_worker_of_a_parameter_server_job_is_ended_so_that_the_job_goes_on() -> None:
+    run = watch("parameter_server")
+    run.tasks["worker0"].stopped_since = 5.0
+    decision = decide(run, 5.0 + FROZEN_AFTER)
+    assert (decision.verdict, decision.stop) == ("go_on", ("worker0",))
+
+
+def test_an_evaluator_never_decides() -> None:
+    run = watch("parameter_server")
+    ended(run, "evaluator0", 1, 10.0)
+    assert decide(run, 100.0).verdict == "go_on"
+
+
+def test_a_killed_parameter_server_is_the_cause_of_the_chiefs_exit() -> None:
+    run = watch("parameter_server")
+    ended(run, "ps0", -9, 10.0)
+    ended(run, "chief0", 1, 11.0, COLLATERAL)
+    decide(run, 11.0)
+    decision = decide(run, 11.0 + SETTLE)
+    assert decision.cause is not None
+    assert decision.cause.task == "ps0"
+
+
+def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:
+    run = watch(start_timeout=10.0)
+    assert decide(run, 1000.0).verdict == "go_on", "nobody is ready: data may be on its way"
+    run.first_port = 1000.0
+    run.tasks["chief0"].port_open = run.tasks["worker0"].port_open = True
+    assert decide(run, 1009.0).verdict == "go_on"
+    decision = decide(run, 1010.0)
+    assert decision.cause is not None
+    assert (decision.cause.task, decision.cause.kind) == ("worker1", "not_started")
+
+
+def test_stall_and_deadline_are_off_until_asked_for() -> None:
+    assert decide(watch(), 1e6).verdict == "go_on"
+    stalled = decide(watch(stall_timeout=60.0), 60.0)
+    assert stalled.cause is not None
+    assert stalled.cause.kind == "stalled"
+    late = watch(deadline=100.0)
+    late.deadline = 100.0
+    decision = decide(late, 100.0)
+    assert decision.cause is not None
+    assert decision.cause.kind == "deadline"
+
+
+def test_a_stop_that_was_asked_for_goes_before_everything() -> None:
+    run = watch()
+    ended(run, "worker0", 1, 1.0)
+    run.stop_asked = True
+    assert decide(run, 2.0).verdict == "stopped"

@@ -1,0 +1,341 @@
+"""The whole job on `provider: local`, typed as a user types it, on real SSH servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import Project, until
+
+
+def test_run_trains_lands_and_leaves_nothing(project: Project) -> None:
+    done = project.cloudtrain("run", project.config())
+    assert done.returncode == 0, done.stderr
+    assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+    assert project.landed("worker0", "output/worker0.txt") == "done at 5\n"
+    assert "chief0 │ chief0 step 5" in done.stdout
+    (record,) = project.runs()
+    assert (record["state"], record["exit_code"]) == ("succeeded", 0)
+    assert project.processes() == {}
+    assert not list(project.home.glob("local/*/*"))
+    assert not list(project.home.rglob("*lock*"))
+    assert not list(project.home.glob("clusters/*/key*"))
+
+
+def test_up_train_status_down_one_by_one(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config, "--json").returncode == 0
+    again = project.cloudtrain("up", config)
+    assert again.returncode == 0, again.stderr
+
+    trained = project.cloudtrain("train", "--json", "--", "--steps", "3")
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout)["state"] == "succeeded"
+    assert project.landed("chief0", "output/chief0.txt") == "done at 3\n"
+
+    status = json.loads(project.cloudtrain("status", "--json").stdout)
+    (cluster,) = status["clusters"]
+    assert [node["state"] for node in cluster["nodes"]] == ["running", "running"]
+
+    down = project.cloudtrain("down")
+    assert down.returncode == 0, down.stderr
+    assert project.processes() == {}
+    logs = project.cloudtrain("logs", project.name)
+    assert "chief0 step 3" in logs.stdout
+    fetched = project.cloudtrain("fetch", project.name, project.folder / "home again")
+    assert fetched.returncode == 0, fetched.stderr
+    assert list((project.folder / "home again").rglob("chief0.txt"))
+
+
+def test_the_records_are_for_their_owner_only(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    for path in (project.home / "clusters").rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode & 0o077 == 0, f"{path} {mode:o}"
+
+
+HORRORS = {
+    "SPACES": "two  words ",
+    "QUOTES": 'it\'s "quoted" `id`',
+    "SHELL": "$(touch INJECTED); touch INJECTED2 & $HOME",
+    "LINES": "first\nsecond\n",
+    "WORDS": "Grüße, мир, 世界, 🙂",
+    "BRACES": "{not} {a} placeholder {",
+}
+
+
+def test_config_values_arrive_as_written_and_execute_nothing(project: Project) -> None:
+    (project.code / "show.py").write_text(
+        "import json, os, pathlib\n"
+        "out = pathlib.Path(os.environ['CLOUDTRAIN_OUTPUT'])\n"
+        "(out / 'env.json').write_text(json.dumps(dict(os.environ)))\n"
+    )
+    # `$${` is how the file writes a literal `${`
+    config = project.config(train={"command": "python3 show.py", "env": HORRORS})
+    done = project.cloudtrain("run", config)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(project.landed("worker0", "output/env.json"))
+    assert {name: seen[name] for name in HORRORS} == HORRORS
+    cluster = json.loads(seen["TF_CONFIG"])
+    assert cluster["task"] == {"type": "worker", "index": 0}
+    assert list(cluster["cluster"]) == ["chief", "worker"]
+    assert not list(project.folder.rglob("INJECTED*"))
+
+
+def test_a_secret_is_on_no_disk_and_in_no_output(project: Project) -> None:
+    project.environment["TOKEN_HERE"] = "s3cr3t-" + "x" * 20
+    (project.code / "show.py").write_text(
+        "import os, hashlib\nprint('length', len(os.environ['TOKEN']), flush=True)\n"
+    )
+    config = project.config(
+        train={"command": "python3 show.py"}, secrets={"TOKEN": "${TOKEN_HERE}"}
+    )
+    done = project.cloudtrain("run", config, "--keep-on-failure")
+    assert done.returncode == 0, done.stderr
+    assert "length 27" in done.stdout
+    secret = project.environment["TOKEN_HERE"]
+    assert secret not in done.stdout + done.stderr
+    for path in project.folder.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_interrupting_train_detaches_and_logs_reattaches(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --steps 60 --pause 0.1"})
+    assert project.cloudtrain("up", config).returncode == 0
+    train = project.start("train")
+    until(lambda: "chief0 step 3" in project.stdout, 60)
+    train.send_signal(signal.SIGINT)
+    assert train.wait(30) == 130
+    assert "goes on" in project.stderr
+    followed = project.cloudtrain("logs", "-f")
+    assert followed.returncode == 0, followed.stderr
+    steps = [line for line in followed.stdout.splitlines() if "chief0 step" in line]
+    assert steps == [f"chief0 │ chief0 step {n}" for n in range(1, 61)]
+
+
+def test_a_run_survives_the_death_of_the_tool_and_logs_takes_over(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --steps 40 --pause 0.1"})
+    assert project.cloudtrain("up", config).returncode == 0
+    train = project.start("train")
+    until(lambda: "chief0 step 3" in project.stdout, 60)
+    train.kill()
+    train.wait()
+    followed = project.cloudtrain("logs", "-f")
+    assert followed.returncode == 0, followed.stderr
+    steps = [line for line in followed.stdout.splitlines() if "worker0 step" in line]
+    assert steps == [f"worker0 │ worker0 step {n}" for n in range(1, 41)]
+    (record,) = project.runs()
+    assert record["state"] == "succeeded"
+
+
+def test_stop_run_ends_every_task_and_lands_what_there_is(project: Project) -> None:
+    (project.code / "forever.sh").write_text("echo made > output/made\nsleep 1000 & sleep 1000\n")
+    config = project.config(train={"command": "sh forever.sh"}, strategy="custom")
+    assert project.cloudtrain("up", config).returncode == 0
+    assert project.cloudtrain("train", "--detach").returncode == 0
+    until(lambda: list(project.home.rglob("output/made")), 30)
+    stopped = project.cloudtrain("stop-run")
+    assert stopped.returncode == 0, stopped.stderr
+    assert project.landed("chief0", "output/made") == "made\n"
+    assert not [words for words in project.processes().values() if "sleep 1000" in words]
+
+
+def test_the_second_command_on_a_cluster_says_who_holds_the_lock(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --steps 100 --pause 0.1"})
+    assert project.cloudtrain("up", config).returncode == 0
+    train = project.start("train")
+    until(lambda: "chief0 step 1" in project.stdout, 60)
+    second = project.cloudtrain("up", config)
+    assert second.returncode == 2
+    assert f"pid {train.pid}" in second.stderr
+    stopped = project.cloudtrain("stop-run")
+    assert stopped.returncode == 0, stopped.stderr
+    assert train.wait(30) == 1
+
+
+# ── What goes wrong ──────────────────────────────────────────────────────────
+
+
+def test_a_killed_worker_is_named_as_the_cause(project: Project) -> None:
+    config = project.config(
+        nodes={"chief": {}, "worker": {"count": 2}},
+        train={"command": "python3 rank.py --steps 1000 --pause 0.1"},
+    )
+    run = project.start("run", config)
+    until(lambda: "worker1 step 2" in project.stdout, 60)
+    os.kill(project.pid_of("worker1"), signal.SIGKILL)
+    assert run.wait(30) == 1
+    assert "worker1" in project.stderr
+    assert "SIGKILL" in project.stderr
+    assert project.processes() == {}
+
+
+def test_a_killed_worker_is_restarted_from_the_checkpoint(project: Project) -> None:
+    config = project.config(
+        train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}
+    )
+    run = project.start("run", config)
+    until(lambda: "worker0 step 5" in project.stdout, 60)
+    os.kill(project.pid_of("worker0"), signal.SIGKILL)
+    assert run.wait(60) == 0, project.stderr
+    (record,) = project.runs()
+    assert [attempt["number"] for attempt in record["attempts"]] == [1, 2]
+    begun = [line for line in project.stdout.splitlines() if "begins at step" in line]
+    assert begun[2].split()[-1] == begun[3].split()[-1] != "0"
+    assert "resumes from" in project.stderr
+
+
+def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
+    config = project.config(
+        train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}
+    )
+    run = project.start("run", config)
+    until(lambda: "worker0 step 5" in project.stdout, 60)
+    for pid, words in project.processes().items():
+        if f"{project.name}-worker0" in words and "rank.py" not in words:
+            os.kill(pid, signal.SIGKILL)
+    os.kill(project.pid_of("worker0"), signal.SIGKILL)
+    assert run.wait(90) == 0, project.stderr
+    assert project.landed("worker0", "output/worker0.txt") == "done at 40\n"
+
+
+def test_a_frozen_worker_is_named_as_the_cause(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --steps 1000 --pause 0.1"})
+    run = project.start("run", config)
+    until(lambda: "worker0 step 2" in project.stdout, 60)
+    os.kill(project.pid_of("worker0"), signal.SIGSTOP)
+    assert run.wait(60) == 1
+    assert "worker0" in project.stderr
+    assert "frozen" in project.stderr or "stopped" in project.stderr
+    assert project.processes() == {}
+
+
+def test_a_worker_that_never_starts_is_named(project: Project) -> None:
+    config = project.config(
+        train={"command": "python3 rank.py --never-start worker0", "start_timeout": "3s"}
+    )
+    done = project.cloudtrain("run", config)
+    assert done.returncode == 1
+    assert "worker0" in done.stderr
+    assert "did not open its port" in done.stderr
+
+
+def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --raise-in worker0"})
+    done = project.cloudtrain("run", config, "--json")
+    assert done.returncode == 1
+    assert "ValueError: the data is bad" in done.stderr
+    assert json.loads(done.stdout)["error"]["task_exit_code"] == 1
+
+
+def test_a_script_that_does_not_exist_is_one_clear_error(project: Project) -> None:
+    done = project.cloudtrain("run", project.config(train={"command": "python3 nothing.py"}))
+    assert done.returncode == 1
+    assert "nothing.py" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert project.processes() == {}
+
+
+def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
+    with socket.create_server(("", project.port + 1)):
+        done = project.cloudtrain("run", project.config())
+    assert done.returncode == 1
+    assert f"port {project.port + 1} is in use" in done.stderr
+    assert project.processes() == {}
+
+
+def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -> None:
+    config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
+    done = project.cloudtrain("run", config)
+    assert done.returncode == 5
+    assert "output/model/saved_model.pb" in done.stderr
+    assert project.processes() != {}
+    down = project.cloudtrain("down")
+    assert down.returncode == 0, down.stderr
+    assert project.processes() == {}
+
+
+def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:
+    project.store.write_text("not a folder")
+    done = project.cloudtrain("run", project.config())
+    assert done.returncode in (2, 4, 5)
+    assert str(project.store) in done.stderr
+    assert not list(project.home.glob("local/*"))
+
+
+def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config).returncode == 0
+    train = project.start("train")
+    until(lambda: "chief0 step 1" in project.stdout, 60)
+    train.kill()
+    train.wait()
+    until(lambda: list(project.home.rglob("output/chief0.txt")), 30)
+    aside = project.store.rename(project.folder / "aside") if project.store.exists() else None
+    project.store.write_text("in the way")
+    down = project.cloudtrain("down")
+    assert down.returncode == 5, down.stderr
+    assert project.processes() != {}
+    project.store.unlink()
+    if aside is not None:
+        aside.rename(project.store)
+    down = project.cloudtrain("down")
+    assert down.returncode == 0, down.stderr
+    assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+    assert project.processes() == {}
+
+
+MOMENTS = ["up", "create", "start", "started", "ended", "down", "destroy"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment_of_run_then_down_leaves_nothing_and_loses_nothing(
+    project: Project, moment: str
+) -> None:
+    run = project.start("run", project.config())
+    event = f'"event": "{moment}"'
+    until(
+        lambda: any(event in p.read_text() for p in project.home.glob("clusters/*/events.jsonl")),
+        60,
+        f"event {moment}: {project.stderr}",
+    )
+    run.kill()
+    run.wait()
+    down = project.cloudtrain("down", project.folder / "cluster.yaml")
+    assert down.returncode == 0, down.stderr
+    assert project.processes() == {}
+    assert not list(project.home.glob("local/*/*"))
+    assert not list(project.home.rglob("*lock*"))
+    if moment in ("ended", "down", "destroy"):
+        assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+
+
+def test_plain_ssh_reaches_a_node_by_its_name(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    path = project.folder / "ssh config"
+    path.write_text(project.cloudtrain("ssh-config").stdout)
+    done = subprocess.run(
+        ["ssh", "-F", str(path), f"{project.name}-worker0", "echo", "reached"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "reached\n", done.stderr
+    shown = project.cloudtrain("exec", project.name, "--", "echo", "two  words")
+    assert "worker0 │ two  words" in shown.stdout
+
+
+def test_the_module_and_the_command_are_one(project: Project) -> None:
+    command = Path(sys.executable).parent / "cloudtrain"
+    assert project.cloudtrain("--version").stdout.startswith("cloudtrain")
+    assert command.exists()
