@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.model import Plan
 from cloudtrain.keys import create_identity, pin
+from cloudtrain.model import Plan
 from cloudtrain.session import Session, ask_nodes, write_ssh_config
 
 

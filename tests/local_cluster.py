@@ -9,10 +9,10 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from fakes import know_hosts, make_identity, make_plan, no_journal
 
 from cloudtrain.model import Identity, Node, Plan
 from cloudtrain.providers.local import LocalProvider
+from tests.fakes import know_hosts, make_identity, make_plan, no_journal
 
 
 @dataclass

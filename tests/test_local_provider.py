@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import eventually, make_plan, no_journal
-from local_cluster import LocalCluster, local_cluster
 
-from cloudtrain.errors import LeftoverError, NodeUnreachable, UsageError
+from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
+from tests.fakes import eventually, make_plan, no_journal
+from tests.local_cluster import LocalCluster, local_cluster
 
 
 @pytest.fixture
@@ -52,6 +54,16 @@ def servers(cluster: LocalCluster, node: str = "") -> list[int]:
 
 def gone(pid: int) -> bool:
     return not processes._alive(pid)
+
+
+def working_in(folder: Path) -> list[int]:
+    """Processes whose working folder is, or was, below this one: tagged or not."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink().is_relative_to(folder):
+                found.append(int(process.name))
+    return found
 
 
 def states(cluster: LocalCluster) -> dict[str, str]:
@@ -148,7 +160,9 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
         "env -i setsid sh -c 'sleep 1000; true'",
         "setsid sh -c 'kill -STOP $$'",
         "sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000'",
-        "sh -c 'while :; do setsid sleep 1000 & sleep 0.01; done'",
+        # It ends by itself, so that a destroy that is broken does not flood the machine.
+        "sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
+        "env -i sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
     ],
 )
 def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str) -> None:
@@ -157,6 +171,7 @@ def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str)
     cluster.destroy()
     assert gone(pid)
     assert tagged(cluster) == {}
+    assert working_in(cluster.home) == []
     assert not (cluster.home / "local" / cluster.name).exists()
 
 
@@ -237,6 +252,35 @@ def test_an_interrupted_creation_leaves_nothing(cluster: LocalCluster) -> None:
     assert cluster.provider.sweep() == ()
 
 
+def test_a_creation_interrupted_while_servers_start_leaves_nothing(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(process: subprocess.Popen[bytes], text: bytes = b"", **_: object) -> None:
+        assert process.stdin
+        if text:
+            process.stdin.write(text)
+            process.stdin.flush()
+            eventually(lambda: tagged(cluster, "mnist-chief0"))
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.create()
+    assert tagged(cluster) == {}
+    assert cluster.provider.sweep() == ()
+
+
+def test_a_cache_that_cannot_be_made_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = local_cluster(tmp_path, monkeypatch)
+    (tmp_path / "cache").touch()
+    with pytest.raises(CloudtrainError, match="cache cannot be made"):
+        cluster.create()
+    assert cluster.provider.sweep() == ()
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "/etc"])
 def test_a_name_that_leads_elsewhere_is_refused(cluster: LocalCluster, name: str) -> None:
     with pytest.raises(UsageError, match="not a cluster's name"):
@@ -252,3 +296,17 @@ def test_another_system_is_refused_before_anything_is_made(
     with pytest.raises(UsageError, match="provider local needs Linux, this is darwin"):
         cluster.create()
     assert not cluster.home.exists()
+
+
+def test_data_sets_of_the_user_are_seen_on_each_node_and_outlive_it(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "user" / ".keras" / "datasets" / "mnist.npz"
+    data.parent.mkdir(parents=True)
+    data.write_text("downloaded")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for node in cluster.create():
+        seen = cluster.folder(node) / "home" / ".keras" / "datasets" / "mnist.npz"
+        assert seen.read_text() == "downloaded"
+    cluster.destroy()
+    assert data.read_text() == "downloaded"

@@ -24,10 +24,11 @@ def command(file: str | None, as_json: bool) -> int:
 
     The exit code is that of the most serious finding.
     """
+    config = config_of(file)
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.check import check
 
-    findings = check(config_of(file))
+    findings = check(config)
     codes = [0 if finding.ok else exit_code(finding) for finding in findings]
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})

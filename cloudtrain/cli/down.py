@@ -31,14 +31,14 @@ def command(name: str | None, discard: bool, yes: bool, as_json: bool) -> None:
     Refuses (exit code 5, nodes kept) while something that only a node holds cannot be landed,
     unless --discard. What is left over is named (exit code 6).
     """
-    from cloudtrain.verbs.down import down
-
     target = target_of(name)
     provider = provider_of(target)
     if discard and (provider not in FREE or on_terminal()):
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
     elif provider not in FREE:
         confirm(f"Land what {target.name} made, and destroy it on {provider}?", yes=yes)
+    from cloudtrain.verbs.down import down
+
     with shown(as_json=as_json) as screen:
         down(target.name, target.config, discard=discard, console=screen)
     if as_json:

@@ -23,10 +23,11 @@ def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[
 
     The exit code is the highest that any node gave.
     """
-    from cloudtrain.verbs.execute import execute
-
     words = (*first, *ctx.meta["passed_on"])
     if not words:
         raise UsageError("there is no command to run", hint=EXAMPLE)
+    cluster = name_of(name)
+    from cloudtrain.verbs.execute import execute
+
     with shown(as_json=False) as screen:
-        return execute(name_of(name), roles=roles, command=words, console=screen)
+        return execute(cluster, roles=roles, command=words, console=screen)

@@ -29,12 +29,12 @@ from cloudtrain.cli.target import name_of
 def command(name: str | None, folder: str | None, run_id: str | None, as_json: bool) -> None:
     """Bring the latest run's artifacts from the store into DIR (default: a folder of the
     cluster's name), each verified against its checksum."""
-    from cloudtrain.verbs.fetch import fetch
-
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name
     cluster = name_of(name)
     place = Path(folder or cluster)
+    from cloudtrain.verbs.fetch import fetch
+
     with shown(as_json=as_json) as screen:
         fetch(cluster, place, run=run_id, console=screen)
     if as_json:

@@ -28,7 +28,8 @@ def command(
     name: str | None, follow: bool, roles: tuple[str, ...], tail: int | None, run_id: str | None
 ) -> None:
     """Show what every task wrote, its name before each line; also after the nodes are gone."""
+    cluster = name_of(name)
     from cloudtrain.verbs.logs import logs
 
     with shown(as_json=False) as screen:
-        logs(name_of(name), follow=follow, roles=roles, tail=tail, run=run_id, console=screen)
+        logs(cluster, follow=follow, roles=roles, tail=tail, run=run_id, console=screen)

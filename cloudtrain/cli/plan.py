@@ -22,10 +22,11 @@ def command(file: str, as_json: bool) -> None:
 
     Offline: asks nobody, changes nothing.
     """
+    config = config_of(file)
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.plan import plan_json
 
-    plan = plan_json(config_of(file))
+    plan = plan_json(config)
     if as_json:
         print_json(plan)
     else:

@@ -19,11 +19,12 @@ def command(file: str, keep_on_failure: bool, as_json: bool) -> int:
 
     Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
     """
+    config = config_of(file)
     from cloudtrain.records.run_json import run_to_json
     from cloudtrain.verbs.run import run as run_all
 
     with shown(as_json=as_json) as screen:
-        run = run_all(config_of(file), keep_on_failure=keep_on_failure, console=screen)
+        run = run_all(config, keep_on_failure=keep_on_failure, console=screen)
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
         print_json(run_to_json(run))

@@ -26,9 +26,10 @@ def command(ctx: click.Context, name: str, node: str | None) -> None:
 
     It is OpenSSH's own ssh, with the cluster's key and its pinned host keys.
     """
+    cluster = name_of(name)
     from cloudtrain.verbs.shell import shell_command
 
-    arguments = shell_command(name_of(name), node, ctx.meta["passed_on"])
+    arguments = shell_command(cluster, node, ctx.meta["passed_on"])
     try:
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:

@@ -15,11 +15,12 @@ from cloudtrain.cli.target import name_of
 @debug_option
 def command(name: str | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay."""
+    cluster = name_of(name)
     from cloudtrain.records.run_json import run_to_json
     from cloudtrain.verbs.stop_run import stop_run
 
     with shown(as_json=as_json) as screen:
-        run = stop_run(name_of(name), console=screen)
+        run = stop_run(cluster, console=screen)
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
         print_json(run_to_json(run))

@@ -33,10 +33,10 @@ def command(ctx: click.Context, name: str | None, detach: bool, as_json: bool) -
     Ctrl-C detaches: the run goes on, `cloudtrain logs -f` follows it again. What stands after
     `--` is added to `train.command`, each word as written.
     """
+    target, config = target_of(name)
     from cloudtrain.records.run_json import run_to_json
     from cloudtrain.verbs.train import train
 
-    target, config = target_of(name)
     arguments = ctx.meta["passed_on"]
     with shown(as_json=as_json) as screen:
         run = train(target, config, arguments=arguments, detach=detach, console=screen)

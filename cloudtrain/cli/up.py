@@ -32,12 +32,12 @@ def command(file: str, yes: bool, as_json: bool) -> None:
 
     Asks first where it costs money.
     """
-    from cloudtrain.verbs.status import node_json
-    from cloudtrain.verbs.up import up
-
     config = config_of(file)
     if config.provider not in FREE:
         confirm(f"Create {nodes(config)} on {config.provider}?", yes=yes)
+    from cloudtrain.verbs.status import node_json
+    from cloudtrain.verbs.up import up
+
     with shown(as_json=as_json) as screen:
         cluster = up(config, console=screen)
     if as_json:

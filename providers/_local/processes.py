@@ -36,23 +36,25 @@ def kill(matches: Callable[[str], bool]) -> dict[int, str]:
     this for its own tag ends its descendants and stays.
     """
     deadline = time.monotonic() + PATIENCE
-    while family := _freeze(matches):
+    while family := _freeze(matches, deadline):
         for pid in family:
             _send(pid, signal.SIGKILL)
-        while any(_alive(pid) for pid in family):
+        while left := {pid: tag for pid, tag in family.items() if _alive(pid)}:
             if time.monotonic() > deadline:
-                return {pid: tag for pid, tag in family.items() if _alive(pid)}
+                return left
             time.sleep(0.002)
     return {}
 
 
-def _freeze(matches: Callable[[str], bool]) -> dict[int, str]:
+def _freeze(matches: Callable[[str], bool], deadline: float) -> dict[int, str]:
     """Stop the tagged processes and their descendants, until a look round finds no new one."""
     family: dict[int, str] = {}
     while new := {p: t for p, t in _family(matches, family).items() if p not in family}:
         for pid in new:
             _send(pid, signal.SIGSTOP)
         family |= new
+        if time.monotonic() > deadline:
+            break  # more come than can be stopped: these are killed, and what is left is named
     return family
 
 

@@ -1,0 +1,210 @@
+"""What `status` tells of clusters, nodes and runs, and what it needs for that."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cloudtrain.cli.app import cli
+from cloudtrain.config import from_json, to_json
+from cloudtrain.errors import CredentialsError
+from cloudtrain.model import Attempt, Cause, ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.records import Records
+from cloudtrain.verbs.status import report_text, status
+from tests.fakes import FakeProvider
+
+BEGUN = time.mktime((2026, 11, 21, 6, 41, 7, 0, 0, -1))
+
+NODES = {
+    f"mnist-{role}{index}": Node(
+        name=f"mnist-{role}{index}",
+        role=role,
+        index=index,
+        state="running",
+        address="127.0.0.1",
+        internal="127.0.0.2",
+        ssh_port=port,
+    )
+    for role, index, port in [("worker", 1, 2203), ("chief", 0, 2201), ("worker", 0, 2202)]
+}
+FAILED = Run(
+    id="20261121-062404-k3f9",
+    cluster="mnist",
+    command="python train.py",
+    tasks=(),
+    state="failed",
+    created=BEGUN,
+    ended=BEGUN + 75,
+    attempts=(
+        Attempt(
+            number=2,
+            started=BEGUN,
+            cause=Cause(
+                task="worker0",
+                node="mnist-worker0",
+                kind="signal",
+                text="killed by signal 9",
+                hint="was it out of memory?",
+            ),
+        ),
+    ),
+    store="file:///store/20261121-062404-k3f9",
+)
+RUNNING = replace(
+    FAILED,
+    id="20261121-070000-aaaa",
+    state="running",
+    ended=None,
+    attempts=(Attempt(number=1, started=BEGUN),),
+    store=None,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    fake = FakeProvider(cloud={"mnist": dict(NODES)})
+    use(fake, monkeypatch)
+    return fake
+
+
+def use(fake: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the session's doors: the provider that any config leads to."""
+    doors = types.ModuleType("cloudtrain.session")
+    vars(doors).update(
+        open_provider=lambda config: fake,
+        recorded_config=lambda records: from_json(records.config()),
+    )
+    monkeypatch.setitem(sys.modules, doors.__name__, doors)
+
+
+def known(name: str = "mnist") -> Records:
+    config = ClusterConfig(
+        name=name, provider="local", strategy="custom", nodes={"worker": NodeGroup()}
+    )
+    records = Records(name)
+    records.create()
+    records.save_config(to_json(config))
+    return records
+
+
+def cloudtrain(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def test_status_shows_nodes_as_the_provider_lists_them_and_runs_as_recorded(
+    provider: FakeProvider,
+) -> None:
+    records = known()
+    (records.folder / "events.jsonl").write_text(f'{{"time": {BEGUN}, "event": "up"}}\n')
+    records.save_run(FAILED)
+    records.save_run(RUNNING)
+    provider.stop("mnist", "mnist-worker1")
+    assert report_text(status(None, offline=False), BEGUN + 3661).splitlines() == [
+        "mnist  local  custom  2 nodes running, since 2026-11-21 06:41",
+        "  chief0   running   127.0.0.1:2201",
+        "  worker0  running   127.0.0.1:2202",
+        "  worker1  stopped   127.0.0.1:2203",
+        "  run  20261121-062404-k3f9  failed  attempt 2  2026-11-21 06:41, 1m"
+        "  file:///store/20261121-062404-k3f9",
+        "    worker0 on mnist-worker0: killed by signal 9",
+        "    hint: was it out of memory?",
+        "  run  20261121-070000-aaaa  running  attempt 1  2026-11-21 06:41, 1h 01m",
+    ]
+
+
+def test_status_json_has_all_of_it(provider: FakeProvider) -> None:
+    known().save_run(FAILED)
+    with Records("mnist").lock("train"):
+        (cluster,) = json.loads(cloudtrain("status", "--json").stdout)["clusters"]
+    assert [node["state"] for node in cluster["nodes"]] == ["running"] * 3
+    assert cluster["runs"][0]["attempts"][0]["cause"]["task"] == "worker0"
+    assert cluster["at_work"]["doing"] == "train"
+    assert (cluster["open"], cluster["error"], cluster["unreadable"]) == (True, None, [])
+
+
+def test_offline_asks_nobody(provider: FakeProvider) -> None:
+    known()
+    provider.nodes = None  # type: ignore[method-assign,assignment]
+    done = cloudtrain("status", "--offline")
+    assert (done.exit_code, done.stdout) == (0, "mnist  local  custom  nodes not asked for\n")
+    (cluster,) = json.loads(cloudtrain("status", "--offline", "--json").stdout)["clusters"]
+    assert cluster["nodes"] is None
+
+
+def test_no_cluster_is_no_error() -> None:
+    done = cloudtrain("status")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "no cluster is known here: `cloudtrain up FILE` makes one\n",
+    )
+    assert json.loads(cloudtrain("status", "--json").stdout) == {"clusters": []}
+
+
+def test_a_cluster_that_was_taken_down_is_asked_for_by_name_only(provider: FakeProvider) -> None:
+    known("old").close()
+    provider.cloud["old"] = {"mnist-chief0": NODES["mnist-chief0"]}
+    assert cloudtrain("status").stdout == "old  local  custom  down\n"
+    assert "chief0" in cloudtrain("status", "old").stdout
+
+
+def test_a_provider_that_does_not_answer_hides_no_other_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known("bad")
+    known("mnist")
+    fake = FakeProvider(cloud={"mnist": dict(NODES)})
+
+    def nodes(cluster: str) -> tuple[Node, ...]:
+        if cluster == "bad":
+            raise CredentialsError("the token has expired", hint="log in")
+        return tuple(NODES.values())
+
+    monkeypatch.setattr(fake, "nodes", nodes)
+    use(fake, monkeypatch)
+    done = cloudtrain("status")
+    assert done.exit_code == 4
+    assert "  nodes: not known: the token has expired\n    hint: log in\n" in done.stdout
+    assert "worker1" in done.stdout
+
+
+def test_damaged_records_are_named_and_the_rest_is_shown(provider: FakeProvider) -> None:
+    records = known()
+    records.save_run(FAILED)
+    broken = records.folder / "runs" / "20261122-000000-bbbb"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    (records.folder / "config.json").write_text("[")
+    done = cloudtrain("status", "--offline")
+    assert done.exit_code == 0
+    assert f"unreadable: {broken / 'run.json'}" in done.stdout
+    assert f"unreadable: {records.folder / 'config.json'}" in done.stdout
+    assert FAILED.id in done.stdout
+    assert cloudtrain("status").exit_code == 2
+
+
+def test_only_the_latest_runs_are_shown_and_the_others_counted(provider: FakeProvider) -> None:
+    records = known()
+    for number in range(8):
+        records.save_run(replace(FAILED, id=f"20261121-06240{number}-aaaa"))
+    text = cloudtrain("status", "--offline").stdout
+    assert "  3 earlier runs\n" in text
+    assert text.count("  run  ") == 5
+
+
+def test_remote_words_in_a_cause_cannot_control_the_terminal(provider: FakeProvider) -> None:
+    cause = Cause(task="worker0", node="n", kind="exit", text="\x1b[2J\x1b]0;t\x07bad")
+    attempt = Attempt(number=1, started=0.0, cause=cause)
+    known().save_run(replace(FAILED, attempts=(attempt,)))
+    assert "\x1b" not in cloudtrain("status", "--offline").stdout
