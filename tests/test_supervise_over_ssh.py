@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from tests.test_preflight import free_ports
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    cluster = local_cluster(tmp_path, monkeypatch, workers=2)
+    cluster = local_cluster(tmp_path, monkeypatch, name=f"ssh{os.getpid()}", workers=2)
     cluster.create()
     yield cluster
     cluster.destroy()
@@ -94,7 +95,7 @@ def test_a_log_over_broken_connections_is_whole_and_no_follower_stays(
         told = run.follow(ssh, got, 1 << 40)
         assert told[-1] == End(state="exited", exit_code=4), seed
         assert run.status(ssh).state == "exited"
-        left = command("sh", "-c", "ps -eo args | grep -c '[-]-pid=.*attempt-1/log'")
+        left = command("sh", "-c", f"ps -eo args | grep -c '[-]-pid=.*{run.folder}/log'")
         eventually(lambda: ssh.run(run.node, left).stdout.strip() == b"0")
     written = ssh_log(cluster, run)
     assert hashlib.sha256(got).digest() == hashlib.sha256(written).digest(), seed
