@@ -8,24 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import which
 
 from cloudtrain import layout, supervise
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, Secret
+from tests.fakes import eventually
 
 PYTHON = sys.executable
 SHELLS = tuple(filter(None, (which("dash"), which("bash"))))
 """Every POSIX shell here that a node's /bin/sh may be."""
-
-
-def eventually(what: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.01)
 
 
 class Machine:

@@ -18,7 +18,8 @@ from cloudtrain import supervise
 from cloudtrain.errors import NodeError
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Secret
-from tests.supervising import PYTHON, SHELLS, Attempt, Machine, eventually
+from tests.fakes import eventually
+from tests.supervising import PYTHON, SHELLS, Attempt, Machine
 
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)

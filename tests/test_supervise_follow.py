@@ -15,7 +15,8 @@ import pytest
 
 from cloudtrain import supervise
 from cloudtrain.supervise import End, FollowReader, Heartbeat, Process
-from tests.supervising import PYTHON, SHELLS, Attempt, Machine, eventually
+from tests.fakes import eventually
+from tests.supervising import PYTHON, SHELLS, Attempt, Machine
 
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)

@@ -13,7 +13,8 @@ from cloudtrain import supervise
 from cloudtrain.errors import NodeError
 from cloudtrain.protocols import Completed
 from cloudtrain.supervise import Stopped
-from tests.supervising import PYTHON, SHELLS, Attempt, Machine, eventually
+from tests.fakes import eventually
+from tests.supervising import PYTHON, SHELLS, Attempt, Machine
 
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
