@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain import cause as causes
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
-from cloudtrain.landing import land, land_logs, missing
+from cloudtrain.landing.land import land, land_logs, missing
 from cloudtrain.model import Cause, Run
 from cloudtrain.nodes import revive
 from cloudtrain.plan import first_task
 from cloudtrain.session import Session
-from cloudtrain.tasks import saved
+from cloudtrain.training import cause as causes
+from cloudtrain.training.tasks import saved
 
 
 def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:

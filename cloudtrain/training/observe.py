@@ -6,16 +6,16 @@ import threading
 import time
 from queue import Empty
 
-from cloudtrain import cause as causes
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
-from cloudtrain.landing import land
+from cloudtrain.landing.land import land
 from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
-from cloudtrain.tasks import stop_tasks
-from cloudtrain.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
+from cloudtrain.training import cause as causes
+from cloudtrain.training.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.training.tasks import stop_tasks
+from cloudtrain.training.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
 
 TICK = 0.25
 """Seconds between two looks at what has come in."""
