@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from posixpath import normpath
@@ -22,6 +21,7 @@ from cloudtrain.manifest import Landed, Manifest
 from cloudtrain.model import ArtifactRules, Node, Run
 from cloudtrain.paths import is_inside, literal, matches, shown
 from cloudtrain.protocols import ArtifactStore, Console, Stage, Transport
+from cloudtrain.records.run_json import run_to_json
 from cloudtrain.shell import Command, script
 from cloudtrain.sync import Source, Synced, is_due, known_files, sync, unchanged
 
@@ -90,7 +90,7 @@ def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
 
 def land_logs(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> Manifest:
     """Lands logs that are here, by their name (`chief0.attempt-1.log`), and the run's record."""
-    record = json.dumps({"format": 1, **asdict(run)}, indent=1).encode("ascii")
+    record = json.dumps({"format": 1, **run_to_json(run)}, indent=1).encode("ascii")
     contents: dict[str, Callable[[], Iterator[bytes]]] = {
         f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
     }
@@ -216,7 +216,7 @@ def _land(
 ) -> Manifest:
     ledger, stop = Ledger(store, run), Stop()
     if ledger.lost:
-        console.warn(f"not in the store any more: {_names(ledger.lost)}")
+        console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
     with ThreadPoolExecutor(UPLOADS) as pool:
 
         def work(source: Source) -> None:
@@ -263,7 +263,7 @@ def _unlanded(source: Source, ledger: Ledger, transport: Transport) -> list[str]
     same = unchanged(source, due, known, transport, Stop())
     prefix = f"{ledger.manifest.run}/{source.task}"
     return [f"{prefix}/{file.path}" for file in due if file.path not in same] + [
-        f"{prefix}: {line}" for line in inventory.unread
+        f"{prefix}/{line}" for line in inventory.unread
     ]
 
 

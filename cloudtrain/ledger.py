@@ -31,7 +31,7 @@ class Ledger:
     def __init__(self, store: ArtifactStore, run: str) -> None:
         self.store = store
         self._saved = read_manifest(store, run) or Manifest(run=run)
-        self.lost = tuple(_not_held(store, self._saved))
+        self.lost = frozenset(_not_held(store, self._saved))
         self.manifest = self._saved.without(self.lost)
         self._lock = threading.Lock()
         self._next_save = time.monotonic() + SAVE_EVERY
@@ -39,7 +39,8 @@ class Ledger:
     def place(self, path: str) -> str:
         """Where a new version goes: never where the saved manifest says that one is."""
         old = self._saved.files.get(path)
-        return f"{BESIDE}/{path}" if old is not None and old.at == path else path
+        is_taken = old is not None and old.at == path and path not in self.lost
+        return f"{BESIDE}/{path}" if is_taken else path
 
     def key(self, place: str) -> str:
         """A place as the store's own path."""

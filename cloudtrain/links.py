@@ -11,7 +11,7 @@ from cloudtrain.paths import may_hold
 MOST_HOPS = 40
 """Links in one path, as Linux has it (path_resolution(7))."""
 
-MOST_FOLDERS = 3
+MOST_FOLDERS = 2
 """Links to folders within each other: beyond it, folders that link to each other would multiply."""
 
 

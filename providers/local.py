@@ -59,6 +59,8 @@ class LocalProvider:
         new = {node.name for node in missing} - before.keys()
         try:
             self._kill_remains({node.name for node in missing if node.name in before}, cluster)
+            for node in missing:
+                Folder(self._cluster_folder(cluster) / node.name).spare()
             self._make_cache()
             if missing:
                 nursery = spawn.Nursery(self._tag(cluster, ""), longest=max(map(_length, missing)))
@@ -87,6 +89,7 @@ class LocalProvider:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
+            Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
 
     def sweep(self) -> tuple[str, ...]:
@@ -145,7 +148,7 @@ class LocalProvider:
         role, index = _role_and_index(cluster, name)
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
-        if folder.locked():
+        if folder.locked() and not folder.doomed():
             # A process that has the lock and no tag is about to become the server, or dying.
             state = "running" if alive and address else "starting"
         return Node(

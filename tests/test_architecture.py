@@ -15,8 +15,8 @@ LAYERS = [
         *{"transports", "stores", "providers", "playbooks"},
     },
     {
-        *{"session", "nodes", "ready", "tasks", "landing", "preflight", "apply"},
-        *{"preflight_probe", "launch", "plan", "cause", "fan_out"},
+        *{"session", "nodes", "ready", "tasks", "landing", "apply"},
+        *{"preflight", "preflight_probe", "launch", "plan", "cause", "fan_out"},
         *{"inventory", "relay", "ledger", "sync", "checkpoints", "retrieve"},
     },
     {"attend", "start", "observe", "watch", "follow", "finish", "background"},

@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +151,25 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
     with pytest.raises(NodeUnreachable, match="mnist-chief0: no SSH server answers at 127"):
         cluster.create()
     assert not gone(server)
+
+
+def test_a_node_whose_destruction_was_cut_off_can_be_started_again(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create()
+    run(cluster, "echo precious > model")
+
+    def freeze_and_die(matches: Callable[[str], bool]) -> dict[int, str]:
+        processes._freeze(matches, time.monotonic() + 5)
+        raise InterruptedError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "kill", freeze_and_die)
+        with pytest.raises(InterruptedError):
+            cluster.destroy()
+    assert set(states(cluster).values()) == {"stopped"}
+    cluster.create()
+    assert run(cluster, "cat model") == b"precious\n"
 
 
 @pytest.mark.parametrize(

@@ -148,15 +148,15 @@ def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
 
 
 _HINTS = {
-    errno.ENOSPC: "make room there, or set artifacts.store to a place that has it",
-    errno.EDQUOT: "make room in your quota, or set artifacts.store to a place that has it",
-    errno.EACCES: "give yourself write access there, or set artifacts.store to another place",
-    errno.EPERM: "give yourself write access there, or set artifacts.store to another place",
-    errno.EROFS: "set artifacts.store to a place that can be written",
-    errno.ENOTDIR: "a file is in the way of a folder: move it, or set artifacts.store elsewhere",
-    errno.EEXIST: "a file is in the way of a folder: move it, or set artifacts.store elsewhere",
-    errno.EISDIR: "a folder is in the way of a file of that name: move it away",
-    errno.ENOENT: "something has removed it: see whether the store's folder is still there",
+    errno.ENOSPC: "make room there, or choose another place",
+    errno.EDQUOT: "make room in your quota, or choose another place",
+    errno.EACCES: "give yourself write access there, or choose another place",
+    errno.EPERM: "give yourself write access there, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOTDIR: "a file is in the way of a folder: move it, or choose another place",
+    errno.EEXIST: "a file is in the way of a folder: move it, or choose another place",
+    errno.EISDIR: "a folder is in the way of a file: move it, or choose another place",
+    errno.ENOENT: "something has removed it: see whether the folder is still there",
 }
 
 

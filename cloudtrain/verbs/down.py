@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.attend import attend
 from cloudtrain.background import DOING
-from cloudtrain.errors import NotLanded, RunFailed
+from cloudtrain.errors import NotLanded, RunFailed, StoreError
 from cloudtrain.landing import land, unlanded
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.nodes import revive
@@ -39,9 +39,13 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     """`down` for who holds the lock already."""
     provider = open_provider(config)
     nodes = provider.nodes(config.name)
-    if nodes and not discard:
-        with open_session(config, records, console) as session:
-            land_everything(session)
+    if nodes and not discard and not being_destroyed(records):
+        try:
+            with open_session(config, records, console) as session:
+                land_everything(session)
+        except (NotLanded, StoreError):
+            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+            raise
     records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         provider.destroy(config.name, records.journal)
@@ -51,6 +55,15 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     assert not left, "a provider's destroy raises LeftoverError for what is left"
     records.close()
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+def being_destroyed(records: Records) -> bool:
+    """An earlier `down` had landed everything, or was told to discard it, and was cut off."""
+    milestones = [event["event"] for event in records.events() if event["event"] in MILESTONES]
+    return milestones[-1:] == ["down"]
+
+
+MILESTONES = frozenset({"up", "start", "down"})
 
 
 def land_everything(session: Session) -> None:
