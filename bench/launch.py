@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from sshd import SshdNode, eventually, sshd_nodes  # noqa: E402
+from sshd import SshdNode, children_of_all, eventually, sshd_nodes  # noqa: E402
 
 from cloudtrain.keys import ssh_config  # noqa: E402
 
@@ -106,6 +106,7 @@ class Tool:
 
 def main() -> None:
     options = _options()
+    options.load = os.getloadavg()[0]
     tools = _tools(options.peers_env)
     cold: dict[tuple[str, int], list[float]] = {}
     warm: dict[tuple[str, int], list[float]] = {}
@@ -213,11 +214,11 @@ def _python_tool(name: str, line: list[str]) -> Tool:
 
 
 def _ansible(programs: Path, size: Path, count: int, options: str) -> list[str]:
-    common = f"--ssh-common-args=-F {size}/config {options}"
-    inventory = str(size / "names")
+    """Its own `ssh_args` would come first and keep masters of its own for a minute."""
     return [
-        *(str(programs / "ansible"), "all", "-i", inventory, "-m", "raw", "-a", "true"),
-        *("-f", str(count), common),
+        *("env", f"ANSIBLE_SSH_ARGS=-F {size}/config {options}"),
+        *(str(programs / "ansible"), "all", "-i", str(size / "names"), "-f", str(count)),
+        *("-m", "raw", "-a", "true"),
     ]
 
 
@@ -297,7 +298,7 @@ def _cpu(servers: list[SshdNode]) -> tuple[float, float]:
     """CPU seconds so far: of the servers with their ended sessions, and of our ended children."""
     ticks = 0
     for server in servers:
-        stat = Path(f"/proc/{server.processes()[0]}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(int(field) for field in stat[11:15])
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ticks / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
@@ -305,8 +306,12 @@ def _cpu(servers: list[SshdNode]) -> tuple[float, float]:
 
 def _await_quiet(servers: list[SshdNode]) -> None:
     """Sessions of the last call have ended, so that they are not in the next one's time."""
-    for server in servers:
-        eventually(lambda server=server: len(server.processes()) == 1, seconds=60)
+
+    def quiet() -> bool:
+        children = children_of_all()
+        return not any(children.get(server.pid) for server in servers)
+
+    eventually(quiet, seconds=60)
 
 
 def _report(
@@ -325,7 +330,8 @@ def _report(
         f"Made by `python bench/launch.py --nodes {' '.join(map(str, sizes))} "
         f"--runs {options.runs}` with the peers of bench/requirements.txt: {cores} cores, "
         f"{platform.system()}, Python {platform.python_version()}; every node an OpenSSH sshd on "
-        "loopback. Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
+        f"loopback, load average {options.load:.1f} at the start. "
+        "Best of the runs in seconds, median in brackets, then the ratio to ours.\n\n",
         "## Cold: a whole process, imports and connections included\n\n",
         head,
         rule,

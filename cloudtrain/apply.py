@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from cloudtrain.errors import StepFailed
@@ -58,11 +57,10 @@ class _Work:
         started = self.clock()
         missing = self._missing(steps)
         for step in missing:
-            if step.once_per_host:
-                if not self._once(step):
-                    return
-            else:
+            if not step.once_per_host:
                 self._run(step)
+            elif not self._in_turn(step):
+                return
         took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock() - started)}"
         self.stage.done(self.node.name, took if missing else "nothing to do")
 
@@ -83,26 +81,26 @@ class _Work:
         there = iter(states)
         return [step for step in steps if step.unless is None or next(there) == "n"]
 
-    def _once(self, step: Step) -> bool:
-        """The first node of a host runs it and the others wait; False where the first failed.
+    def _in_turn(self, step: Step) -> bool:
+        """Nodes of a host run it one after another, and only those that still lack it.
 
-        Its failure is raised once, by the node that ran it.
+        False where it failed on one of them: that one's error is raised, once.
         """
-        outcome, first = self.hosts.claim(self.node, step)
-        if first:
+        host = self.hosts.of(self.node)
+        if host.lock.locked():
+            self.stage.node(self.node.name, f"{step.name}: waiting for another node of this host")
+        with host.lock:
+            if step.run in host.failed:
+                return False
+            if step.run in host.tried and not self._missing([step]):
+                return True
+            host.tried.add(step.run)
             try:
                 self._run(step)
             except BaseException:
-                outcome.set_result(False)
+                host.failed.add(step.run)
                 raise
-            outcome.set_result(True)
             return True
-        self.stage.node(self.node.name, f"{step.name}: another node of this host makes it")
-        if not outcome.result():
-            return False
-        if self._missing([step]):
-            self._run(step)
-        return True
 
     def _run(self, step: Step) -> None:
         started = self.clock()
@@ -136,18 +134,23 @@ class _Work:
         )
 
 
-class _Hosts:
-    """Which steps some node of a host has taken on, and whether it succeeded."""
+@dataclass
+class _Host:
+    """What is shared by nodes of one host: one does a step at a time, and its outcome is known."""
 
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    tried: set[Command] = field(default_factory=set)
+    failed: set[Command] = field(default_factory=set)
+
+
+class _Hosts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken: dict[tuple[str, Command], Future[bool]] = {}
+        self._known: dict[str, _Host] = {}
 
-    def claim(self, node: Node, step: Step) -> tuple[Future[bool], bool]:
-        place = (node.host or node.name, step.run)
+    def of(self, node: Node) -> _Host:
         with self._lock:
-            first = place not in self._taken
-            return self._taken.setdefault(place, Future()), first
+            return self._known.setdefault(node.host or node.name, _Host())
 
 
 @dataclass

@@ -93,6 +93,4 @@ def failure(run: Run) -> RunFailed:
     cause = run.attempts[-1].cause or Cause(
         task=first_task(run.tasks).name, node="", kind="exit", text="failed"
     )
-    return RunFailed(
-        causes.describe(cause), hint=cause.hint, task_exit_code=cause.exit_code
-    )
+    return RunFailed(causes.describe(cause), hint=cause.hint, task_exit_code=cause.exit_code)

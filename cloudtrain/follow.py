@@ -1,4 +1,4 @@
-"""Follows the log and the state of every task of an attempt, over any number of lost connections."""
+"""Follows the log and state of every task of an attempt, over any number of connections."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ class Follower:
                 return
             self._closed.wait(RETRY)
 
-    def _follow_once(
-        self, task: Task, node: Node, folder: str, log: Path
-    ) -> supervise.End | None:
+    def _follow_once(self, task: Task, node: Node, folder: str, log: Path) -> supervise.End | None:
         with log.open("ab") as file:
             reader = supervise.FollowReader()
             end: list[supervise.End] = []
@@ -140,10 +138,6 @@ class Follower:
 
 def listening(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:
     """Those of the node's tasks whose port is open there."""
-    ports = " ".join(f"{task.port:04X}" for task in tasks)
-    script = (
-        f'for p in {ports}; do awk -v p=":$p" \'$4 == "0A" && substr($2, length($2) - 4) == p '
-        "{found = 1} END {exit !found}' /proc/net/tcp /proc/net/tcp6 2>/dev/null && echo $p; done; :"
-    )
-    open_ports = transport.ask(node, script).stdout.decode("ascii", "replace").split()
+    listing = "awk '$4 == \"0A\" {print substr($2, length($2) - 3)}' /proc/net/tcp /proc/net/tcp6"
+    open_ports = transport.ask(node, listing).stdout.decode("ascii", "replace").split()
     return frozenset(task.name for task in tasks if f"{task.port:04X}" in open_ports)

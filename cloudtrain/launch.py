@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from cloudtrain import layout
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.shell import Command, Secret, script
-from cloudtrain.tf_config import tf_config, wants_tf_config
+from cloudtrain.tf_config import tf_config_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,9 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
         **{name: fill(value, values) for name, value in config.train.env.items()},
         **site.secrets,
     }
-    if wants_tf_config(config):
-        text = tf_config(run.tasks, site.addresses, task)
-        if text is not None:
-            environment["TF_CONFIG"] = text
+    text = tf_config_for(config, run.tasks, site.addresses, task)
+    if text is not None:
+        environment["TF_CONFIG"] = text
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     line = path_prefix(site.bin_folder.get(task.node)) + fill(run.command, quoted)
     return Launch(task=task, command=line, environment=environment)
@@ -81,9 +80,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
     One pass, so that a value that looks like a placeholder is not filled again.
     """
-    return re.sub(
-        r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text
-    )
+    return re.sub(r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
 
 
 def path_prefix(bin_folder: str | None) -> str:

@@ -301,7 +301,7 @@ class Cause:
     task: str
     node: str
     kind: Literal[
-        "lost", "signal", "exit", "frozen", "not_started", "stalled", "deadline", "require"
+        "lost", "signal", "oom", "exit", "frozen", "not_started", "stalled", "deadline", "require"
     ]
     text: str
     exit_code: int | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.model import Plan
 from cloudtrain.keys import create_identity, pin
+from cloudtrain.model import Plan
 from cloudtrain.session import Session, ask_nodes, write_ssh_config
 
 
@@ -27,8 +27,10 @@ def created(session: Session, plan: Plan) -> Session:
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         session.provider.create(plan, identity, session.records.journal)
         nodes = ask_nodes(session.provider, session.plan)
+        made = {node.name for node in plan.nodes}
         for node in nodes:
-            stage.done(node.name, node.address)
+            if node.name in made:
+                stage.done(node.name, node.address)
     pin(identity, nodes)
     session = replace(session, identity=identity, nodes=nodes)
     write_ssh_config(session)

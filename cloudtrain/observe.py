@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from queue import Empty
 
 from cloudtrain import cause as causes
@@ -12,7 +11,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
 from cloudtrain.landing import land
-from cloudtrain.model import Cause, Node, Run, Task
+from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.tasks import stop_tasks
@@ -125,7 +124,9 @@ def over(view: TaskWatch, end: End, now: float) -> None:
     if end.exit_code is not None:
         view.exit_code = end.exit_code
     elif end.state == "lost":
-        view.lost = "its processes vanished, and who watched them too: killed, or the node restarted"
+        view.lost = (
+            "its processes vanished, and who watched them too: killed, or the node restarted"
+        )
     else:
         view.lost = "its node knows nothing of it any more"
 
@@ -157,7 +158,9 @@ class Probes:
         if waiting and now >= self._next_ports:
             self._ports(watch, waiting, now)
             self._next_ports = time.time() + 1.0
-        silent = [view for view in watch.tasks.values() if view.unreachable_since and not view.ended]
+        silent = [
+            view for view in watch.tasks.values() if view.unreachable_since and not view.ended
+        ]
         if silent and now >= self._next_lost:
             self._lost(watch, silent, now)
             self._next_lost = time.time() + 3.0

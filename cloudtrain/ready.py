@@ -16,7 +16,7 @@ from cloudtrain.step import Step
 
 
 def make_ready(session: Session) -> str:
-    """Everything that `setup:` and `code:` ask for, where it is not there yet; the code's digest."""
+    """What `setup:` and `code:` ask for is on every node; the code's commit or digest."""
     source = code.resolve(session.config)
     note = tensorflow.keras_note(session.config)
     if note is not None:

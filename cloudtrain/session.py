@@ -74,9 +74,7 @@ def open_provider(config: ClusterConfig) -> Provider:
             f"provider {config.provider} is not in this version of cloudtrain",
             hint="`provider: local` rehearses the whole path on this machine",
         )
-    make = cast(
-        "Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider
-    )
+    make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
     return make(config)
 
 
@@ -97,7 +95,7 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     """The cluster's keys, made where they are missing, with the existing nodes pinned to theirs."""
     if nodes and not (records.folder / "key").exists():
         raise NotLanded(
-            f"{plan.config.name}: its nodes exist, but the keys that open them are not on this machine",
+            f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
             hint="`cloudtrain down --discard` destroys them without landing anything",
         )
     names = [node.name for node in plan.nodes]

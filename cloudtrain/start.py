@@ -6,15 +6,16 @@ import time
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
+from cloudtrain.checkpoints import put_checkpoints
 from cloudtrain.errors import NodeError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.landing import put_checkpoints
+from cloudtrain.landing import take_checkpoint
 from cloudtrain.launch import Launch, launches
 from cloudtrain.model import Attempt, Run
+from cloudtrain.nodes import make_whole
 from cloudtrain.plan import start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.preflight import preflight
-from cloudtrain.nodes import make_whole
 from cloudtrain.ready import make_ready, site
 from cloudtrain.session import Session
 from cloudtrain.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
@@ -47,12 +48,23 @@ def begin(session: Session, run: Run) -> Run:
 
 
 def restore(session: Session, run: Run) -> None:
-    """The chief's landed checkpoint, identical on every task's node."""
+    """The chief's checkpoint is landed, and put, identical, on every task's node.
+
+    A chief on a new node has none: then it is the one that landed before.
+    """
     folder = session.config.train.checkpoints
     if folder is None:
         session.console.warn("train.checkpoints is not set: this attempt starts from the beginning")
         return
     nodes = {task.name: node_of(session, task) for task in run.tasks}
+    take_checkpoint(
+        run,
+        nodes,
+        folder,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+    )
     step = put_checkpoints(run, nodes, folder, session.transport, session.store)
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
@@ -66,13 +78,17 @@ def check_before(session: Session, run: Run) -> None:
         warnings = preflight(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
-            python=lambda node: tensorflow.python(config, node),
+            python=lambda node: interpreter(tensorflow.bin_folder(config, node)),
             versions=lambda node: tensorflow.versions_command(config, node),
         )
         for task in run.tasks:
             stage.done(task.node)
     for warning in warnings:
         session.console.warn(warning)
+
+
+def interpreter(bin_folder: str | None) -> str | None:
+    return f"{bin_folder}/python" if bin_folder else None
 
 
 def start_tasks(session: Session, run: Run, ready: tuple[Launch, ...]) -> None:

@@ -13,7 +13,8 @@ class Step:
     """Run `run` unless `unless` exits 0; then `unless` must exit 0.
 
     A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for
-    each node. `once_per_host`: nodes that share a host share the result, so one of them runs it.
+    each node. `once_per_host`: nodes that share a host take turns, and one whose `unless` is
+    fulfilled by another's run leaves it out.
     `timeout`: seconds without output.
     """
 

@@ -5,6 +5,7 @@ umask 077
 default_ifs=$IFS
 boot_here=
 read -r boot_here </proc/sys/kernel/random/boot_id
+boot_here=${boot_here%%-*}
 
 # start WATCHER FOLDER WORK: answers started PID, already, stopped or failed WHY.
 start() {

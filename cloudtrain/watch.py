@@ -1,12 +1,12 @@
-"""What is known of an attempt while it runs, and what follows from it: pure, with the clock passed in."""
+"""What is known of an attempt while it runs, and what follows from it: pure, on any clock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cloudtrain.cause import Observation, decided, judge
+from cloudtrain.cause import Observation, decided, hint_for, last_lines, root_cause
 from cloudtrain.model import Cause, ClusterConfig, Task
 from cloudtrain.plan import deciding
 
@@ -22,7 +22,7 @@ FROZEN_AFTER = 15.0
 OTHERS_GRACE = 60.0
 """Seconds that the other tasks get after the deciding ones have ended well."""
 
-TAIL = 16_384
+TAIL = 65_536
 """Bytes of a task's log that are kept for judging."""
 
 
@@ -48,16 +48,6 @@ class TaskWatch:
     def saw(self, data: bytes, now: float) -> None:
         self.last_byte = now
         self.tail = (self.tail + data)[-TAIL:]
-
-    def observation(self) -> Observation:
-        return Observation(
-            task=self.task,
-            lost=self.lost,
-            exit_code=self.exit_code,
-            ended_at=self.ended_at,
-            frozen=self.stopped_since is not None and not self.ended,
-            tail=self.tail,
-        )
 
 
 @dataclass(kw_only=True)
@@ -151,12 +141,34 @@ def failing(watch: Watch, winners: frozenset[str], now: float) -> Decision:
         return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
     if watch.first_failure is None:
         watch.first_failure = now
-    observations = [view.observation() for view in watch.tasks.values()]
+    observations = [observation(watch, view) for view in watch.tasks.values()]
     waited = now - watch.first_failure
     all_ended = all(view.ended for view in watch.tasks.values())
     if all_ended or waited >= WINDOW or (waited >= SETTLE and decided(observations)):
-        return Decision(verdict="failed", cause=judge(observations), warnings=tuple(warnings))
+        return Decision(
+            verdict="failed", cause=judge(watch, observations), warnings=tuple(warnings)
+        )
     return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+
+
+def observation(watch: Watch, view: TaskWatch) -> Observation:
+    return Observation(
+        task=view.task,
+        lost=view.lost is not None,
+        frozen=view.stopped_since is not None and not view.ended,
+        started=view.port_open or not serves(watch, view.task),
+        exit_code=view.exit_code,
+        ended=view.ended_at,
+        log=view.tail,
+    )
+
+
+def judge(watch: Watch, observations: list[Observation]) -> Cause | None:
+    """The root cause; of a lost node, in the words of who found that."""
+    cause = root_cause(observations)
+    if cause is not None and cause.kind == "lost":
+        return replace(cause, text=watch.tasks[cause.task].lost or cause.text)
+    return cause
 
 
 def tolerated(watch: Watch, task: Task) -> bool:
@@ -218,9 +230,13 @@ def serves(watch: Watch, task: Task) -> bool:
 def cause_of(
     view: TaskWatch, kind: Literal["not_started", "stalled", "deadline"], text: str
 ) -> Cause:
-    lines = view.tail.decode("utf-8", "replace").splitlines()
     return Cause(
-        task=view.task.name, node=view.task.node, kind=kind, text=text, last_lines=tuple(lines[-15:])
+        task=view.task.name,
+        node=view.task.node,
+        kind=kind,
+        text=text,
+        last_lines=last_lines(view.tail),
+        hint=hint_for(kind, view.tail),
     )
 
 

@@ -6,6 +6,7 @@
 #   FOLDER/exit -> what `wait` of this shell said
 folder=$1 work=$2
 read -r boot </proc/sys/kernel/random/boot_id
+boot=${boot%%-*}
 read -r stat </proc/self/stat
 set -- ${stat##*) }
 watcher=$$:${20}

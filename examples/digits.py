@@ -35,6 +35,6 @@ def compiled_model():
     model.compile(
         optimizer=tf.keras.optimizers.Adam(0.002),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
     )
     return model

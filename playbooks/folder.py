@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import stat
 import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
-import pathspec
-
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.playbooks import ignore
+from cloudtrain.playbooks.ignore import Rule
 
 IGNORE_FILES = (".gitignore", ".cloudtrainignore")
 LARGEST = 10**9
@@ -138,19 +138,15 @@ class _Hashed(io.RawIOBase):
         return data
 
 
-_Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
-"""Ignore files from the outermost folder inwards, each with its folder's absolute path."""
-
-
-def _walk(root: Path, rules: _Rules) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_result]]:
     """Every path that is no folder and not ignored. An ignored folder is not entered, so that
     nothing in it can be re-included, as in git."""
-    rules = (*rules, *_rules(root))
+    rules = (*rules, *ignore.rules(root, IGNORE_FILES))
     with os.scandir(root) as listing:
         children = sorted(listing, key=lambda child: child.name)
     for child in children:
         folder = child.is_dir(follow_symlinks=False)
-        if child.name == ".git" or _ignored(child.path, folder, rules):
+        if child.name == ".git" or ignore.ignored(child.path, folder, rules):
             continue
         if folder:
             yield from _walk(Path(child.path), rules)
@@ -158,45 +154,22 @@ def _walk(root: Path, rules: _Rules) -> Iterator[tuple[Path, os.stat_result]]:
             yield Path(child.path), child.stat(follow_symlinks=False)
 
 
-def _outer_rules(root: Path) -> _Rules:
-    """Ignore files above the folder, up to the top of the git checkout that it is in."""
-    above: list[Path] = []
+def _outer_rules(root: Path) -> tuple[Rule, ...]:
+    """Of ignore files above the folder, up to the top of the git checkout that it is in; none
+    where they ignore the folder itself, as the user named it all the same."""
+    checkout: list[Path] = []
     for parent in (root, *root.parents):
-        if parent != root:
-            above.insert(0, parent)
+        checkout.insert(0, parent)
         if (parent / ".git").exists():
-            rules = tuple(rule for folder in above for rule in _rules(folder))
-            return () if _ignored(str(root), True, rules) else rules
-    return ()
-
-
-def _rules(folder: Path) -> _Rules:
-    found = []
-    for name in IGNORE_FILES:
-        file = folder / name
-        if file.is_file():
-            lines = os.fsdecode(file.read_bytes()).replace("\r\n", "\n").split("\n")
-            spec = pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
-            found.append((str(folder), spec))
-    return tuple(found)
-
-
-def _is_pattern(line: str) -> bool:
-    """git passes over a line that it cannot read, where pathspec raises."""
-    try:
-        pathspec.GitIgnoreSpec.from_lines([line])
-    except (ValueError, re.error):
-        return False
-    return True
-
-
-def _ignored(path: str, folder: bool, rules: _Rules) -> bool:
-    for base, spec in reversed(rules):
-        inner = os.path.relpath(path, base) + ("/" if folder else "")
-        verdict = spec.check_file(inner).include
-        if verdict is not None:
-            return verdict
-    return False
+            break
+    else:
+        return ()
+    rules: tuple[Rule, ...] = ()
+    for outer, inner in pairwise(checkout):
+        rules = (*rules, *ignore.rules(outer, IGNORE_FILES))
+        if ignore.ignored(str(inner), True, rules):
+            return ()
+    return rules
 
 
 def _entry(root: Path, path: Path, status: os.stat_result) -> Entry:

@@ -51,7 +51,9 @@ set -eu
 folder=$1 first=$2 last=$3 package=$4
 shift 4
 
-runs() { "$1" -c '' </dev/null >/dev/null 2>&1; }
+version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
+}
 suits() {
     "$1" -c 'import sys
 first, last = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
@@ -76,8 +78,8 @@ search() {
     for name in "$@"; do
         list=$(places "$name")
         while IFS= read -r place; do
-            [ -n "$place" ] && runs "$place" || continue
-            found="$found, $place"
+            [ -n "$place" ] && version=$(version "$place") || continue
+            case " $found " in *" $version "*) ;; *) found="$found $version";; esac
             suits "$place" || continue
             if "$place" -c 'import ensurepip, venv' </dev/null 2>/dev/null; then
                 python=$place
@@ -111,7 +113,7 @@ if [ -z "$python" ]; then
         echo "$unable cannot make virtual environments: its module ensurepip is missing" >&2
         echo "hint: install it on the node: sudo apt-get install python3-venv" >&2
     else
-        echo "no $wanted on the node; it has: ${found#, }" >&2
+        echo "no $wanted on the node; it has:${found:- none}" >&2
         echo "hint: install one there, or name another in setup.python or setup.tensorflow" >&2
     fi
     exit 1
@@ -127,7 +129,7 @@ install() {
         --progress-bar off --no-warn-script-location "$@" </dev/null
 }
 if [ -s "$folder/pip/install.txt" ]; then
-    echo "pip install $(sed 's/ *;.*//' "$folder/pip/install.txt" | tr '\\n' ' ')"
+    echo "pip install"
     install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
 fi
 if [ -s "$folder/pip/install-alone.txt" ]; then

@@ -93,6 +93,10 @@ def versions_command(config: ClusterConfig, node: Node) -> Command | None:
     return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
 
 
+_RECIPE = 1
+"""Raised when environments made by an earlier scripts.ENVIRONMENT must be made again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Python:
     """Names or paths to try in order, the versions that will do, and where else to get one."""
@@ -115,7 +119,7 @@ class _Wanted:
     constraints: tuple[str, ...] = ()
 
     def folder(self, node: Node) -> str:
-        text = repr((scripts.ENVIRONMENT, self))
+        text = repr((_RECIPE, self))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self) -> Iterable[bytes]:
@@ -221,6 +225,7 @@ def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
         run=script(scripts.OWN_LINE, done, folder or "", line),
         unless=command("test", "-f", done),
+        once_per_host=True,  # two at once would fight over apt's lock or one environment
     )
 
 

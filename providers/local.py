@@ -59,7 +59,9 @@ class LocalProvider:
         new = {node.name for node in missing} - before.keys()
         try:
             self._kill_remains({node.name for node in missing if node.name in before}, cluster)
-            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for node in missing:
+                Folder(self._cluster_folder(cluster) / node.name).spare()
+            self._make_cache()
             if missing:
                 nursery = spawn.Nursery(self._tag(cluster, ""), longest=max(map(_length, missing)))
                 with nursery:
@@ -87,6 +89,7 @@ class LocalProvider:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
+            Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
 
     def sweep(self) -> tuple[str, ...]:
@@ -107,6 +110,7 @@ class LocalProvider:
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
         passed = environment.passed_on(os.environ)
+        links = environment.datasets(os.environ)
         orders = []
         for node in nodes:
             folder, tag = self._cluster_folder(cluster) / node.name, self._tag(cluster, node.name)
@@ -117,6 +121,7 @@ class LocalProvider:
                     folder=folder,
                     meta={"name": node.name, "role": node.role, "index": node.index},
                     places=[*kept, *places[node.name]],
+                    links=links,
                     settings={
                         "tag": tag,
                         "user": self._user,
@@ -143,7 +148,7 @@ class LocalProvider:
         role, index = _role_and_index(cluster, name)
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
-        if folder.locked():
+        if folder.locked() and not folder.doomed():
             # A process that has the lock and no tag is about to become the server, or dying.
             state = "running" if alive and address else "starting"
         return Node(
@@ -164,6 +169,15 @@ class LocalProvider:
         seed = f"{self._digest}/{plan.config.name}"
         return [addresses.places(seed, number) for number in range(len(plan.nodes))]
 
+    def _make_cache(self) -> None:
+        try:
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CloudtrainError(
+                f"the nodes' cache cannot be made: {error}",
+                hint="CLOUDTRAIN_CACHE names another folder",
+            ) from error
+
     def _end_nursery(self, cluster: str) -> None:
         """Of a creation that was killed: it may be making nodes still."""
         start, end = self._tag(cluster, ""), spawn.ROOM
@@ -181,6 +195,7 @@ class LocalProvider:
         tags = {self._tag(cluster, name) for name in names}
         root = self._cluster_folder(cluster)
         try:
+            self._end_nursery(cluster)
             for name in sorted(names):
                 journal("destroy", node=name)
             self._erase(lambda tag: tag in tags, [root / name for name in names])

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import platformdirs
 import pytest
 
+from cloudtrain import config
+from cloudtrain.apply import apply
+from cloudtrain.playbooks import tensorflow
 from tests import project as projects
+from tests.nodes_here import HereTransport, Remembered, node
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[projects.Project]:
     yield from projects.project(tmp_path / "user's project")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter that the playbook makes for configs/local.yaml, with TensorFlow, tf_keras,
+    TensorBoard and scikit-learn; made once on this machine, and the same that `make demo` uses."""
+    cache = os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain")
+    wanted = config.load(projects.ROOT / "configs" / "local.yaml")
+    here = replace(node(host="localhost"), cache=cache)
+    environ = {"PIP_CONFIG_FILE": pip_config} if (pip_config := users_pip_config()) else {}
+    transport = HereTransport(tmp_path_factory.mktemp("home"), environ)
+    apply(lambda one: tensorflow.steps(wanted, one), [here], transport, Remembered())
+    folder = tensorflow.bin_folder(wanted, here)
+    assert folder is not None
+    return Path(folder) / "python"
+
+
+def users_pip_config() -> str | None:
+    """The node's home is another: pip would not find the settings of this user's."""
+    for path in ("~/.config/pip/pip.conf", "~/.pip/pip.conf"):
+        if Path(path).expanduser().exists():
+            return str(Path(path).expanduser())
+    return os.environ.get("PIP_CONFIG_FILE")

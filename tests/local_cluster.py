@@ -9,10 +9,10 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from fakes import know_hosts, make_identity, make_plan, no_journal
 
 from cloudtrain.model import Identity, Node, Plan
 from cloudtrain.providers.local import LocalProvider
+from tests.fakes import know_hosts, make_identity, make_plan, no_journal
 
 
 @dataclass
@@ -27,6 +27,9 @@ class LocalCluster:
     def name(self) -> str:
         return self.plan.config.name
 
+    def tag(self, node: str = "") -> str:
+        return self.provider._tag(self.name, node)
+
     def folder(self, node: Node) -> Path:
         return self.home / "local" / self.name / node.name
 
@@ -39,10 +42,14 @@ class LocalCluster:
         self.provider.destroy(self.name, no_journal)
 
     def connect(self, node: Node, **changes: object) -> paramiko.SSHClient:
+        """paramiko never sets NODELAY itself, and then each packet waits for the last one's ACK."""
         client = paramiko.SSHClient()
         client.load_host_keys(str(self.identity.known_hosts))
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection = socket.create_connection((node.address, node.ssh_port), timeout=20)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         options: dict[str, object] = {
+            "sock": connection,
             "hostname": node.address,
             "port": node.ssh_port,
             "username": node.user,
@@ -52,9 +59,6 @@ class LocalCluster:
             "timeout": 20,
         }
         client.connect(**{**options, **changes})  # type: ignore[arg-type]
-        transport = client.get_transport()
-        assert transport
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
     def options(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -38,7 +39,7 @@ class Project:
         }
 
     def config(self, **sections: Any) -> Path:
-        """Writes cluster.yaml: a mirrored chief and worker of tests/data/rank.py unless told else."""
+        """Writes cluster.yaml: a mirrored chief and worker of tests/data/rank.py, changed so."""
         values: dict[str, Any] = {
             "name": self.name,
             "provider": "local",
@@ -121,7 +122,9 @@ class Project:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            if str(self.home).encode() in environment or str(self.home) in words:
+            ours = str(self.home).encode() in environment or str(self.home) in words
+            tagged = re.search(rb"CLOUDTRAIN_NODE=[^\0]*/%b/" % self.name.encode(), environment)
+            if ours or tagged:
                 found[int(entry.name)] = words
         return found
 
@@ -141,7 +144,7 @@ class Project:
 
 
 def until(condition: Callable[[], Any], within: float, what: str = "") -> Any:
-    """Waits for something that a real process does. Fails the test, with words, when it does not."""
+    """Waits for something that a real process does; fails the test where it does not."""
     limit = time.monotonic() + within
     while time.monotonic() < limit:
         try:

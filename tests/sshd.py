@@ -74,6 +74,11 @@ class SshdNode:
     def place(self) -> tuple[str, int]:
         return self.node.address, self.node.ssh_port
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def processes(self) -> list[int]:
         """The server's own processes and those of its sessions, parents first."""
         return [] if self._process is None else _tree(self._process.pid)
@@ -166,12 +171,18 @@ def _sftp_server() -> Path:
     return next((p / "sftp-server" for p in places if (p / "sftp-server").exists()), places[0])
 
 
-def _tree(root: int) -> list[int]:
+def children_of_all() -> dict[int, list[int]]:
+    """By parent, from one look at /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             after_name = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
+    return children
+
+
+def _tree(root: int) -> list[int]:
+    children = children_of_all()
     found = [root]
     for process in found:
         found.extend(children.get(process, []))

@@ -72,7 +72,7 @@ def test_placeholders_are_filled_and_other_braces_stay() -> None:
 
 def test_a_work_folder_with_a_space_stays_one_word() -> None:
     where = site(config())
-    spaced = Site(addresses=where.addresses, work={k: "/home/a b" for k in where.work})
+    spaced = Site(addresses=where.addresses, work=dict.fromkeys(where.work, "/home/a b"))
     made = launch(config(), run_of(config()), run_of(config()).tasks[0], spaced)
     assert "--out '/home/a b/output' --as" in made.command
     assert made.environment["CLOUDTRAIN_OUTPUT"] == "/home/a b/output"
@@ -97,7 +97,7 @@ def test_tf_config_names_the_same_cluster_for_all_and_each_its_own_task() -> Non
 def test_the_environments_python_comes_first_also_below_the_home_there() -> None:
     assert path_prefix("/c/v/bin") == 'export PATH=/c/v/bin:"$PATH" VIRTUAL_ENV=/c/v\n'
     assert path_prefix(".cache/v 1/bin") == (
-        "export PATH=\"$HOME\"/'.cache/v 1/bin':\"$PATH\" VIRTUAL_ENV=\"$HOME\"/'.cache/v 1'\n"
+        'export PATH="$HOME"/\'.cache/v 1/bin\':"$PATH" VIRTUAL_ENV="$HOME"/\'.cache/v 1\'\n'
     )
     assert path_prefix(None) == ""
 
@@ -116,7 +116,12 @@ def test_who_decides_is_the_chief_or_who_stands_for_it() -> None:
 def test_parameter_servers_start_first_and_the_evaluator_last() -> None:
     roles = ("chief", "worker", "ps", "evaluator")
     job = config(strategy="parameter_server", nodes={role: NodeGroup() for role in roles})
-    assert [t.role for t in start_order(run_of(job).tasks)] == ["ps", "chief", "worker", "evaluator"]
+    assert [t.role for t in start_order(run_of(job).tasks)] == [
+        "ps",
+        "chief",
+        "worker",
+        "evaluator",
+    ]
 
 
 @given(st.text(), st.dictionaries(st.sampled_from(["output", "role", "run"]), st.text()))

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import no_journal
-from local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.providers import local
 from cloudtrain.providers._local import processes
+from tests.fakes import no_journal
+from tests.local_cluster import LocalCluster, local_cluster
 
 TESTS = Path(__file__).parent
 
@@ -182,7 +182,7 @@ AS_A_USER = """
 import json, os, sys
 from pathlib import Path
 import pytest
-from local_cluster import local_cluster
+from tests.local_cluster import local_cluster
 
 with pytest.MonkeyPatch.context() as patch:
     cluster = local_cluster(Path(sys.argv[1]), patch, workers=1)

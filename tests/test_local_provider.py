@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import eventually, make_plan, no_journal
-from local_cluster import LocalCluster, local_cluster
 
-from cloudtrain.errors import LeftoverError, NodeUnreachable, UsageError
+from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
+from tests.fakes import eventually, make_plan, no_journal
+from tests.local_cluster import LocalCluster, local_cluster
 
 
 @pytest.fixture
@@ -42,8 +45,7 @@ def daemon(cluster: LocalCluster, command: str) -> int:
 
 
 def tagged(cluster: LocalCluster, node: str = "") -> dict[int, str]:
-    digest = cluster.provider._digest
-    return processes.tags(lambda tag: tag.startswith(f"{digest}/{cluster.name}/{node}"))
+    return processes.tags(lambda tag: tag.startswith(cluster.tag(node)))
 
 
 def servers(cluster: LocalCluster, node: str = "") -> list[int]:
@@ -53,6 +55,16 @@ def servers(cluster: LocalCluster, node: str = "") -> list[int]:
 
 def gone(pid: int) -> bool:
     return not processes._alive(pid)
+
+
+def working_in(folder: Path) -> list[int]:
+    """Processes whose working folder is, or was, below this one: tagged or not."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink().is_relative_to(folder):
+                found.append(int(process.name))
+    return found
 
 
 def states(cluster: LocalCluster) -> dict[str, str]:
@@ -120,10 +132,10 @@ def test_a_terminated_server_takes_all_that_runs_on_its_node_with_it(
     cluster: LocalCluster,
 ) -> None:
     chief, worker = cluster.create()
-    sleeper = daemon(cluster, "setsid sleep 1000")
+    sleepers = [daemon(cluster, f"{how} setsid sleep 1000") for how in ("", "env -i")]
     (server,) = servers(cluster, chief.name)
     os.kill(server, signal.SIGTERM)
-    eventually(lambda: gone(server) and gone(sleeper))
+    eventually(lambda: all(gone(pid) for pid in (server, *sleepers)))
     assert tagged(cluster, chief.name) == {}
     assert states(cluster) == {chief.name: "stopped", worker.name: "running"}
 
@@ -141,6 +153,25 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
     assert not gone(server)
 
 
+def test_a_node_whose_destruction_was_cut_off_can_be_started_again(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create()
+    run(cluster, "echo precious > model")
+
+    def freeze_and_die(matches: Callable[[str], bool]) -> dict[int, str]:
+        processes._freeze(matches, time.monotonic() + 5)
+        raise InterruptedError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "kill", freeze_and_die)
+        with pytest.raises(InterruptedError):
+            cluster.destroy()
+    assert set(states(cluster).values()) == {"stopped"}
+    cluster.create()
+    assert run(cluster, "cat model") == b"precious\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -149,7 +180,9 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
         "env -i setsid sh -c 'sleep 1000; true'",
         "setsid sh -c 'kill -STOP $$'",
         "sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000'",
-        "sh -c 'while :; do setsid sleep 1000 & sleep 0.01; done'",
+        # It ends by itself, so that a destroy that is broken does not flood the machine.
+        "sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
+        "env -i sh -c 'for i in $(seq 300); do setsid sleep 100 & sleep 0.01; done'",
     ],
 )
 def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str) -> None:
@@ -158,6 +191,7 @@ def test_destroy_ends_every_kind_of_process(cluster: LocalCluster, command: str)
     cluster.destroy()
     assert gone(pid)
     assert tagged(cluster) == {}
+    assert working_in(cluster.home) == []
     assert not (cluster.home / "local" / cluster.name).exists()
 
 
@@ -238,6 +272,35 @@ def test_an_interrupted_creation_leaves_nothing(cluster: LocalCluster) -> None:
     assert cluster.provider.sweep() == ()
 
 
+def test_a_creation_interrupted_while_servers_start_leaves_nothing(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(process: subprocess.Popen[bytes], text: bytes = b"", **_: object) -> None:
+        assert process.stdin
+        if text:
+            process.stdin.write(text)
+            process.stdin.flush()
+            eventually(lambda: tagged(cluster, "mnist-chief0"))
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.create()
+    assert tagged(cluster) == {}
+    assert cluster.provider.sweep() == ()
+
+
+def test_a_cache_that_cannot_be_made_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = local_cluster(tmp_path, monkeypatch)
+    (tmp_path / "cache").touch()
+    with pytest.raises(CloudtrainError, match="cache cannot be made"):
+        cluster.create()
+    assert cluster.provider.sweep() == ()
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "/etc"])
 def test_a_name_that_leads_elsewhere_is_refused(cluster: LocalCluster, name: str) -> None:
     with pytest.raises(UsageError, match="not a cluster's name"):
@@ -253,3 +316,17 @@ def test_another_system_is_refused_before_anything_is_made(
     with pytest.raises(UsageError, match="provider local needs Linux, this is darwin"):
         cluster.create()
     assert not cluster.home.exists()
+
+
+def test_data_sets_of_the_user_are_seen_on_each_node_and_outlive_it(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "user" / ".keras" / "datasets" / "mnist.npz"
+    data.parent.mkdir(parents=True)
+    data.write_text("downloaded")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for node in cluster.create():
+        seen = cluster.folder(node) / "home" / ".keras" / "datasets" / "mnist.npz"
+        assert seen.read_text() == "downloaded"
+    cluster.destroy()
+    assert data.read_text() == "downloaded"

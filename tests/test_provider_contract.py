@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fakes import FakeProvider, make_identity, make_plan, no_journal
 
 import cloudtrain.providers
 from cloudtrain.errors import CapacityError, CloudtrainError
 from cloudtrain.model import Identity, Plan
 from cloudtrain.protocols import Provider
 from cloudtrain.shell import Secret
+from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
 
 MODULES = sorted(
     module.name

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sshd import SshdNode, free_place, sshd_node
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.keys import create_identity, pin
 from cloudtrain.shell import command
 from cloudtrain.transports.fabric import connection
+from tests.sshd import SshdNode, free_place, sshd_node
 
 pytestmark = pytest.mark.openssh
 

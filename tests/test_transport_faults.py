@@ -13,7 +13,6 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from sshd import SshdNode, free_place, sshd_node
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.keys import create_identity
@@ -21,6 +20,7 @@ from cloudtrain.model import Identity, Node
 from cloudtrain.shell import command
 from cloudtrain.transports.connection import BROKEN
 from cloudtrain.transports.ssh import SshTransport
+from tests.sshd import SshdNode, free_place, sshd_node
 
 
 @pytest.fixture

@@ -31,9 +31,7 @@ def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> Watch:
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", **train),
     )
-    return Watch(
-        config=config, tasks={t.name: TaskWatch(task=t) for t in tasks}, started=0.0
-    )
+    return Watch(config=config, tasks={t.name: TaskWatch(task=t) for t in tasks}, started=0.0)
 
 
 def ended(watch: Watch, name: str, code: int, at: float, tail: bytes = b"") -> None:

@@ -64,7 +64,7 @@ def test_the_records_are_for_their_owner_only(project: Project) -> None:
 
 HORRORS = {
     "SPACES": "two  words ",
-    "QUOTES": "it's \"quoted\" `id`",
+    "QUOTES": 'it\'s "quoted" `id`',
     "SHELL": "$(touch INJECTED); touch INJECTED2 & $HOME",
     "LINES": "first\nsecond\n",
     "WORDS": "Grüße, мир, 世界, 🙂",
@@ -146,7 +146,7 @@ def test_stop_run_ends_every_task_and_lands_what_there_is(project: Project) -> N
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
     assert project.landed("chief0", "output/made") == "made\n"
-    assert not [words for words in project.processes().values() if "sleep" in words]
+    assert not [words for words in project.processes().values() if "sleep 1000" in words]
 
 
 def test_the_second_command_on_a_cluster_says_who_holds_the_lock(project: Project) -> None:
@@ -175,7 +175,7 @@ def test_a_killed_worker_is_named_as_the_cause(project: Project) -> None:
     os.kill(project.pid_of("worker1"), signal.SIGKILL)
     assert run.wait(30) == 1
     assert "worker1" in project.stderr
-    assert "signal 9" in project.stderr
+    assert "SIGKILL" in project.stderr
     assert project.processes() == {}
 
 
@@ -294,7 +294,7 @@ def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project
     assert project.processes() == {}
 
 
-MOMENTS = ["up", "create", "ready", "start", "started", "ended", "down", "destroy"]
+MOMENTS = ["up", "create", "start", "started", "ended", "down", "destroy"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -32,7 +32,7 @@ class TunedSocket:
     """What paramiko and Fabric ask of a socket, over one that is tuned.
 
     paramiko sets no option at all: with Nagle's algorithm against delayed acknowledgements a
-    connect and a command take 119 ms on loopback instead of 24 (docs: bench/launch.md). It also
+    connect and a command wait for timers on every round trip. It also
     reads each packet in three pieces; a buffer here makes one system call of them.
     """
 

@@ -1,4 +1,4 @@
-"""`cloudtrain check`: what would stop `up` or `train`, found before anything costs; changes nothing."""
+"""`cloudtrain check`: what would stop `up` or `train`; changes nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cloudtrain.config import read_secrets
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.plan import make_plan
+from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Finding
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
@@ -19,6 +20,7 @@ def check(config: ClusterConfig) -> tuple[Finding, ...]:
     plan = make_plan(config)
     return (
         *open_provider(config).check(plan),
+        setup(config),
         code(config),
         secrets(config),
         store(config),
@@ -35,6 +37,16 @@ def refuse(config: ClusterConfig) -> None:
     hint = next((finding.hint for finding in bad if finding.hint), None)
     assert issubclass(kind, CloudtrainError)
     raise kind(text, hint=hint)
+
+
+def setup(config: ClusterConfig) -> Finding:
+    """Versions that cannot be had together, from what each TensorFlow release says of itself."""
+    wrong = tensorflow.problems(config)
+    if wrong:
+        text = "\n".join(str(problem) for problem in wrong)
+        return Finding(what="setup", ok=False, text=text, error=UsageError)
+    version = config.setup.tensorflow
+    return Finding(what="setup", ok=True, text=f"TensorFlow {version}" if version else "none")
 
 
 def code(config: ClusterConfig) -> Finding:
@@ -82,5 +94,3 @@ def store(config: ClusterConfig) -> Finding:
             what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
         )
     return Finding(what="store", ok=True, text=config.artifacts.store)
-
-

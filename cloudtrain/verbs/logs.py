@@ -1,4 +1,4 @@
-"""`cloudtrain logs`: what every task wrote, its name before each line; also after the nodes are gone."""
+"""`cloudtrain logs`: what every task wrote, its name before each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cloudtrain plan`: every node, TF_CONFIG and command as they would be; offline, nothing is made."""
+"""`cloudtrain plan`: every node, TF_CONFIG and command as they would be; offline."""
 
 from __future__ import annotations
 

@@ -27,6 +27,10 @@ def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Consol
         try:
             done = up_and_train(config, records, console)
         except (NotLanded, StoreError):
+            console.warn(
+                f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
+                "they hold and destroys them, with --discard it destroys it too"
+            )
             raise
         except BaseException as error:
             if isinstance(error, RunFailed) and keep_on_failure:

@@ -56,7 +56,7 @@ def refuse_second_run(session: Session) -> None:
     missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
     if missing:
         raise UsageError(
-            f"{name} is not up: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not running",
+            f"{name} is not up; not running: {', '.join(missing)}",
             hint=f"`cloudtrain up {session.config.source or name}` creates or repairs it",
         )
     active = session.records.active_run()

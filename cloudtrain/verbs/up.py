@@ -23,17 +23,16 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
         record(config, records)
         with open_session(config, records, console) as session:
             session = raise_cluster(session)
+            make_ready(session)
+            records.journal("ready")
     return Cluster(name=config.name, nodes=session.nodes)
 
 
 def raise_cluster(session: Session) -> Session:
-    """`up` for who holds the lock already."""
+    """Every node exists and answers: for who holds the lock already."""
     refuse_strangers(session)
     session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
-    session = make_whole(session)
-    make_ready(session)
-    session.records.journal("ready")
-    return session
+    return make_whole(session)
 
 
 def refuse_strangers(session: Session) -> None:

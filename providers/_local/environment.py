@@ -34,6 +34,16 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return {"LANG": "C.UTF-8", **passed, "PATH": path(environ)}
 
 
+DATASETS = (".keras/datasets", "tensorflow_datasets")
+"""Where `keras.datasets` and TensorFlow Datasets keep what they downloaded, in a home."""
+
+
+def datasets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Path in a node's home → the user's folder of data sets that are on this machine already."""
+    home = Path(environ.get("HOME") or Path.home())
+    return {name: str(home / name) for name in DATASETS if (home / name).is_dir()}
+
+
 def of_node(user: str, home: Path) -> dict[str, str]:
     return {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
 

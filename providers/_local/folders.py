@@ -41,6 +41,20 @@ class Folder:
             os.close(descriptor)
         return False
 
+    def doom(self) -> None:
+        """Its processes are about to be frozen and killed: if that is cut off, the server may
+        hold its lock for ever and answer nobody."""
+        with contextlib.suppress(OSError):  # half made: there is nothing that could answer
+            (self.path / "doomed").touch()
+
+    def doomed(self) -> bool:
+        return (self.path / "doomed").exists()
+
+    def spare(self) -> None:
+        """Its old processes are gone, and its server is to be started again."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / "doomed").unlink()
+
 
 def remove(folder: Path) -> None:
     """Delete with everything in it, also what was made read-only; what resists stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -27,7 +28,8 @@ def main() -> None:
     """Read one JSON line for each node on stdin, start its server, answer with one on stdout.
 
     A line: `folder`, `meta` (what node.json will hold), `places` ([address, port] in order of
-    preference) and `settings`. The answer: `node` with `meta`, or with `error`.
+    preference), `links` (path in the node's home → what it leads to) and `settings`. The answer:
+    `node` with `meta`, or with `error`.
     """
     gc.disable()
     gc.freeze()
@@ -46,6 +48,8 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
     folder = Path(order["folder"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
+    for name, target in order["links"].items():
+        link(folder / "home" / name, target)
     with (folder / "lock").open("ab") as lock:
         if not take(lock):
             return read(folder / "node.json")
@@ -59,9 +63,18 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
     return meta
 
 
+def link(path: Path, target: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.symlink_to(target)
+
+
 def take(lock: IO[bytes]) -> bool:
-    """Whether the lock is ours now; someone who only looks holds it for a moment."""
-    for _ in range(10):
+    """Whether the lock is ours now.
+
+    Someone who only looks holds it for a moment, a killed process until the kernel closed it.
+    """
+    for _ in range(200):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

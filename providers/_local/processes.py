@@ -32,39 +32,43 @@ def kill(matches: Callable[[str], bool]) -> dict[int, str]:
     """Kill every process whose tag matches, and all their descendants; returns the survivors.
 
     All are stopped before the first is killed: a stopped process makes no children, and a
-    descendant that cleared its environment is still known by its parent.
+    descendant that cleared its environment is still known by its parent. A process that calls
+    this for its own tag ends its descendants and stays.
     """
     deadline = time.monotonic() + PATIENCE
-    while family := _freeze(matches):
+    while family := _freeze(matches, deadline):
         for pid in family:
             _send(pid, signal.SIGKILL)
-        while any(_alive(pid) for pid in family):
+        while left := {pid: tag for pid, tag in family.items() if _alive(pid)}:
             if time.monotonic() > deadline:
-                return {pid: tag for pid, tag in family.items() if _alive(pid)}
+                return left
             time.sleep(0.002)
     return {}
 
 
-def _freeze(matches: Callable[[str], bool]) -> dict[int, str]:
+def _freeze(matches: Callable[[str], bool], deadline: float) -> dict[int, str]:
     """Stop the tagged processes and their descendants, until a look round finds no new one."""
     family: dict[int, str] = {}
     while new := {p: t for p, t in _family(matches, family).items() if p not in family}:
         for pid in new:
             _send(pid, signal.SIGSTOP)
         family |= new
+        if time.monotonic() > deadline:
+            break  # more come than can be stopped: these are killed, and what is left is named
     return family
 
 
 def _family(matches: Callable[[str], bool], known: dict[int, str]) -> dict[int, str]:
     found = {**known, **tags(matches)}
-    if not found:
+    own = _tag(os.getpid())
+    pending = [*found, *([os.getpid()] if own is not None and matches(own) else [])]
+    if not pending:
         return {}
     children: dict[int, list[int]] = {}
     for pid in _all():
         stat = _stat(pid)
         if stat is not None and stat.alive:
             children.setdefault(stat.parent, []).append(pid)
-    pending = list(found)
     while pending:
         parent = pending.pop()
         for pid in children.get(parent, ()):

@@ -29,6 +29,7 @@ from cloudtrain.providers._local import processes
 from cloudtrain.providers._local.children import Children
 from cloudtrain.providers._local.sessions import Session, Tunnel
 from cloudtrain.providers._local.sftp import Files, Subsystem
+from cloudtrain.rekeying import Rekeying
 
 log = logging.getLogger("cloudtrain.node")
 
@@ -69,7 +70,7 @@ def serve(listener: socket.socket, settings: Settings) -> NoReturn:
     os._exit(0)
 
 
-class Connection(paramiko.Transport):
+class Connection(Rekeying, paramiko.Transport):
     """One client. Channels live here by their number until either side closes them."""
 
     # How often an idle connection wakes up; paramiko's 0.1 s is a load with 128 nodes.

@@ -42,6 +42,7 @@ class Order:
     meta: Mapping[str, Any]
     places: Sequence[tuple[str, int]]
     settings: Mapping[str, Any]
+    links: Mapping[str, str]
 
     def line(self) -> str:
         return json.dumps({**vars(self), "folder": str(self.folder)}) + "\n"
@@ -56,18 +57,22 @@ class Nursery:
 
     def __init__(self, tag: str, *, longest: int) -> None:
         folders = [str(Path(folder).absolute()) for folder in sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", BOOTSTRAP, *folders],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            start_new_session=True,
-            env={
-                **{name: os.environ[name] for name in INTERPRETER if name in os.environ},
-                processes.VARIABLE: tag + ROOM * longest,
-            },
-        )
+        given = {name: os.environ[name] for name in INTERPRETER if name in os.environ}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", BOOTSTRAP, *folders],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+                env={**given, processes.VARIABLE: tag + ROOM * longest},
+            )
+        except OSError as error:
+            raise CloudtrainError(
+                f"no process for the SSH servers: {error}",
+                hint="is this machine out of memory or processes (`ulimit -u`)?",
+            ) from error
 
     def __enter__(self) -> Nursery:
         return self

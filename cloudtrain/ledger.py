@@ -1,0 +1,111 @@
+"""A run's manifest while files land: where each may be put, and what the store says of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from cloudtrain.errors import StoreError
+from cloudtrain.manifest import Checkpoint, Landed, Manifest, read_manifest, write_manifest
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore
+
+BESIDE = "again"
+"""Where a changed file is put while the manifest names the old one at its own place.
+
+Not the name of a task: those end with their index."""
+
+SAVE_EVERY = 10.0
+"""Seconds: what has landed by then is not landed again after this process was killed."""
+
+
+class Ledger:
+    """`manifest` is what has landed so far; files that the store lost are not in it.
+
+    For many threads, but one process: the caller holds the cluster's lock.
+    """
+
+    def __init__(self, store: ArtifactStore, run: str) -> None:
+        self.store = store
+        self._saved = read_manifest(store, run) or Manifest(run=run)
+        self.lost = frozenset(_not_held(store, self._saved))
+        self.manifest = self._saved.without(self.lost)
+        self._lock = threading.Lock()
+        self._next_save = time.monotonic() + SAVE_EVERY
+
+    def place(self, path: str) -> str:
+        """Where a new version goes: never where the saved manifest says that one is."""
+        old = self._saved.files.get(path)
+        is_taken = old is not None and old.at == path and path not in self.lost
+        return f"{BESIDE}/{path}" if is_taken else path
+
+    def key(self, place: str) -> str:
+        """A place as the store's own path."""
+        return f"{self.manifest.run}/{place}"
+
+    def add(self, files: Iterable[Landed], checkpoint: Checkpoint | None = None) -> None:
+        """A checkpoint comes with its files: those of its folder that are not in it are dropped."""
+        with self._lock:
+            new = self.manifest.with_files(files)
+            if checkpoint is not None:
+                new = new.with_checkpoint(checkpoint)
+            self.manifest = new
+            if time.monotonic() >= self._next_save:
+                self._save()
+
+    def warn(self, task: str, warnings: Iterable[str]) -> tuple[str, ...]:
+        """Takes a task's warnings in place of its earlier ones; returns those that are new."""
+        with self._lock:
+            of_task = tuple(f"{task}/{warning}" for warning in warnings)
+            others = (w for w in self.manifest.warnings if not w.startswith(f"{task}/"))
+            new = tuple(w for w in of_task if w not in self.manifest.warnings)
+            self.manifest = replace(self.manifest, warnings=(*others, *of_task))
+            return new
+
+    def save(self) -> None:
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        if self.manifest != self._saved:
+            write_manifest(self.store, self.manifest)
+            self._saved = self.manifest
+        self._next_save = time.monotonic() + SAVE_EVERY
+
+    def settle(self, pool: ThreadPoolExecutor) -> None:
+        """Every file at its own place, saved, and seen there. Raises StoreError."""
+        self.save()
+        aside = [each for each in self.manifest.files.values() if each.at != each.path]
+        self.add(pool.map(self._bring_home, aside))
+        lost = _not_held(self.store, self.manifest)
+        if lost:
+            raise StoreError(
+                f"{self.store.uri}: files that were stored are not there any more: "
+                + ", ".join(shown(path) for path in lost[:5]),
+                hint="see who removes them; the same command again stores them again",
+            )
+        self.save()
+
+    def _bring_home(self, landed: Landed) -> Landed:
+        data = self.store.download(self.key(landed.at))
+        artifact = self.store.upload(self.key(landed.path), data)
+        if artifact.sha256 != landed.sha256:
+            raise StoreError(
+                f"{self.store.uri}/{shown(self.key(landed.at))} is not what was stored there",
+                hint="the same command again stores the file again",
+            )
+        return replace(landed, at=landed.path)
+
+    def complete(self) -> None:
+        self.manifest = replace(self.manifest, complete=True)
+        self.save()
+
+
+def _not_held(store: ArtifactStore, manifest: Manifest) -> list[str]:
+    """Paths that the manifest lists and the store does not have, or not in that size."""
+    prefix = f"{manifest.run}/"
+    held = {found.path[len(prefix) :]: found.size for found in store.list(prefix)}
+    return [path for path, each in manifest.files.items() if held.get(each.at) != each.size]

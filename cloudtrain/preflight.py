@@ -1,0 +1,326 @@
+"""What TensorFlow would never notice, looked at on every node at once before an attempt.
+
+Ports free, every pair reachable, versions equal, clocks agree, room on the disk. Each node holds
+its own port while it calls the others (preflight_probe.py), so the calls prove the path that
+TensorFlow will take.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from queue import SimpleQueue
+from statistics import median
+from typing import Any
+
+from cloudtrain import layout
+from cloudtrain.errors import PreflightError
+from cloudtrain.model import Node, Task
+from cloudtrain.protocols import Transport
+from cloudtrain.shell import Command, script
+
+CLOCK_SECONDS = 30.0
+DISK_FULL = 50 * 1000**2
+DISK_LOW = 500 * 1000**2
+CONNECT_SECONDS = 5.0
+
+
+def preflight(
+    tasks: Sequence[tuple[Task, Node]],
+    transport: Transport,
+    *,
+    python: Callable[[Node], str | None] = lambda node: None,
+    versions: Callable[[Node], Command | None] = lambda node: None,
+    folder: str = layout.ROOT,
+    timeout: float = 30.0,
+) -> tuple[str, ...]:
+    """Warnings; raises PreflightError with every problem, each naming its node and what to do.
+
+    `python` is an interpreter on the node for the probe (any from 3.6; python3 otherwise),
+    `versions` a command that prints a JSON object of package → version, `folder` where the task
+    writes. A node that does not answer within `timeout` seconds is a problem by itself.
+    """
+    asked: set[tuple[str, Command]] = set()
+    probes = [
+        _Probe(task=task, node=node, python=python(node), versions=_once(asked, node, versions))
+        for task, node in tasks
+    ]
+    _ask(probes, transport, folder, timeout)
+    findings = _Findings()
+    alone = len(_cluster(probes)) < 2
+    for judge in (_silence, _clocks, _versions, _disks, _reachability):
+        judge(probes, findings)
+    _ports(probes, findings.warnings if alone else findings.problems)
+    if findings.problems:
+        raise PreflightError("\n".join(findings.problems))
+    return tuple(findings.warnings)
+
+
+def _once(
+    asked: set[tuple[str, Command]], node: Node, versions: Callable[[Node], Command | None]
+) -> Command | None:
+    """Nodes of one host that have the same environment need not be asked twice."""
+    command = versions(node)
+    if command is None or (node.host and (node.host, command) in asked):
+        return None
+    asked.add((node.host, command))
+    return command
+
+
+# ── asking ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(kw_only=True, eq=False)
+class _Probe:
+    """One node's conversation; filled in by its own thread."""
+
+    task: Task
+    node: Node
+    python: str | None
+    versions: Command | None
+    orders: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    began: float = 0.0
+    heard: float = 0.0
+    """When its first fact came, by the clock here."""
+    found_versions: Mapping[str, str] | None = None
+    facts: dict[str, Any] | None = None
+    failed: Mapping[str, str] | None = None
+    over: bool = False
+    error: str = ""
+
+    def stdin(self) -> Iterator[bytes]:
+        return iter(self.orders.get, None)
+
+    def command(self) -> Command:
+        return script(
+            _text("preflight.sh"),
+            _text("preflight_probe.py"),
+            self.python or "python3",
+            str(self.task.port),
+            *(self.versions.arguments if self.versions else ()),
+        )
+
+    def line(self, text: str) -> None:
+        if text.startswith("versions "):
+            self.found_versions = json.loads(text.removeprefix("versions ") or "{}")
+        elif not text.startswith("{"):
+            return
+        elif self.facts is None:
+            self.heard = time.time()
+            self.facts = json.loads(text)
+        else:
+            self.failed = json.loads(text)["failed"]
+
+
+def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: float) -> None:
+    """Every node at once, in two steps: all hold their ports, then all call all."""
+    changed = threading.Condition()
+    nonce = secrets.token_hex(8)
+    threads = [
+        threading.Thread(
+            target=_converse, args=(probe, transport, changed, 3 * timeout), daemon=True
+        )
+        for probe in probes
+    ]
+    try:
+        for probe, thread in zip(probes, threads, strict=True):
+            probe.began = time.time()
+            probe.orders.put(
+                _order(nonce=nonce, name=probe.task.name, port=probe.task.port, folder=folder)
+            )
+            thread.start()
+        _wait(changed, timeout, lambda: all(probe.facts or probe.over for probe in probes))
+        callers = _cluster(probes)
+        for probe in callers:
+            peers = [
+                (other.task.name, other.node.internal, other.task.port)
+                for other in callers
+                if other is not probe and other.facts and other.facts["listening"]
+            ]
+            probe.orders.put(_order(peers=peers, nonce=nonce, timeout=CONNECT_SECONDS))
+        _wait(
+            changed,
+            timeout,
+            lambda: all(
+                probe.failed is not None or probe.over or not probe.facts for probe in callers
+            ),
+        )
+    finally:
+        for probe in probes:
+            probe.orders.put(None)
+    # The ports are free again once the probes have ended; who hangs is not waited for.
+    answered = [probe for probe in probes if probe.facts]
+    _wait(changed, timeout, lambda: all(probe.over for probe in answered))
+
+
+def _cluster(probes: Sequence[_Probe]) -> list[_Probe]:
+    """Those that connect to each other: an evaluator is in nobody else's cluster."""
+    return [probe for probe in probes if probe.task.role != "evaluator"]
+
+
+def _order(**values: object) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def _wait(changed: threading.Condition, seconds: float, done: Callable[[], bool]) -> None:
+    with changed:
+        changed.wait_for(done, seconds)
+
+
+def _converse(
+    probe: _Probe, transport: Transport, changed: threading.Condition, timeout: float
+) -> None:
+    rest = b""
+
+    def hear(data: bytes) -> None:
+        nonlocal rest
+        *lines, rest = (rest + data).split(b"\n")
+        with changed:
+            for line in lines:
+                try:
+                    probe.line(line.decode())
+                except (ValueError, LookupError):
+                    continue  # not ours: a banner of the node's shell
+            changed.notify_all()
+
+    error = ""
+    try:
+        done = transport.run(
+            probe.node, probe.command(), stdin=probe.stdin(), on_stdout=hear, timeout=timeout
+        )
+        if done.exit_code != 0:
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            error = f"the probe failed: {words[-1] if words else f'exit code {done.exit_code}'}"
+    except Exception as failure:  # noqa: BLE001 - told with all other nodes' failures
+        error = str(failure)
+    finally:
+        probe.orders.put(None)
+        with changed:
+            probe.error = error
+            probe.over = True
+            changed.notify_all()
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("cloudtrain") / name).read_text("utf-8")
+
+
+# ── judging ──────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _Findings:
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
+    callers = _cluster(probes)
+    for probe in probes:
+        name = probe.node.name
+        if probe.facts is None or (probe.failed is None and probe in callers):
+            text = probe.error or "it did not answer in time: see whether the node is up"
+            findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
+        elif probe.facts.get("python") is False:
+            findings.warnings.append(
+                f"{name}: no python3 there, so it was not tested whether others reach it"
+            )
+
+
+def _ports(probes: Sequence[_Probe], into: list[str]) -> None:
+    for probe in probes:
+        facts = probe.facts
+        if not facts or not facts["why"]:
+            continue
+        what = f"{probe.node.name}: port {probe.task.port}"
+        owner = facts["owner"] or {}
+        if facts["why"] != "in use":
+            into.append(f"{what} cannot be opened ({facts['why']}): set train.port")
+        elif "pid" in owner:
+            command = str(owner["command"])[:100]
+            into.append(
+                f"{what} is in use by pid {owner['pid']} ({command}): end it or set train.port"
+            )
+        else:
+            whose = f" by a process of user id {owner['uid']}" if "uid" in owner else ""
+            into.append(f"{what} is in use{whose}: end what uses it or set train.port")
+
+
+def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
+    """One line for each peer that was missed and each way of missing it."""
+    missed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for probe in probes:
+        for peer, why in (probe.failed or {}).items():
+            missed[peer, why].append(probe.node.name)
+    by_task = {probe.task.name: probe for probe in probes}
+    for (peer, why), sources in missed.items():
+        target = by_task[peer]
+        findings.problems.append(
+            f"{target.node.name}: {target.node.internal} port {target.task.port} is not reached"
+            f" from {_some(sources)} ({why}): let the cluster's nodes through the firewall"
+        )
+
+
+def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
+    """A minority differs from what most have. Only what TensorFlow's wire format needs is fatal."""
+    told = [probe for probe in probes if probe.found_versions is not None]
+    packages = sorted({package for probe in told for package in probe.found_versions or {}})
+    for package in packages:
+        have = [(probe, (probe.found_versions or {}).get(package, "none")) for probe in told]
+        usual = Counter(version for _, version in have).most_common(1)[0][0]
+        fatal = package in ("tensorflow", "keras", "tf_keras")
+        into = findings.problems if fatal else findings.warnings
+        into.extend(
+            f"{probe.node.name}: {package} is {version} there and {usual} elsewhere:"
+            " `cloudtrain up` makes them equal"
+            for probe, version in have
+            if version != usual
+        )
+
+
+def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
+    """Against the nodes' median; the round trip in which each was asked counts in its favour."""
+    offsets = {}
+    for probe in probes:
+        if probe.facts:
+            between = (probe.began + probe.heard) / 2
+            offsets[probe.node.name] = probe.facts["time"] - between, probe.heard - probe.began
+    if not offsets:
+        return
+    usual = median(offset for offset, _ in offsets.values())
+    for name, (offset, trip) in offsets.items():
+        if abs(offset - usual) - trip > CLOCK_SECONDS:
+            findings.problems.append(
+                f"{name}: its clock is {offset - usual:+.0f} s off the others':"
+                " `sudo timedatectl set-ntp true` there sets it"
+            )
+    if abs(usual) - max(trip for _, trip in offsets.values()) > CLOCK_SECONDS:
+        findings.warnings.append(f"the nodes' clocks are {usual:+.0f} s off this machine's")
+
+
+def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
+    seen = set()
+    for probe in probes:
+        host = probe.node.host or probe.node.name
+        if not probe.facts or host in seen:
+            continue
+        seen.add(host)
+        free = int(probe.facts["free"])
+        text = f"{probe.node.name}: {free // 1000**2} MB are free on its disk"
+        if free < DISK_FULL or not probe.facts["files"]:
+            findings.problems.append(f"{text}, too little for a run: make room or set disk_gb")
+        elif free < DISK_LOW:
+            findings.warnings.append(text)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -1,0 +1,206 @@
+"""Runs on a node (any Python from 3.6, no packages): holds its port, greets peers, looks at itself.
+
+Sent as text by preflight.py. Speaks JSON lines: reads an order, tells what it found here, reads
+the peers, tells which it did not reach, and keeps the port until stdin ends.
+"""
+
+# No import that its start-up can do without:
+# ruff: noqa: PTH112, PTH115, PTH120, PTH123, PTH208, SIM105
+
+import errno
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+
+
+def main() -> None:
+    poll = selectors.DefaultSelector()
+    lines = Lines(poll)
+    order = json.loads(lines.next())
+    greeting = f"cloudtrain {order['nonce']} {order['name']}\n".encode()
+    listener, why = listen(order["port"])
+    if listener is not None:
+        poll.register(listener, selectors.EVENT_READ, Greeter(listener, greeting))
+    told = {"listening": listener is not None, "why": why, "time": time.time()}
+    told["owner"] = owner(order["port"]) if listener is None else None
+    told.update(space(order["folder"]))
+    tell(told)
+    peers = json.loads(lines.next())
+    tell({"failed": reach(poll, peers["peers"], order["nonce"], peers["timeout"])})
+    lines.next()
+
+
+def tell(fact: "dict[str, object]") -> None:
+    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.flush()
+
+
+class Lines:
+    """Lines of stdin, while the port is served. The end of stdin ends the program."""
+
+    def __init__(self, poll: selectors.BaseSelector) -> None:
+        self.poll = poll
+        self.rest = b""
+        poll.register(0, selectors.EVENT_READ, self.ready)
+
+    def ready(self) -> None:
+        data = os.read(0, 1 << 20)
+        if not data:
+            sys.exit(0)
+        self.rest += data
+
+    def next(self) -> str:
+        while b"\n" not in self.rest:
+            turn(self.poll, None)
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line.decode()
+
+
+def turn(poll: selectors.BaseSelector, seconds: "float | None") -> None:
+    for key, _ in poll.select(seconds):
+        key.data()
+
+
+class Greeter:
+    def __init__(self, listener: socket.socket, greeting: bytes) -> None:
+        self.listener = listener
+        self.greeting = greeting
+        self.held = []  # type: list[socket.socket]
+
+    def __call__(self) -> None:
+        """Who comes is told where they are; they hang up, so that no TIME_WAIT is left here."""
+        try:
+            guest = self.listener.accept()[0]
+            guest.setblocking(False)
+            guest.send(self.greeting)
+            self.held.append(guest)
+        except OSError:
+            pass
+
+
+def listen(port: int) -> "tuple[socket.socket | None, str]":
+    """On all addresses of both families, as TensorFlow's server does."""
+    why = "this system has no network"
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue
+        try:
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, port))
+            listener.listen(4096)
+            listener.setblocking(False)
+            return listener, ""
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                return None, "in use"
+            why = str(error.strerror)
+    return None, why
+
+
+def owner(port: int) -> "dict[str, object] | None":
+    """Who has the port: pid and command as far as this user may see them, else the user's id."""
+    sockets = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        for row in rows:
+            if int(row[1].rsplit(":", 1)[1], 16) == port and row[9] != "0":
+                sockets["socket:[" + row[9] + "]"] = int(row[7])
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            for fd in os.listdir("/proc/" + pid + "/fd"):
+                if os.readlink("/proc/" + pid + "/fd/" + fd) in sockets:
+                    with open("/proc/" + pid + "/cmdline", "rb") as file:
+                        line = file.read(300).replace(b"\0", b" ").decode("utf-8", "replace")
+                    return {"pid": int(pid), "command": line.strip()}
+        except OSError:
+            continue
+    return {"uid": next(iter(sockets.values()))} if sockets else None
+
+
+def space(folder: str) -> "dict[str, object]":
+    """Free bytes and files where the task will write."""
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    found = os.statvfs(folder or ".")
+    files = found.f_favail if found.f_files else 1  # some file systems do not count them
+    return {"free": found.f_bavail * found.f_frsize, "files": files}
+
+
+def reach(
+    poll: selectors.BaseSelector, peers: "list[tuple[str, str, int]]", nonce: str, timeout: float
+) -> "dict[str, str]":
+    """Connects to every peer at once; name → why not."""
+    calls = [Call(poll, peer, nonce) for peer in peers]
+    deadline = time.monotonic() + timeout
+    while any(call.why is None for call in calls) and time.monotonic() < deadline:
+        turn(poll, deadline - time.monotonic())
+    for call in calls:
+        call.end(f"no answer in {timeout:g} s")
+    return {call.name: call.why for call in calls if call.why}
+
+
+class Call:
+    """`why` is None while it goes on, empty once the right peer has answered."""
+
+    def __init__(
+        self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str
+    ) -> None:
+        self.name, host, port = peer
+        self.greeting = f"cloudtrain {nonce} {self.name}\n".encode()
+        self.poll = poll
+        self.why = None  # type: str | None
+        self.got = b""
+        self.socket = None  # type: socket.socket | None
+        try:
+            family, kind, proto, _, address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[
+                0
+            ]
+            self.socket = socket.socket(family, kind, proto)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.socket.setblocking(False)
+            code = self.socket.connect_ex(address)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+            poll.register(self.socket, selectors.EVENT_READ, self)
+        except OSError as error:
+            self.end(error.strerror or str(error))
+
+    def __call__(self) -> None:
+        assert self.socket is not None
+        try:
+            data = self.socket.recv(1000)
+        except OSError as error:
+            self.end(error.strerror or str(error))
+            return
+        self.got += data
+        if self.got == self.greeting:
+            self.end("")
+        elif not data or not self.greeting.startswith(self.got):
+            self.end("another program answers there")
+
+    def end(self, why: str) -> None:
+        if self.why is None:
+            self.why = why
+            if self.socket is not None:
+                try:
+                    self.poll.unregister(self.socket)
+                except KeyError:
+                    pass
+                self.socket.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Artifacts in a folder of this machine, or of whatever is mounted there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from cloudtrain.errors import PermissionsError, StoreError, UsageError
+from cloudtrain.model import Artifact
+from cloudtrain.paths import is_inside, shown
+
+PARTIAL = ".partial"
+"""Folder at the top for files that are being written: runs and users have no such name."""
+
+_CHUNK = 1 << 20
+_STALE = 24 * 3600.0
+
+
+class FileStore:
+    """A file appears under its name whole, with its bytes on the disk, or not at all."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.root = _folder(uri)
+
+    def check(self) -> None:
+        """Also clears away what uploads that were killed have left, a day after."""
+        name = f"{PARTIAL}/check-{uuid.uuid4().hex}"
+        try:
+            self.upload(name, [b"cloudtrain"])
+            if b"".join(self.download(name)) != b"cloudtrain":
+                raise StoreError(f"{self.root}: a file there does not hold what was written")
+            with _explained(self.root):
+                (self.root / name).unlink()
+                self._clear()
+        except StoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM):
+                raise PermissionsError(error.message, hint=error.hint) from cause
+            raise
+
+    def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
+        target = self._file(path)
+        partial = self.root / PARTIAL / uuid.uuid4().hex
+        with _explained(target):
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                size, digest = _write(partial, data)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial.replace(target)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+            _sync_folder(target.parent)
+        return Artifact(path=path, size=size, sha256=digest)
+
+    def list(self, prefix: str = "") -> Iterator[Artifact]:
+        folder, _, name = prefix.rpartition("/")
+        if folder and not is_inside(folder):
+            return
+        with _explained(self.root / folder):
+            for entry in _walk(self.root / folder, name):
+                path = Path(entry.path).relative_to(self.root).as_posix()
+                if not path.startswith(f"{PARTIAL}/"):
+                    yield Artifact(path=path, size=entry.stat().st_size, sha256="")
+
+    def download(self, path: str) -> Iterator[bytes]:
+        source = self._file(path)
+        with _explained(source), source.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    def _file(self, path: str) -> Path:
+        if not is_inside(path):
+            raise StoreError(f"{self.root}: {path!r} is not a path inside the store")
+        return self.root / path
+
+    def _clear(self) -> None:
+        for left in (self.root / PARTIAL).iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _STALE:
+                    left.unlink()
+
+
+def _folder(uri: str) -> Path:
+    """Percent-encoded or as it is; `file://` has no host, so the path starts at the third slash."""
+    path = os.fsdecode(unquote_to_bytes(uri[len("file://") :]))
+    if not path.startswith("/"):
+        raise UsageError(
+            f"artifacts.store: {uri}: names a host or a relative path",
+            hint="a folder of this machine is written with three slashes: file:///absolute/path",
+        )
+    if "\0" in path:
+        raise UsageError(f"artifacts.store: {uri}: a path cannot hold a NUL byte")
+    return Path(path)
+
+
+def _write(path: Path, data: Iterable[bytes]) -> tuple[int, str]:
+    """Size and SHA-256 of what is on the disk now."""
+    size, digest = 0, hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for chunk in data:
+            view = memoryview(chunk)
+            digest.update(view)
+            size += len(view)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return size, digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name is on the disk too: what is on the nodes may be destroyed next."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not known to some network mounts
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
+    """Every file below whose path starts with the name; a folder that is not there has none."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if not entry.name.startswith(name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        elif entry.is_file():
+            yield entry
+
+
+_HINTS = {
+    errno.ENOSPC: "make room there, or choose another place",
+    errno.EDQUOT: "make room in your quota, or choose another place",
+    errno.EACCES: "give yourself write access there, or choose another place",
+    errno.EPERM: "give yourself write access there, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOTDIR: "a file is in the way of a folder: move it, or choose another place",
+    errno.EEXIST: "a file is in the way of a folder: move it, or choose another place",
+    errno.EISDIR: "a folder is in the way of a file: move it, or choose another place",
+    errno.ENOENT: "something has removed it: see whether the folder is still there",
+}
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise StoreError(
+            f"{shown(path)}: {words}",
+            hint=_HINTS.get(error.errno or 0, "see that the store can be read and written")
+            + ", then run the same command again",
+        ) from error

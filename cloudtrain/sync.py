@@ -1,0 +1,189 @@
+"""One task's files brought from its node into the store, until the store has them as they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from cloudtrain.inventory import File, Inventory, Stop, checksums, take_inventory
+from cloudtrain.ledger import Ledger
+from cloudtrain.manifest import Checkpoint, Landed
+from cloudtrain.model import Artifact, Node
+from cloudtrain.protocols import Transport
+from cloudtrain.relay import relay
+
+ROUNDS = 3
+"""How often a file that changes while it is read is read again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What of one task lands. `checkpoint` is its checkpoint folder, where that lands too."""
+
+    task: str
+    node: Node
+    folder: str
+    patterns: tuple[str, ...]
+    checkpoint: str | None = None
+
+    def is_checkpoint(self, path: str) -> bool:
+        return self.checkpoint is not None and path.startswith(f"{self.checkpoint}/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synced:
+    """`files` are as they were on the node; `unsettled` were seen there and are not among them."""
+
+    files: tuple[Landed, ...]
+    checkpoint: Checkpoint | None
+    unsettled: tuple[str, ...]
+    inventory: Inventory
+
+
+def sync(
+    source: Source,
+    ledger: Ledger,
+    transport: Transport,
+    pool: ThreadPoolExecutor,
+    stop: Stop,
+    *,
+    final: bool,
+) -> Synced:
+    """Brings what changed since the ledger's manifest.
+
+    `final`: a file is also compared by its checksum where its stamp is the same, and rounds go on
+    until nothing changes any more. Else they go on only for the checkpoint, whose files are of
+    use only as they were together.
+    """
+    carrier = _Carrier(source, ledger, transport, pool, stop)
+    known = known_files(source.task, ledger, by_stamp=not final)
+    fresh: dict[str, Landed] = {}
+    for number in range(ROUNDS + 1):
+        inventory = take_inventory(source.node, source.folder, source.patterns, transport)
+        due = [file for file in inventory.files if is_due(file, known)]
+        if number > 0 and not final:
+            due = [file for file in due if source.is_checkpoint(file.path)]
+        if not due or number == ROUNDS:
+            break
+        landed = carrier.bring(due, known)
+        known.update(landed)
+        fresh.update(landed)
+    unsettled = tuple(file.path for file in due)
+    return _outcome(source, inventory, fresh, unsettled)
+
+
+def known_files(task: str, ledger: Ledger, *, by_stamp: bool) -> dict[str, Landed]:
+    """What has landed, by path in the work folder.
+
+    Stamps are believed after the end (`complete`), when nothing writes through a mapping.
+    """
+    known = ledger.manifest.task_files(task)
+    if by_stamp or ledger.manifest.complete:
+        return known
+    return {path: replace(landed, stamp="") for path, landed in known.items()}
+
+
+def is_due(file: File, known: Mapping[str, Landed]) -> bool:
+    landed = known.get(file.path)
+    return landed is None or (landed.size, landed.stamp) != (file.size, file.stamp)
+
+
+def unchanged(
+    source: Source,
+    due: Iterable[File],
+    known: Mapping[str, Landed],
+    transport: Transport,
+    stop: Stop,
+) -> dict[str, Landed]:
+    """Files that only look changed: a touch, a replaced node with a copy of the old one's."""
+    alike = [file for file in due if file.path in known and known[file.path].size == file.size]
+    names = dict.fromkeys(file.source for file in alike)
+    sums = checksums(source.node, source.folder, names, transport, stop)
+    return {
+        file.path: replace(known[file.path], mtime=file.mtime, stamp=file.stamp)
+        for file in alike
+        if known[file.path].sha256 == sums.get(file.source)
+    }
+
+
+def _outcome(
+    source: Source, inventory: Inventory, fresh: Mapping[str, Landed], unsettled: tuple[str, ...]
+) -> Synced:
+    """A checkpoint that is not settled stays what it was; a folder without files is none."""
+    paths = tuple(f.path for f in inventory.files if source.is_checkpoint(f.path))
+    settled = not any(source.is_checkpoint(path) for path in unsettled)
+    checkpoint = None
+    if paths and settled and source.checkpoint is not None:
+        checkpoint = Checkpoint(
+            task=source.task,
+            folder=source.checkpoint,
+            paths=tuple(f"{source.task}/{path}" for path in paths),
+        )
+    files = [
+        landed
+        for path, landed in fresh.items()
+        if checkpoint is not None or not source.is_checkpoint(path)
+    ]
+    return Synced(
+        files=tuple(files), checkpoint=checkpoint, unsettled=unsettled, inventory=inventory
+    )
+
+
+class _Carrier:
+    def __init__(
+        self,
+        source: Source,
+        ledger: Ledger,
+        transport: Transport,
+        pool: ThreadPoolExecutor,
+        stop: Stop,
+    ) -> None:
+        self._source, self._ledger, self._transport = source, ledger, transport
+        self._pool, self._stop = pool, stop
+
+    def bring(self, due: Sequence[File], known: Mapping[str, Landed]) -> dict[str, Landed]:
+        """What has landed now, by path; what changed meanwhile or cannot be read is missing."""
+        landed = unchanged(self._source, due, known, self._transport, self._stop)
+        return landed | self._moved([file for file in due if file.path not in landed])
+
+    def _moved(self, due: Iterable[File]) -> dict[str, Landed]:
+        """One file under several names, by links, comes over once."""
+        names: dict[str, list[File]] = defaultdict(list)
+        for file in due:
+            names[file.source].append(file)
+        places = {source: self._key(files[0]) for source, files in names.items()}
+        arrived = relay(
+            self._source.node,
+            self._source.folder,
+            places,
+            self._transport,
+            self._ledger.store,
+            self._pool,
+            self._stop,
+        )
+        landed = {}
+        for source, artifact in arrived.items():
+            first, *others = names[source]
+            landed[first.path] = self._landed(first, artifact)
+            for other in others:
+                copy = self._ledger.store.upload(
+                    self._key(other), self._ledger.store.download(artifact.path)
+                )
+                landed[other.path] = self._landed(other, copy)
+        return landed
+
+    def _key(self, file: File) -> str:
+        return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))
+
+    def _landed(self, file: File, artifact: Artifact) -> Landed:
+        path = f"{self._source.task}/{file.path}"
+        return Landed(
+            path=path,
+            size=artifact.size,
+            sha256=artifact.sha256,
+            at=self._ledger.place(path),
+            mtime=file.mtime,
+            stamp=file.stamp,
+        )

@@ -1,0 +1,67 @@
+"""TF_CONFIG: what each task of a run is told about the cluster and about itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from cloudtrain.model import ROLE_ORDER, ClusterConfig, Task
+
+TRAINING_ROLES = frozenset({"chief", "worker"})
+
+
+def tf_config_for(
+    config: ClusterConfig, tasks: Sequence[Task], addresses: Mapping[str, str], me: Task
+) -> str | None:
+    """TF_CONFIG of `me` as the config asks for it; None where there is to be none.
+
+    `train.tf_config: true` gives one also to a lone task, for a script that insists on reading it.
+    """
+    if not wants_tf_config(config):
+        return None
+    if config.train.tf_config is True:
+        return _text(tasks, addresses, me)
+    return tf_config(tasks, addresses, me)
+
+
+def wants_tf_config(config: ClusterConfig) -> bool:
+    """Whether a run of this config has TF_CONFIG at all: by strategy, unless it says otherwise."""
+    if config.train.tf_config == "auto":
+        return config.strategy in {"multi_worker_mirrored", "parameter_server"}
+    return config.train.tf_config
+
+
+def tf_config(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str | None:
+    """The JSON text for `me`, one of `tasks`; `addresses` has the host of each node by its name.
+
+    None for the one training task of a run without ps: TensorFlow would look for peers. The
+    evaluator stands in no other task's cluster, and its own holds only itself.
+    """
+    training = [task for task in tasks if task.role in TRAINING_ROLES]
+    others = [task for task in tasks if task.role not in TRAINING_ROLES | {"evaluator"}]
+    if training == [me] and not others:
+        return None
+    return _text(tasks, addresses, me)
+
+
+def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str:
+    members = [me] if me.role == "evaluator" else _in_order(tasks)
+    cluster: dict[str, list[str]] = {}
+    # A role without nodes is left out: `"ps": []` makes workers crash with SIGSEGV.
+    for task in members:
+        cluster.setdefault(task.role, []).append(_target(addresses[task.node], task.port))
+    return json.dumps({"cluster": cluster, "task": {"type": me.role, "index": me.index}})
+
+
+def _in_order(tasks: Sequence[Task]) -> list[Task]:
+    """The same on all tasks whatever order they came in: TF's own roles first, others by name."""
+    members = [task for task in tasks if task.role != "evaluator"]
+    return sorted(members, key=lambda task: (_rank(task.role), task.role, task.index))
+
+
+def _rank(role: str) -> int:
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,175 @@
+"""The playbooks as tasks of `fab`, onto any machine that SSH reaches: docs/playbooks.md."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import paramiko
+from fabric import Connection, task
+from invoke.exceptions import Exit
+
+from cloudtrain.apply import apply
+from cloudtrain.config import load
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.playbooks import tensorflow as tensorflow_playbook
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Command, command, script
+from cloudtrain.step import Step
+
+# fab puts this folder first in sys.path, where its code.py would hide the standard library's.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
+
+HELP = {
+    "file": "the config that says what is wanted",
+    "role": "the node's role in it (default: chief), which decides on the CPU or CUDA build",
+}
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
+    """Bring a machine to what `setup:` asks for."""
+    _onto(c, role, file, tensorflow_playbook.steps)
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def code(c: Connection, file: str, role: str = "chief") -> None:
+    """Deliver what `code:` names to a machine."""
+    _onto(c, role, file, lambda config, _: _code_steps(config))
+
+
+def _code_steps(config: ClusterConfig) -> Sequence[Step]:
+    return code_playbook.steps(code_playbook.resolve(config), config.name)
+
+
+def _onto(
+    c: Connection,
+    role: str,
+    file: str,
+    steps: Callable[[ClusterConfig, Node], Sequence[Step]],
+) -> None:
+    if not isinstance(c, Connection):
+        raise Exit("name a machine: fab -H HOST …", code=2)
+    try:
+        config = load(Path(file))
+        _pin(c)
+        node = Node(
+            name=c.original_host,
+            role=role,
+            index=0,
+            state="running",
+            address=c.host,
+            internal=c.host,
+            ssh_port=c.port,
+            user=c.user,
+        )
+        apply(lambda node: steps(config, node), [node], _OverFabric(c), _Lines())
+    except CloudtrainError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        raise Exit(f"{error}{hint}", code=error.exit_code) from error
+    except paramiko.SSHException as error:
+        raise Exit(f"{c.original_host}: no SSH connection: {error}", code=1) from error
+
+
+def _pin(c: Connection) -> None:
+    """Fabric itself accepts the key of whoever answers; here only known hosts are."""
+    c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
+    for path in (Path(name.strip('"')).expanduser() for name in named.split()):
+        if path.is_file():
+            c.client.load_system_host_keys(str(path))
+
+
+class _OverFabric:
+    """A Transport over one Fabric connection. Never `env=`: Fabric joins it unquoted."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        with _Sent(self._connection, stdin) as place:
+            line = script('place=$1; shift; exec "$@" <"$place"', place, *command.arguments)
+            return self._completed(line, on_stdout, on_stderr)
+
+    def ask(self, node: Node, text: str, *, timeout: float = 30.0) -> Completed:
+        return self._completed(script(text), None, None)
+
+    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
+        raise NotImplementedError("no playbook needs a port")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _completed(
+        self,
+        line: Command,
+        on_stdout: Callable[[bytes], None] | None,
+        on_stderr: Callable[[bytes], None] | None,
+    ) -> Completed:
+        done = self._connection.run(
+            line.shell(),
+            warn=True,
+            in_stream=False,
+            out_stream=_Handed(on_stdout),
+            err_stream=_Handed(on_stderr),
+        )
+        return Completed(
+            exit_code=done.exited, stdout=done.stdout.encode(), stderr=done.stderr.encode()
+        )
+
+
+class _Sent:
+    """Bytes as a file there: Fabric's own `in_stream` is text, one character at a time."""
+
+    def __init__(self, connection: Connection, data: bytes | Iterable[bytes]) -> None:
+        self._connection = connection
+        self._data = data if isinstance(data, bytes) else b"".join(data)
+        self._place = "/dev/null"
+
+    def __enter__(self) -> str:
+        if self._data:
+            self._place = self._connection.run("mktemp", hide=True, in_stream=False).stdout.strip()
+            self._connection.put(io.BytesIO(self._data), self._place)
+        return self._place
+
+    def __exit__(self, *_: object) -> None:
+        if self._data:
+            line = command("rm", "-f", self._place).shell()
+            self._connection.run(line, hide=True, in_stream=False)
+
+
+class _Handed(io.StringIO):
+    """Text that Fabric writes, handed on as bytes."""
+
+    def __init__(self, handler: Callable[[bytes], None] | None) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def write(self, text: str) -> int:
+        if self._handler:
+            self._handler(text.encode("utf-8", "replace"))
+        return len(text)
+
+
+class _Lines:
+    """A Stage as plain lines."""
+
+    def node(self, name: str, text: str) -> None:
+        print(f"{name}: {text}", flush=True)
+
+    def done(self, name: str, text: str = "") -> None:
+        self.node(name, f"done: {text}")

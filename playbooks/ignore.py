@@ -1,0 +1,111 @@
+"""Ignore files read as git reads them (https://git-scm.com/docs/gitignore)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One line of an ignore file. `matcher` takes paths relative to the file's folder."""
+
+    matcher: re.Pattern[str]
+    folder: str
+    """The absolute path of the folder that the file is in."""
+    folders_only: bool
+    ignores: bool
+    """False for a `!` line, which takes back what an earlier one ignored."""
+
+
+def rules(folder: Path, names: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules of the ignore files in a folder, in order: a later one wins."""
+    found: list[Rule] = []
+    for name in names:
+        file = folder / name
+        if file.is_file():
+            lines = os.fsdecode(file.read_bytes()).split("\n")
+            found += filter(None, (_rule(line.removesuffix("\r"), folder) for line in lines))
+    return tuple(found)
+
+
+def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
+    """For a path none of whose parent folders is ignored: what is in those, git never asks."""
+    for rule in reversed(rules):
+        if rule.folders_only and not is_folder:
+            continue
+        if rule.matcher.fullmatch(os.path.relpath(path, rule.folder)):
+            return rule.ignores
+    return False
+
+
+def _rule(line: str, folder: Path) -> Rule | None:
+    if not line.endswith("\\ "):
+        line = line.rstrip(" ")
+    if not line or line.startswith("#"):
+        return None
+    pattern = line.removeprefix("!")
+    bare = pattern.removesuffix("/")
+    anywhere = "(?:.*/)?" if "/" not in bare else ""
+    try:
+        matcher = re.compile(anywhere + _regex(bare.removeprefix("/")), re.DOTALL)
+    except (re.error, ValueError):
+        return None  # as git does with a line that it cannot read
+    return Rule(
+        matcher=matcher,
+        folder=str(folder),
+        folders_only=pattern.endswith("/"),
+        ignores=pattern == line,
+    )
+
+
+_TOKEN = re.compile(
+    r"(?P<start>\A\*\*+/)|(?P<middle>/\*\*+/)|(?P<end>/\*\*+\Z)|(?P<star>\*+)|(?P<one>\?)"
+    r"|(?P<set>\[[!^]?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])|(?P<escaped>\\.)|(?P<plain>.)",
+    re.DOTALL,
+)
+_PARTS = {"start": "(?:.*/)?", "middle": "/(?:.*/)?", "end": "/.+", "star": "[^/]*", "one": "[^/]"}
+_CLASSES = {
+    "[:alpha:]": "a-zA-Z",
+    "[:digit:]": "0-9",
+    "[:alnum:]": "a-zA-Z0-9",
+    "[:upper:]": "A-Z",
+    "[:lower:]": "a-z",
+    "[:space:]": r"\s",
+    "[:xdigit:]": "0-9a-fA-F",
+}
+
+
+def _regex(pattern: str) -> str:
+    """Raises ValueError for what git cannot read: nothing, an open `[`, a last backslash."""
+    if not pattern:
+        raise ValueError("an empty pattern")
+    parts = []
+    for token in _TOKEN.finditer(pattern):
+        kind, text = token.lastgroup or "", token[0]
+        if kind in _PARTS:
+            parts.append(_PARTS[kind])
+        elif kind == "set":
+            parts.append(_set(text))
+        elif kind == "escaped":
+            parts.append(re.escape(text[1:]))
+        elif text in "[\\":
+            raise ValueError(pattern)
+        else:
+            parts.append(re.escape(text))
+    return "".join(parts)
+
+
+def _set(text: str) -> str:
+    inner = text[1:-1]
+    negated = inner[:1] in ("!", "^")
+    inner = inner[1:] if negated else inner
+    for name, characters in _CLASSES.items():
+        inner = inner.replace(name, characters)
+    if inner.startswith("]"):
+        inner = "\\" + inner
+    inner = re.sub(r"([\[&~|^])", r"\\\1", inner)
+    return f"(?!/)[{'^' if negated else ''}{inner}]"

@@ -1,0 +1,228 @@
+"""Doors for the landing tests: nodes that are folders here, and doors that misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from cloudtrain import layout
+from cloudtrain.errors import NodeUnreachable, StoreError
+from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
+from cloudtrain.protocols import ArtifactStore, Completed, Stage
+from cloudtrain.shell import Command
+from cloudtrain.stores import open_store
+
+RUN = "20261121-062404-k3f9"
+
+
+class FolderTransport:
+    """Runs commands by /bin/sh with the node's folder as its home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: list[str] = []
+        self.received = 0
+        self.break_after: int | None = None
+        """Bytes of output in all, after which connections break."""
+        self.before: Callable[[str], None] = lambda line: None
+        """Called with each command's line before it runs."""
+        self.during: Callable[[str], None] = lambda line: None
+        """Called with the command's line at each piece of its output."""
+
+    def home(self, node: Node) -> Path:
+        home = self.folder / node.name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        line = command.shell()
+        self.commands.append(line)
+        self.before(line)
+        out, err = bytearray(), bytearray()
+        with subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {line}"],
+            cwd=self.home(node),
+            env={**os.environ, "HOME": str(self.home(node))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            threads = [
+                threading.Thread(target=_feed, args=(process.stdin, stdin)),
+                threading.Thread(target=_take, args=(process.stderr, err.extend)),
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                while data := process.stdout.read(1 << 16):
+                    self._count(node, len(data))
+                    (on_stdout or out.extend)(data)
+                    self.during(line)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            finally:
+                for thread in threads:
+                    thread.join()
+        if on_stderr is not None and err:
+            on_stderr(bytes(err))
+        return Completed(exit_code=process.returncode, stdout=bytes(out), stderr=bytes(err))
+
+    def _count(self, node: Node, size: int) -> None:
+        self.received += size
+        if self.break_after is not None and self.received > self.break_after:
+            raise NodeUnreachable(node.name, "the connection broke")
+
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        raise NotImplementedError
+
+    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def _feed(pipe: object, data: bytes | Iterable[bytes]) -> None:
+    with pipe as stdin:  # type: ignore[attr-defined]
+        try:
+            for chunk in [data] if isinstance(data, bytes) else data:
+                stdin.write(chunk)
+        except BrokenPipeError:
+            pass
+
+
+def _take(pipe: object, take: Callable[[bytes], None]) -> None:
+    while data := pipe.read(1 << 16):  # type: ignore[attr-defined]
+        take(data)
+
+
+class Heard:
+    """A console that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return nullcontext(_NoStage())
+
+    def task_output(self, task: str, data: bytes) -> None:
+        raise AssertionError("landing shows no task's output")
+
+
+class _NoStage:
+    def node(self, name: str, text: str) -> None:
+        pass
+
+    def done(self, name: str, text: str = "") -> None:
+        pass
+
+
+class FaultyStore:
+    """Refuses uploads once `uploads_left` have been made; counts bytes."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self.store = store
+        self.uri = store.uri
+        self.uploads_left: int | None = None
+        self.uploaded: list[str] = []
+
+    def check(self) -> None:
+        self.store.check()
+
+    def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
+        if self.uploads_left is not None:
+            if self.uploads_left == 0:
+                raise StoreError(f"{self.uri}/{path}: No space left on device")
+            self.uploads_left -= 1
+        self.uploaded.append(path)
+        return self.store.upload(path, data)
+
+    def list(self, prefix: str = "") -> Iterator[Artifact]:
+        return self.store.list(prefix)
+
+    def download(self, path: str) -> Iterator[bytes]:
+        return self.store.download(path)
+
+
+class Cluster:
+    """A chief and workers with one run, their work folders, and the doors to all of it."""
+
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        names = ["chief0", *(f"worker{index}" for index in range(workers))]
+        self.nodes = {name: node(name) for name in names}
+        self.run = Run(
+            id=RUN,
+            cluster="mnist",
+            command="python train.py",
+            tasks=tuple(
+                Task(role=each.role, index=each.index, node=each.name, port=8900)
+                for each in self.nodes.values()
+            ),
+            state="running",
+            created=1.0,
+        )
+        self.rules = ArtifactRules()
+        self.transport = FolderTransport(folder / "nodes")
+        self.folder = folder / "a store, with: ünusual name"
+        self.store = FaultyStore(open_store(self.folder.as_uri()))
+        self.console = Heard()
+        for name in names:
+            self.work(name).mkdir(parents=True, exist_ok=True)
+
+    def work(self, task: str) -> Path:
+        home = self.transport.home(self.nodes[task])
+        return home / layout.work_folder("mnist", RUN, task)
+
+    def write(self, task: str, path: str, content: str | bytes) -> Path:
+        place = self.work(task) / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        return place
+
+    def landed(self) -> dict[str, bytes]:
+        """Everything below the run's folder in the store, but for the manifest."""
+        top = self.folder / RUN
+        return {
+            path.relative_to(top).as_posix(): path.read_bytes()
+            for path in sorted(top.rglob("*"))
+            if path.is_file() and path.name != "manifest.json"
+        }
+
+
+def node(task: str) -> Node:
+    role = task.rstrip("0123456789")
+    return Node(
+        name=f"mnist-{task}",
+        role=role,
+        index=int(task[len(role) :]),
+        state="running",
+        address="127.0.0.1",
+        internal="127.0.0.1",
+    )

@@ -1,0 +1,392 @@
+"""What would hang or fail a run is found before it, on every node at once, and named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from cloudtrain.errors import NodeUnreachable, PreflightError
+from cloudtrain.model import Node, Task
+from cloudtrain.preflight import preflight
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Command, command, script
+from tests.supervising import PYTHON
+
+
+@dataclass
+class Here:
+    """A Transport whose nodes are this machine. `instead`: what a faulty node runs."""
+
+    home: Path
+    instead: dict[str, Command] = field(default_factory=dict)
+    unreachable: frozenset[str] = frozenset()
+    paths: dict[str, str] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        if node.name in self.unreachable:
+            raise NodeUnreachable(node.name, "no answer over SSH", hint="is it up?")
+        command = self.instead.get(node.name, command)
+        self.ran.append(command.shell())
+        process = subprocess.Popen(
+            command.arguments,
+            cwd=self.home,
+            env={**os.environ, "PATH": self.paths.get(node.name, os.environ["PATH"])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.running.append(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        feeder = threading.Thread(target=self._feed, args=(process, stdin), daemon=True)
+        feeder.start()
+        stdout = b""
+        while data := os.read(process.stdout.fileno(), 65536):
+            if on_stdout:
+                on_stdout(data)
+            else:
+                stdout += data
+        stderr = process.stderr.read()
+        return Completed(exit_code=process.wait(), stdout=stdout, stderr=stderr)
+
+    def _feed(self, process: subprocess.Popen[bytes], stdin: bytes | Iterable[bytes]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            for piece in (stdin,) if isinstance(stdin, bytes) else stdin:
+                process.stdin.write(piece)
+                process.stdin.flush()
+            process.stdin.close()
+
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        raise AssertionError("preflight asks nothing over the persistent shell")
+
+    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
+        raise AssertionError("preflight forwards nothing")
+
+    def close(self) -> None:
+        for process in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    here = Here(tmp_path)
+    yield here
+    here.close()
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def cluster(count: int = 3, role: str = "worker") -> list[tuple[Task, Node]]:
+    tasks = []
+    for index, port in enumerate(free_ports(count)):
+        name = f"mnist-{role}{index}"
+        node = Node(
+            name=name,
+            role=role,
+            index=index,
+            state="running",
+            address="127.0.0.1",
+            internal=f"127.0.0.{index % 8 + 1}",
+            host=f"host-{index}",
+        )
+        tasks.append((Task(role=role, index=index, node=name, port=port), node))
+    return tasks
+
+
+def problems(tasks: list[tuple[Task, Node]], here: Here, timeout: float = 20) -> list[str]:
+    with pytest.raises(PreflightError) as raised:
+        preflight(tasks, here, timeout=timeout)
+    return str(raised.value).splitlines()
+
+
+def answering(*facts: object) -> Command:
+    """A node that says just this, and stays until it may go."""
+    lines = "\n".join(json.dumps(fact) for fact in facts)
+    return script('read -r order; printf "%s\\n" "$1"; cat >/dev/null', lines)
+
+
+def healthy(**changed: object) -> dict[str, object]:
+    facts = {"listening": False, "why": "", "owner": None, "free": 10**12, "files": 10**6}
+    return {**facts, "time": time.time(), **changed}
+
+
+def test_a_healthy_cluster_passes_and_its_ports_are_free_again(here: Here) -> None:
+    tasks = cluster()
+    assert preflight(tasks, here) == ()
+    for task, _ in tasks:
+        with socket.socket() as again:
+            again.bind(("", task.port))
+    assert not any(process.poll() is None for process in here.running)
+
+
+def test_the_ports_are_free_again_at_once_for_the_next_attempt(here: Here) -> None:
+    tasks = cluster(2)
+    for _ in range(3):
+        assert preflight(tasks, here) == ()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "127.0.0.5", "::", "::1"])
+def test_a_port_in_use_on_any_address_is_named_with_its_owner(here: Here, address: str) -> None:
+    tasks = cluster()
+    port = tasks[1][0].port
+    listen = (
+        "import socket, sys; s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else 2);"
+        "s.bind((sys.argv[1], int(sys.argv[2]))); s.listen(); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [PYTHON, "-c", listen, address, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        (line,) = problems(tasks, here)
+        other.kill()
+    assert line.startswith(f"mnist-worker1: port {port} is in use by pid {other.pid} ({PYTHON} -c")
+    assert line.endswith("): end it or set train.port")
+
+
+def test_a_single_task_needs_no_port_and_is_only_warned(here: Here) -> None:
+    tasks = cluster(1)
+    with socket.socket() as other:
+        other.bind(("", tasks[0][0].port))
+        other.listen()
+        (warning,) = preflight(tasks, here)
+    assert f"is in use by pid {os.getpid()}" in warning
+
+
+def test_a_connection_left_in_time_wait_is_no_failure(here: Here) -> None:
+    tasks = cluster(2)
+    with socket.socket() as server, socket.socket() as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", tasks[0][0].port))
+        server.listen()
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        accepted.close()
+    assert preflight(tasks, here) == ()
+
+
+def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: Here) -> None:
+    tasks = cluster(4)
+    task, node = tasks[2]
+    wrong = replace(node, internal="127.0.0.1.nowhere.invalid")
+    nowhere = [(one, wrong if one is task else other) for one, other in tasks]
+    (line,) = problems(nowhere, here)
+    assert re.fullmatch(
+        rf"mnist-worker2: 127\.0\.0\.1\.nowhere\.invalid port {task.port} is not reached from"
+        r" mnist-worker0, mnist-worker1, mnist-worker3 \(.+\): let the cluster's nodes through"
+        r" the firewall",
+        line,
+    )
+
+
+def test_a_peer_that_drops_packets_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener with a full queue, as a firewall that drops, answers no SYN."""
+    monkeypatch.setattr("cloudtrain.preflight.CONNECT_SECONDS", 0.5)
+    tasks = cluster(2)
+    with contextlib.ExitStack() as held:
+        full = held.enter_context(socket.socket())
+        full.bind(("127.0.0.2", tasks[1][0].port))
+        full.listen(0)
+        for _ in range(8):
+            caller = held.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(full.getsockname())
+        here.instead["mnist-worker1"] = answering(healthy(listening=True), {"failed": {}})
+        (line,) = problems(tasks, here)
+    assert "is not reached from mnist-worker0 (no answer in 0.5 s)" in line
+
+
+def test_another_program_at_a_peers_address_is_not_taken_for_it(here: Here) -> None:
+    tasks = cluster(2)
+    here.instead["mnist-worker1"] = answering(healthy(listening=True), {"failed": {}})
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.2", tasks[1][0].port))
+        stranger.listen()
+        threading.Thread(
+            target=lambda: stranger.accept()[0].send(b"220 smtp\r\n"), daemon=True
+        ).start()
+        (line,) = problems(tasks, here)
+    assert "is not reached from mnist-worker0 (another program answers there)" in line
+
+
+def test_a_refused_connection_is_named(here: Here) -> None:
+    tasks = cluster(2)
+    here.instead["mnist-worker1"] = answering(healthy(listening=True), {"failed": {}})
+    (line,) = problems(tasks, here)
+    assert "(Connection refused)" in line
+
+
+def test_an_evaluator_is_in_nobody_elses_cluster(here: Here) -> None:
+    wrong = [(task, replace(node, internal="no.invalid")) for task, node in cluster(1, "evaluator")]
+    assert preflight([*cluster(2), *wrong], here) == ()
+
+
+def test_a_node_that_hangs_is_named_and_the_others_are_still_judged(here: Here) -> None:
+    tasks = cluster(3)
+    here.instead["mnist-worker1"] = command("sleep", "60")
+    here.instead["mnist-worker2"] = answering(healthy(free=10), {"failed": {}})
+    began = time.monotonic()
+    lines = problems(tasks, here, timeout=2)
+    assert time.monotonic() - began < 10
+    assert lines == [
+        "mnist-worker1: it did not answer in time: see whether the node is up",
+        "mnist-worker2: 0 MB are free on its disk, too little for a run: make room or set disk_gb",
+    ]
+
+
+def test_a_node_that_hangs_while_it_calls_the_others_is_named(here: Here) -> None:
+    tasks = cluster(2)
+    here.instead["mnist-worker1"] = answering(healthy())
+    (line,) = problems(tasks, here, timeout=2)
+    assert line.startswith("mnist-worker1: it did not answer in time")
+
+
+def test_an_unreachable_node_is_named_once(here: Here) -> None:
+    here.unreachable = frozenset({"mnist-worker1"})
+    assert problems(cluster(), here) == ["mnist-worker1: no answer over SSH"]
+
+
+def test_a_probe_that_breaks_says_its_last_words(here: Here) -> None:
+    here.instead["mnist-worker0"] = command("sh", "-c", "echo 'sh: broken pipe dream' >&2; exit 2")
+    assert problems(cluster(), here) == ["mnist-worker0: the probe failed: sh: broken pipe dream"]
+
+
+def versions_of(**by_name: dict[str, str]) -> Callable[[Node], Command]:
+    usual = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1"}
+
+    def versions(node: Node) -> Command:
+        return command("echo", json.dumps({**usual, **by_name.get(node.task, {})}))
+
+    return versions
+
+
+def test_versions_that_differ_are_named_against_what_most_have(here: Here) -> None:
+    with pytest.raises(PreflightError) as raised:
+        preflight(
+            cluster(), here, versions=versions_of(worker2={"tensorflow": "2.20.0", "python": "3"})
+        )
+    assert str(raised.value) == (
+        "mnist-worker2: tensorflow is 2.20.0 there and 2.21.0 elsewhere:"
+        " `cloudtrain up` makes them equal"
+    )
+
+
+def test_other_packages_that_differ_are_only_warned_of(here: Here) -> None:
+    (warning,) = preflight(cluster(), here, versions=versions_of(worker1={"python": "3.12.1"}))
+    assert warning.startswith("mnist-worker1: python is 3.12.1 there and 3.11.2 elsewhere")
+
+
+def test_an_environment_that_does_not_answer_has_none_of_the_packages(here: Here) -> None:
+    def versions(node: Node) -> Command:
+        return command("false") if node.index == 0 else versions_of()(node)
+
+    with pytest.raises(PreflightError, match="mnist-worker0: tensorflow is none there"):
+        preflight(cluster(), here, versions=versions)
+
+
+def test_nodes_of_one_host_are_asked_for_their_versions_once(here: Here) -> None:
+    tasks = [(task, replace(node, host="one")) for task, node in cluster()]
+    assert preflight(tasks, here, versions=versions_of()) == ()
+    assert sum("tensorflow" in line for line in here.ran) == 1
+
+
+def test_a_clock_that_is_off_is_named(here: Here) -> None:
+    here.instead["mnist-worker1"] = answering(healthy(time=time.time() - 100), {"failed": {}})
+    (line,) = problems(cluster(), here)
+    assert line.startswith("mnist-worker1: its clock is -100 s off the others'")
+
+
+def test_a_clock_that_is_off_less_than_half_a_minute_passes(here: Here) -> None:
+    here.instead["mnist-worker1"] = answering(healthy(time=time.time() + 20), {"failed": {}})
+    assert preflight(cluster(), here) == ()
+
+
+def test_when_all_nodes_agree_on_another_time_this_machine_is_wrong(here: Here) -> None:
+    tasks = cluster(2)
+    for _, node in tasks:
+        facts = healthy(time=time.time() + 3600)
+        here.instead[node.name] = answering(facts, {"failed": {}})
+    (warning,) = preflight(tasks, here)
+    assert warning == "the nodes' clocks are +3600 s off this machine's"
+
+
+def test_a_disk_that_is_nearly_full_is_warned_of_once_for_each_host(here: Here) -> None:
+    tasks = [(task, replace(node, host="one")) for task, node in cluster(2)]
+    for _, node in tasks:
+        here.instead[node.name] = answering(healthy(free=200 * 10**6), {"failed": {}})
+    assert preflight(tasks, here) == ("mnist-worker0: 200 MB are free on its disk",)
+
+
+def without_python(tmp_path: Path) -> str:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("sh", "cat", "awk", "date", "df"):
+        found = which(tool)
+        assert found
+        (folder / tool).symlink_to(found)
+    return str(folder)
+
+
+def test_a_node_without_python_is_tested_as_far_as_its_shell_goes(
+    here: Here, tmp_path: Path
+) -> None:
+    tasks = cluster()
+    here.paths["mnist-worker1"] = without_python(tmp_path)
+    assert preflight(tasks, here) == (
+        "mnist-worker1: no python3 there, so it was not tested whether others reach it",
+    )
+    with socket.socket() as other:
+        other.bind(("127.0.0.5", tasks[1][0].port))
+        other.listen()
+        (line,) = problems(tasks, here)
+    assert line == (
+        f"mnist-worker1: port {tasks[1][0].port} is in use: end what uses it or set train.port"
+    )
+
+
+def test_the_named_python_is_taken_and_a_missing_one_is_not_needed(here: Here) -> None:
+    assert preflight(cluster(2), here, python=lambda node: "none/bin/python") == ()
+    assert preflight(cluster(2), here, python=lambda node: PYTHON) == ()
+
+
+def test_a_banner_on_stdout_is_passed_over(here: Here) -> None:
+    tasks = cluster(2)
+    here.instead["mnist-worker0"] = script(
+        'echo Welcome; echo 7; read -r order; printf "%s\\n" "$1"; cat >/dev/null',
+        json.dumps(healthy()) + '\n{"failed": {}}',
+    )
+    assert preflight(tasks, here) == ()

@@ -1,0 +1,106 @@
+"""The store in a folder: whole files only, modes as the user has them, errors with a way out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import PermissionsError, StoreError
+from cloudtrain.stores.file import PARTIAL, FileStore
+
+
+@pytest.mark.parametrize(
+    "uri", ["file://{0}/a%20b/%C3%BC%25", "file://{0}/a b/ü%", "FILE://{0}/a b/ü%25"]
+)
+def test_a_uri_may_be_percent_encoded_or_not(tmp_path: Path, uri: str) -> None:
+    FileStore(uri.format(tmp_path)).upload("x", [b"1"])
+    assert (tmp_path / "a b" / "ü%" / "x").read_bytes() == b"1"
+
+
+def test_files_and_folders_have_the_modes_that_the_umask_gives(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        FileStore((tmp_path / "store").as_uri()).upload("run/x", [b"1"])
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "store/run/x").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "store/run").stat().st_mode) == 0o750
+
+
+def test_a_file_is_never_seen_half_under_its_name(tmp_path: Path) -> None:
+    store = FileStore(tmp_path.as_uri())
+    store.upload("run/x", [b"old"])
+
+    def looking() -> Any:
+        yield b"new "
+        assert (tmp_path / "run/x").read_bytes() == b"old"
+        assert [found.path for found in store.list()] == ["run/x"]
+        yield b"and more"
+
+    store.upload("run/x", looking())
+    assert (tmp_path / "run/x").read_bytes() == b"new and more"
+    assert list((tmp_path / PARTIAL).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "way_out"),
+    [
+        (errno.ENOSPC, "No space left on device", "make room"),
+        (errno.EROFS, "Read-only file system", "can be written"),
+        (errno.EIO, "Input/output error", "read and written"),
+    ],
+)
+def test_what_the_system_refuses_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, way_out: str
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    store = FileStore(tmp_path.as_uri())
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(StoreError, match=f"{tmp_path}/run/x: {words}") as raised:
+        store.upload("run/x", [b"1"])
+    assert way_out in str(raised.value.hint)
+    assert raised.value.exit_code == 5
+    monkeypatch.undo()
+    assert list((tmp_path / PARTIAL).iterdir()) == []
+
+
+def test_a_check_without_the_right_to_write_is_about_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionsError, match=f"{tmp_path}.*: Permission denied") as raised:
+        FileStore(tmp_path.as_uri()).check()
+    assert raised.value.exit_code == 4
+
+
+def test_a_file_where_the_store_should_be_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    place.write_text("in the way")
+    store = FileStore(place.as_uri())
+    with pytest.raises(StoreError, match=str(place)):
+        store.check()
+    with pytest.raises(StoreError, match=str(place)):
+        list(store.list("run/"))
+    assert place.read_text() == "in the way"
+
+
+def test_a_check_clears_away_what_killed_uploads_left_a_day_ago(tmp_path: Path) -> None:
+    store = FileStore(tmp_path.as_uri())
+    store.upload("x", [b"1"])
+    for name, age in (("old", 90_000), ("young", 10)):
+        left = tmp_path / PARTIAL / name
+        left.write_bytes(b"half")
+        now = left.stat().st_mtime
+        os.utime(left, (now - age, now - age))
+    store.check()
+    assert [path.name for path in (tmp_path / PARTIAL).iterdir()] == ["young"]
