@@ -80,13 +80,15 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:
-    """The run's logs as they are here, by their name in the store."""
-    return {
-        f"{task.name}.attempt-{attempt.number}.log": path
-        for attempt in run.attempts
-        for task in run.tasks
-        if (path := session.records.log_path(run.id, task.name, attempt.number)).exists()
-    }
+    """The run's logs, and the stacks that were kept, by their name in the store."""
+    found = {}
+    for attempt in run.attempts:
+        for task in run.tasks:
+            log = session.records.log_path(run.id, task.name, attempt.number)
+            for path in (log, log.with_suffix(".stacks")):
+                if path.exists():
+                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
+    return found
 
 
 def failure(run: Run) -> RunFailed:
