@@ -255,6 +255,25 @@ def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     assert project.processes() == {}
 
 
+def test_a_detached_start_that_fails_leaves_no_run_that_goes_on(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config).returncode == 0
+    with socket.create_server(("", project.port + 1)):
+        refused = project.cloudtrain("train", "--detach")
+    assert refused.returncode == 1
+    assert f"port {project.port + 1} is in use" in refused.stderr
+    trained = project.cloudtrain("train")
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_train_with_a_file_runs_what_the_file_says_now(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    changed = project.config(train={"command": "python3 rank.py --steps 2 --output {output}"})
+    trained = project.cloudtrain("train", changed)
+    assert trained.returncode == 0, trained.stderr
+    assert project.landed("chief0", "output/chief0.txt") == "done at 2\n"
+
+
 def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -> None:
     config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
     done = project.cloudtrain("run", config)
