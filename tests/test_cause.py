@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cause import (
+from cloudtrain.model import Cause, Task
+from cloudtrain.training.cause import (
     LINES_SHOWN,
     Observation,
     decided,
@@ -19,7 +20,6 @@ from cloudtrain.cause import (
     last_lines,
     root_cause,
 )
-from cloudtrain.model import Cause, Task
 
 LOGS = Path(__file__).parent / "data" / "failures"
 RAISED = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n'

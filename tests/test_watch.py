@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
-from cloudtrain.watch import (
+from cloudtrain.training.watch import (
     FROZEN_AFTER,
     OTHERS_GRACE,
     SETTLE,

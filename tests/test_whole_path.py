@@ -227,6 +227,8 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
     assert done.returncode == 1
     assert "worker0" in done.stderr
     assert "did not open its port" in done.stderr
+    (stacks,) = project.store.glob("*/logs/worker0.attempt-1.stacks")
+    assert "python3" in stacks.read_text()
 
 
 def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> None:

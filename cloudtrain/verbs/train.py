@@ -8,8 +8,6 @@ import string
 import time
 from collections.abc import Sequence
 
-from cloudtrain.attend import attend
-from cloudtrain.background import attend_in_background
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.plan import tasks
@@ -17,8 +15,10 @@ from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_session, recorded_config
-from cloudtrain.start import start
-from cloudtrain.tasks import saved
+from cloudtrain.training.attend import attend
+from cloudtrain.training.background import attend_in_background
+from cloudtrain.training.start import start
+from cloudtrain.training.tasks import saved
 
 
 def train(

@@ -6,16 +6,16 @@ import threading
 import time
 from queue import Empty
 
-from cloudtrain import cause as causes
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
-from cloudtrain.landing import land
+from cloudtrain.landing.land import land
 from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
-from cloudtrain.tasks import stop_tasks
-from cloudtrain.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
+from cloudtrain.training import cause as causes
+from cloudtrain.training.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.training.tasks import keep_stacks, stop_tasks
+from cloudtrain.training.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
 
 TICK = 0.25
 """Seconds between two looks at what has come in."""
@@ -28,6 +28,10 @@ ALONE_LOST_AFTER = 300.0
 
 LAST_WORDS = 15.0
 """Seconds that are waited for the last bytes of a task that was ended."""
+
+
+HANGING = frozenset({"stalled", "not_started", "deadline"})
+"""Causes of which no log tells: what the processes were doing is kept before they are ended."""
 
 
 def observe(session: Session, run: Run) -> tuple[Watch, Cause | None]:
@@ -46,6 +50,8 @@ def observe(session: Session, run: Run) -> tuple[Watch, Cause | None]:
         decision = until_decided(session, run, watch, follower)
         if decision.cause is not None:
             session.console.warn(causes.sentence(decision.cause))
+            if decision.cause.kind in HANGING:
+                keep_stacks(session, run)
         left = [name for name, view in watch.tasks.items() if not view.ended]
         stop_tasks(session, run, left)
         hear_out(session, watch, follower)

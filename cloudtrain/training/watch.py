@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cloudtrain.cause import Observation, decided, hint_for, last_lines, root_cause
 from cloudtrain.model import Cause, ClusterConfig, Task
 from cloudtrain.plan import deciding
+from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
 
 WINDOW = 20.0
 """Seconds in which exits are collected before one is called the cause, where none is plain."""

@@ -17,8 +17,8 @@ from typing import IO
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.inventory import SILENCE, Stop, checksums, failed, take_inventory
-from cloudtrain.manifest import Landed, read_manifest
+from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, take_inventory
+from cloudtrain.landing.manifest import Landed, read_manifest
 from cloudtrain.model import Node, Run
 from cloudtrain.paths import literal, shown
 from cloudtrain.protocols import ArtifactStore, Transport

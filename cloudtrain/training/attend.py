@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from cloudtrain import cause as causes
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.finish import finish
 from cloudtrain.model import Cause, Run
-from cloudtrain.observe import observe
 from cloudtrain.session import Session
-from cloudtrain.start import start
-from cloudtrain.tasks import saved, stop_tasks
-from cloudtrain.watch import Watch
+from cloudtrain.training import cause as causes
+from cloudtrain.training.finish import finish
+from cloudtrain.training.observe import observe
+from cloudtrain.training.start import start
+from cloudtrain.training.tasks import saved, stop_tasks
+from cloudtrain.training.watch import Watch
 
 BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""
