@@ -4,8 +4,8 @@
     python bench/startup.py --sky sky/bin/sky
 
 All commands take turns within each round, so that a busy moment meets all of them alike. Ours runs
-as it is installed, from the `cloudtrain` script beside the Python that runs this; `status --offline`
-has a cluster with five runs to show. Writes bench/startup.md.
+as it is installed, from the `cloudtrain` script beside the Python that runs this; `status
+--offline` has a cluster with five runs to show. Writes bench/startup.md.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ def measure(
 
 def report(times: dict[str, list[float]], options: argparse.Namespace) -> str:
     base = statistics.median(times[BASE])
+    sky = " --sky sky/bin/sky" if options.sky else ""
     lines = [
         "# Start-up",
         "",
-        f"`python bench/startup.py{' --sky sky/bin/sky' if options.sky else ''}`, "
+        f"`python bench/startup.py{sky}{' --checkout' if options.checkout else ''}`, "
         f"{options.rounds} rounds, commands in turns; {platform.python_implementation()} "
         f"{platform.python_version()}, {os.cpu_count()} cores, {platform.system()}.",
         "",
