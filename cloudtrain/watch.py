@@ -99,6 +99,7 @@ def finishing(watch: Watch, now: float) -> Decision:
         for view in running
         if waited >= patience(watch.config, view.task) or view.stopped_since is not None
     )
+    watch.warned.update(over)  # how they end is our doing
     warnings = tuple(
         f"{view.task.name} failed after the run was decided: {ending(view)}"
         for view in watch.tasks.values()
@@ -157,6 +158,7 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
         lost=view.lost is not None,
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(watch, view.task),
+        stopped=view.task.name in watch.warned,  # the run went on without it
         exit_code=view.exit_code,
         ended=view.ended_at,
         log=view.tail,

@@ -19,7 +19,7 @@ LAYERS = [
         *{"launch", "plan", "cause", "fan_out"},
         *{"inventory", "relay", "ledger", "sync", "checkpoints", "retrieve"},
     },
-    {"attend", "start", "observe", "watch", "follow", "finish", "background"},
+    {"attend", "start", "observe", "watch", "follow", "meanwhile", "finish", "background"},
     {"verbs"},
     {"cli"},
     {"__main__"},
