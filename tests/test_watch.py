@@ -44,6 +44,14 @@ def test_a_run_without_news_goes_on() -> None:
     assert decide(watch(), 1000.0).verdict == "go_on"
 
 
+def test_a_run_in_which_no_task_opens_its_port_is_warned_of_once() -> None:
+    run = watch(start_timeout=10.0)
+    assert decide(run, 9.0).warnings == ()
+    (warning,) = decide(run, 10.0).warnings
+    assert "no task has opened its port after 10 s" in warning
+    assert decide(run, 11.0).warnings == ()
+
+
 def test_the_chiefs_success_gives_the_others_their_grace_and_then_ends_them() -> None:
     run = watch()
     ended(run, "chief0", 0, 10.0)
