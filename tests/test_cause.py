@@ -187,6 +187,7 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
         ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
         ("TBNotInstalledError: TensorBoard is not installed, missing", "tensorboard"),
         ("ValueError: Argument(s) not recognized: {'lr': 0.1}", "setup.keras: legacy"),
+        ("AttributeError: 'Mean' object has no attribute 'reset_states'.", "setup.keras: legacy"),
         ("AttributeError: 'X' object has no attribute 'experimental_run_v2'", "2.15"),
     ],
 )

@@ -285,6 +285,12 @@ def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -
     assert project.processes() == {}
 
 
+def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
+    done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
+    assert done.returncode == 0, done.stderr
+    assert "no task wrote a file that comes home" in done.stderr
+
+
 def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:
     project.store.write_text("not a folder")
     done = project.cloudtrain("run", project.config())

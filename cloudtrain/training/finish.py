@@ -76,6 +76,11 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
         console=session.console,
         final=True,
     )
+    if run.state == "succeeded" and not manifest.files:
+        session.console.warn(
+            "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "
+            "names, does"
+        )
     return missing(manifest, session.config.artifacts)
 
 
