@@ -342,7 +342,7 @@ wait()
 """
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not on this machine")
 def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
     script = tmp_path / "draw.py"
     script.write_text(DRAW)
@@ -359,8 +359,11 @@ def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
         return [line.rstrip() for line in shown.stdout.splitlines() if line.strip()]
 
     subprocess.run(
-        [*tmux, "-u", "new-session", "-d", "-x", "80", "-y", "20"]
-        + [sys.executable, str(script), str(pipe)],
+        [
+            *tmux,
+            *("-u", "new-session", "-d", "-x", "80", "-y", "20"),
+            *(sys.executable, str(script), str(pipe)),
+        ],
         env=environment,
         check=True,
     )
