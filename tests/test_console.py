@@ -332,7 +332,7 @@ wait()
 """
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not on this machine")
 def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
     script = tmp_path / "draw.py"
     script.write_text(DRAW)
@@ -350,7 +350,15 @@ def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
 
     draw = [sys.executable, str(script), str(pipe)]
     subprocess.run(
+<<<<<<< HEAD
         [*tmux, "-u", "new-session", "-d", "-x", "80", "-y", "20", *draw],
+=======
+        [
+            *tmux,
+            *("-u", "new-session", "-d", "-x", "80", "-y", "20"),
+            *(sys.executable, str(script), str(pipe)),
+        ],
+>>>>>>> refs/heads/packaging
         env=environment,
         check=True,
     )

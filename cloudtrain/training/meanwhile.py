@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from posixpath import normpath
 
-from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.landing.land import land, take_checkpoint
 from cloudtrain.landing.manifest import Landed
 from cloudtrain.model import Node, Run
