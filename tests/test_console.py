@@ -350,15 +350,7 @@ def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
 
     draw = [sys.executable, str(script), str(pipe)]
     subprocess.run(
-<<<<<<< HEAD
         [*tmux, "-u", "new-session", "-d", "-x", "80", "-y", "20", *draw],
-=======
-        [
-            *tmux,
-            *("-u", "new-session", "-d", "-x", "80", "-y", "20"),
-            *(sys.executable, str(script), str(pipe)),
-        ],
->>>>>>> refs/heads/packaging
         env=environment,
         check=True,
     )
