@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cloudtrain import layout  # noqa: E402
-from cloudtrain.landing import land  # noqa: E402
+from cloudtrain.landing.land import land  # noqa: E402
 from cloudtrain.protocols import Transport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from cloudtrain.transports.ssh import SshTransport  # noqa: E402

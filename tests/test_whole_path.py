@@ -57,6 +57,8 @@ def test_up_train_status_down_one_by_one(project: Project) -> None:
 
 def test_the_records_are_for_their_owner_only(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
+    assert project.cloudtrain("train").returncode == 0
+    assert project.cloudtrain("ssh", project.name, "worker0", "--", "true").returncode == 0
     for path in (project.home / "clusters").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, f"{path} {mode:o}"
