@@ -70,10 +70,11 @@ def sentence(cause: Cause) -> str:
 
 
 def describe(cause: Cause) -> str:
-    """The sentence, the task's last lines below it, and who fell because of it."""
-    lines = [sentence(cause), *(f"  {line}" for line in cause.last_lines)]
+    """The sentence, the task's last lines where they say more, and who else failed."""
+    lines = [sentence(cause)]
+    lines += [f"  {line}" for line in cause.last_lines if line not in lines[0]]
     if cause.collateral:
-        lines.append(f"because of it: {', '.join(cause.collateral)}")
+        lines.append(f"after it failed: {', '.join(cause.collateral)}")
     return "\n".join(lines)
 
 
