@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,6 @@ from cloudtrain.model import Node, Task
 from cloudtrain.preflight import preflight
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, command, script
-from tests.supervising import PYTHON
 
 
 @dataclass
@@ -168,13 +168,17 @@ def test_a_port_in_use_on_any_address_is_named_with_its_owner(here: Here, addres
         "s.bind((sys.argv[1], int(sys.argv[2]))); s.listen(); print(1, flush=True); input()"
     )
     with subprocess.Popen(
-        [PYTHON, "-c", listen, address, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", listen, address, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
         (line,) = problems(tasks, here)
         other.kill()
-    assert line.startswith(f"mnist-worker1: port {port} is in use by pid {other.pid} ({PYTHON} -c")
+    assert line.startswith(
+        f"mnist-worker1: port {port} is in use by pid {other.pid} ({sys.executable} -c"
+    )
     assert line.endswith("): end it or set train.port")
 
 
@@ -380,7 +384,7 @@ def test_a_node_without_python_is_tested_as_far_as_its_shell_goes(
 
 def test_the_named_python_is_taken_and_a_missing_one_is_not_needed(here: Here) -> None:
     assert preflight(cluster(2), here, python=lambda node: "none/bin/python") == ()
-    assert preflight(cluster(2), here, python=lambda node: PYTHON) == ()
+    assert preflight(cluster(2), here, python=lambda node: sys.executable) == ()
 
 
 def test_a_banner_on_stdout_is_passed_over(here: Here) -> None:
