@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from cloudtrain.cli.app import run
-from cloudtrain.cli.ending import prepare
-
 
 def main() -> NoReturn:
-    prepare()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        from cloudtrain.cli.app import run
+        from cloudtrain.cli.ending import prepare
+
+        prepare()
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while it was loaded, or a second one while it ended
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

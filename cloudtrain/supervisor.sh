@@ -19,13 +19,10 @@ start() {
 
 # Not with `&` where that can be helped: it makes a child deaf to SIGINT for good.
 detach() {
-  if setsid -f true 2>/dev/null; then
-    setsid -f "$@" 2>/dev/null
-  else
-    ! command -v setsid >/dev/null || set -- setsid "$@"
-    exec 5<&0
-    "$@" <&5 5<&- 2>/dev/null &
-  fi
+  setsid -f "$@" 2>/dev/null && return
+  ! command -v setsid >/dev/null || set -- setsid "$@"
+  exec 5<&0
+  "$@" <&5 5<&- 2>/dev/null &
 }
 
 # look FOLDER: sets state, code, pid (0: gone), keeper (whose end is the attempt's), root and born.

@@ -9,22 +9,18 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout", "rekeying", "paths", "links", "manifest"},
+    {"protocols", "tf_config", "step", "layout", "paths", "rekeying"},
     {
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
     },
-    {
-        *{"session", "nodes", "ready", "tasks", "landing", "apply"},
-        *{"preflight", "preflight_probe", "launch", "plan", "cause", "fan_out"},
-        *{"inventory", "relay", "ledger", "sync", "checkpoints", "retrieve"},
-    },
-    {"attend", "start", "observe", "watch", "follow", "finish", "background"},
+    {"plan", "session", "nodes", "ready", "apply", "fan_out", "landing"},
+    {"training"},
     {"verbs"},
     {"cli"},
     {"__main__"},
 ]
-SIDEWAYS = {0, 1, 3, 4}
+SIDEWAYS = {0, 1, 3}
 """Layers whose modules may import each other."""
 
 

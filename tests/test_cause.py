@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cause import (
+from cloudtrain.model import Cause, Task
+from cloudtrain.training.cause import (
     LINES_SHOWN,
     Observation,
     decided,
@@ -19,7 +20,6 @@ from cloudtrain.cause import (
     last_lines,
     root_cause,
 )
-from cloudtrain.model import Cause, Task
 
 LOGS = Path(__file__).parent / "data" / "failures"
 RAISED = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n'
@@ -187,6 +187,7 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
         ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
         ("TBNotInstalledError: TensorBoard is not installed, missing", "tensorboard"),
         ("ValueError: Argument(s) not recognized: {'lr': 0.1}", "setup.keras: legacy"),
+        ("AttributeError: 'Mean' object has no attribute 'reset_states'.", "setup.keras: legacy"),
         ("AttributeError: 'X' object has no attribute 'experimental_run_v2'", "2.15"),
     ],
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checkpoints import keras_step, put_checkpoints, tensorflow_checkpoint
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
-from cloudtrain.landing import land, take_checkpoint
-from cloudtrain.manifest import Manifest, read_manifest
+from cloudtrain.landing.checkpoints import keras_step, put_checkpoints, tensorflow_checkpoint
+from cloudtrain.landing.land import land, take_checkpoint
+from cloudtrain.landing.manifest import Manifest, read_manifest
 from tests.landing_parts import RUN, Cluster
 
 STATE = 'model_checkpoint_path: "ckpt-{0}"\nall_model_checkpoint_paths: "ckpt-{0}"\n'

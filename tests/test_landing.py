@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NodeUnreachable, NotLanded, StoreError
-from cloudtrain.landing import land, land_logs, missing, runs_on, unlanded
-from cloudtrain.manifest import Manifest, read_manifest
+from cloudtrain.landing.land import land, land_logs, missing, runs_on, unlanded
+from cloudtrain.landing.manifest import Manifest, read_manifest
+from cloudtrain.landing.relay import SMALL
 from cloudtrain.model import ArtifactRules
-from cloudtrain.relay import SMALL
 from tests.landing_parts import RUN, Cluster
 
 
@@ -427,7 +427,7 @@ def test_a_store_that_refuses_at_any_moment_leaves_a_true_manifest(
 KILLED = """
 import os, sys
 from pathlib import Path
-from cloudtrain.landing import land
+from cloudtrain.landing.land import land
 from tests.landing_parts import Cluster
 
 cluster = Cluster(Path(sys.argv[1]))

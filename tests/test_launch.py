@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
-from cloudtrain.launch import Site, fill, launch, path_prefix
 from cloudtrain.model import ClusterConfig, NodeGroup, Run, Train
 from cloudtrain.plan import deciding, make_plan, start_order, tasks
+from cloudtrain.training.launch import Site, fill, launch, path_prefix
 
 
 def config(**fields: Any) -> ClusterConfig:

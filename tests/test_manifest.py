@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import StoreError
-from cloudtrain.manifest import (
+from cloudtrain.landing.manifest import (
     Checkpoint,
     Landed,
     Manifest,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.links import Entry, Lost, follow, resolved
+from cloudtrain.landing.links import Entry, Lost, follow, resolved
 from cloudtrain.paths import is_inside, literal, matches, may_hold, shown
 
 MEANT = [

@@ -22,9 +22,11 @@ import pytest
 
 from cloudtrain.errors import NodeUnreachable, PreflightError
 from cloudtrain.model import Node, Task
-from cloudtrain.preflight import preflight
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, command, script
+from cloudtrain.training.preflight import preflight
+
+PYTHON = sys.executable
 
 
 @dataclass
@@ -168,17 +170,13 @@ def test_a_port_in_use_on_any_address_is_named_with_its_owner(here: Here, addres
         "s.bind((sys.argv[1], int(sys.argv[2]))); s.listen(); print(1, flush=True); input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", listen, address, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [PYTHON, "-c", listen, address, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
         (line,) = problems(tasks, here)
         other.kill()
-    assert line.startswith(
-        f"mnist-worker1: port {port} is in use by pid {other.pid} ({sys.executable} -c"
-    )
+    assert line.startswith(f"mnist-worker1: port {port} is in use by pid {other.pid} ({PYTHON} -c")
     assert line.endswith("): end it or set train.port")
 
 
@@ -219,7 +217,7 @@ def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: He
 
 def test_a_peer_that_drops_packets_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener with a full queue, as a firewall that drops, answers no SYN."""
-    monkeypatch.setattr("cloudtrain.preflight.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("cloudtrain.training.preflight.CONNECT_SECONDS", 0.5)
     tasks = cluster(2)
     with contextlib.ExitStack() as held:
         full = held.enter_context(socket.socket())
@@ -384,7 +382,7 @@ def test_a_node_without_python_is_tested_as_far_as_its_shell_goes(
 
 def test_the_named_python_is_taken_and_a_missing_one_is_not_needed(here: Here) -> None:
     assert preflight(cluster(2), here, python=lambda node: "none/bin/python") == ()
-    assert preflight(cluster(2), here, python=lambda node: sys.executable) == ()
+    assert preflight(cluster(2), here, python=lambda node: PYTHON) == ()
 
 
 def test_a_banner_on_stdout_is_passed_over(here: Here) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StoreError
-from cloudtrain.landing import land
-from cloudtrain.manifest import Manifest
-from cloudtrain.retrieve import retrieve
+from cloudtrain.landing.land import land
+from cloudtrain.landing.manifest import Manifest
+from cloudtrain.landing.retrieve import retrieve
 from tests.landing_parts import RUN, Cluster
 
 

@@ -323,11 +323,15 @@ def test_a_reused_process_number_is_not_taken_for_the_task(attempt: Attempt) -> 
 def test_the_status_shows_the_processes_and_a_frozen_one_as_such(attempt: Attempt) -> None:
     attempt.start("echo up; sleep 61; true")
     attempt.wait_for_log(b"up")
-    eventually(lambda: [p.name for p in attempt.status().processes] == ["bash", "sleep"])
+
+    def states() -> dict[str, str]:
+        return {process.name: process.state for process in attempt.status().processes}
+
+    eventually(lambda: states() == {"bash": "S", "sleep": "S"})
     pid = attempt.status().pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: [p.state for p in attempt.status().processes] == ["T", "S"])
+    eventually(lambda: states() == {"bash": "T", "sleep": "S"})
 
 
 def test_all_attempts_of_a_node_are_found_with_one_command(machine: Machine) -> None:

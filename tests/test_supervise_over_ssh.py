@@ -15,9 +15,9 @@ import pytest
 from cloudtrain import layout, supervise
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node, Task
-from cloudtrain.preflight import preflight
 from cloudtrain.shell import command
 from cloudtrain.supervise import End, FollowReader, Heartbeat
+from cloudtrain.training.preflight import preflight
 from cloudtrain.transports.ssh import SshTransport
 from tests.fakes import eventually
 from tests.local_cluster import LocalCluster, local_cluster

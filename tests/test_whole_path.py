@@ -58,6 +58,8 @@ def test_up_train_status_down_one_by_one(project: Project) -> None:
 
 def test_the_records_are_for_their_owner_only(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
+    assert project.cloudtrain("train").returncode == 0
+    assert project.cloudtrain("ssh", project.name, "worker0", "--", "true").returncode == 0
     for path in (project.home / "clusters").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, f"{path} {mode:o}"
@@ -228,6 +230,8 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
     assert done.returncode == 1
     assert "worker0" in done.stderr
     assert "did not open its port" in done.stderr
+    (stacks,) = project.store.glob("*/logs/worker0.attempt-1.stacks")
+    assert "python3" in stacks.read_text()
 
 
 def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> None:
@@ -254,6 +258,25 @@ def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     assert project.processes() == {}
 
 
+def test_a_detached_start_that_fails_leaves_no_run_that_goes_on(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config).returncode == 0
+    with socket.create_server(("", project.port + 1)):
+        refused = project.cloudtrain("train", "--detach")
+    assert refused.returncode == 1
+    assert f"port {project.port + 1} is in use" in refused.stderr
+    trained = project.cloudtrain("train")
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_train_with_a_file_runs_what_the_file_says_now(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    changed = project.config(train={"command": "python3 rank.py --steps 2 --output {output}"})
+    trained = project.cloudtrain("train", changed)
+    assert trained.returncode == 0, trained.stderr
+    assert project.landed("chief0", "output/chief0.txt") == "done at 2\n"
+
+
 def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -> None:
     config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
     done = project.cloudtrain("run", config)
@@ -263,6 +286,12 @@ def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -
     down = project.cloudtrain("down")
     assert down.returncode == 0, down.stderr
     assert project.processes() == {}
+
+
+def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
+    done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
+    assert done.returncode == 0, done.stderr
+    assert "no task wrote a file that comes home" in done.stderr
 
 
 def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:

@@ -1,12 +1,13 @@
-"""How the process begins and ends: signals, streams that are closed, the last exit code."""
+"""How the process begins and ends: signals, a stdout that takes no more, the last exit code."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+import threading
 from types import FrameType
-from typing import TextIO
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
 
@@ -19,46 +20,77 @@ class Terminated(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+class Stdout(io.TextIOWrapper):
+    """Standard output that may be lost: `| head` has enough, or the disk is full.
+
+    That is no fault of the thread that just wrote (it may follow a log): nothing is raised there,
+    and the command is ended as by SIGTERM, in its main thread.
+    """
+
+    fault: OSError | None = None
+    ending = False
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text) if self.fault is None else len(text)
+        except OSError as fault:
+            self._lose(fault)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as fault:
+            self._lose(fault)
+
+    def _lose(self, fault: OSError) -> None:
+        self.fault = self.fault or fault
+        _to_nowhere(self.fileno())
+        main = threading.main_thread().ident
+        if not self.ending and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+
 def prepare() -> None:
-    """For the process of the command alone: a library must not take over signals."""
+    """For the process of the command alone: a library must not take over signals and streams."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _terminate)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    # An ASCII terminal gets `\u2502`, not an error. Python has no stream where one was closed.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        encoding, lines = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = Stdout(sys.stdout.detach(), encoding, "backslashreplace", None, lines)
 
 
 def end(code: int) -> int:
-    """The exit code, once all output is written: `| head` that has enough ends quietly."""
-    fault = _flushed(sys.stdout)
-    _flushed(sys.stderr)
-    if isinstance(fault, BrokenPipeError):
-        return BROKEN_PIPE
-    if fault is not None:
-        sys.stderr.write(f"error: standard output: {fault.strerror}\n")
-        return code or 1
+    """The exit code, once all output is written."""
+    if isinstance(sys.stdout, Stdout):
+        sys.stdout.ending = True
+        sys.stdout.flush()
+        fault = sys.stdout.fault
+        if isinstance(fault, BrokenPipeError):
+            return BROKEN_PIPE
+        if fault is not None:
+            sys.stderr.write(f"error: standard output: {fault.strerror}\n")
+            return 1
+    try:
+        sys.stderr.flush()
+    except (OSError, AttributeError):
+        _to_nowhere(2)
     return code
 
 
 def stdout_is_lost() -> bool:
-    """Whether words on it can still be read."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
+    """Whether nobody can read what is written there."""
+    return isinstance(sys.stdout, Stdout) and sys.stdout.fault is not None
 
 
 def _terminate(number: int, _: FrameType | None) -> None:
     raise Terminated(number)
 
 
-def _flushed(stream: TextIO) -> OSError | None:
-    try:
-        stream.flush()
-    except OSError as fault:
-        # What cannot be written is dropped, or the interpreter complains of it when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return fault
-    return None
+def _to_nowhere(descriptor: int) -> None:
+    """What cannot be written is dropped, or the interpreter complains of it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -21,10 +21,7 @@ class Screen(protocols.Console, Protocol):
 
 
 class TaskOutput:
-    """Lines of tasks with the task's name before each: `chief0 │ Epoch 1/2`.
-
-    A closed stdout raises BrokenPipeError: who reads it has enough.
-    """
+    """Lines of tasks with the task's name before each: `chief0 │ Epoch 1/2`."""
 
     def __init__(self, stream: TextIO, *, colours: bool) -> None:
         self._stream, self._colours = stream, colours

@@ -35,7 +35,8 @@ class TerminalConsole:
         )
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""
-        self._out = TaskOutput(out, colours=self._same and not os.environ.get("NO_COLOR"))
+        colours = self._same and not os.environ.get("NO_COLOR")
+        self._out = TaskOutput(out, colours=colours)
         self._stages: list[_Bar] = []
         self._live: Live | None = None
         self._lock = threading.RLock()

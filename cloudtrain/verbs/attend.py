@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloudtrain.attend import attend as attend_run
-from cloudtrain.background import DOING
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
+from cloudtrain.training.attend import attend as attend_run
+from cloudtrain.training.background import DOING
 
 
 def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from cloudtrain.attend import attend
-from cloudtrain.background import DOING
 from cloudtrain.errors import NotLanded, RunFailed, StoreError
-from cloudtrain.landing import land, unlanded
+from cloudtrain.landing.land import land, unlanded
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.nodes import revive
 from cloudtrain.plan import tasks as planned
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_provider, open_session, recorded_config
+from cloudtrain.training.attend import attend
+from cloudtrain.training.background import DOING
 from cloudtrain.verbs.stop_run import stop_run
 
 

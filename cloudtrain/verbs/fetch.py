@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloudtrain.errors import UsageError
-from cloudtrain.manifest import Manifest
+from cloudtrain.landing.manifest import Manifest
+from cloudtrain.landing.retrieve import retrieve
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.retrieve import retrieve
 from cloudtrain.session import artifact_store, recorded_config
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cloudtrain.attend import attend
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.model import Run, Task
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_session, recorded_config
+from cloudtrain.training.attend import attend
 
 POLL = 0.2
 CHUNK = 1 << 16

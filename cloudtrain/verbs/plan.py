@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.launch import Site, launch
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.plan import deciding, make_plan, tasks
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.training.launch import Site, launch
 
 
 def plan_json(config: ClusterConfig) -> dict[str, Any]:

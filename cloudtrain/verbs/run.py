@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloudtrain.attend import attend
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_session, record
+from cloudtrain.training.attend import attend
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
 from cloudtrain.verbs.train import new_run

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from cloudtrain.attend import attend
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
+from cloudtrain.training.attend import attend
 
 POLL = 0.2
 

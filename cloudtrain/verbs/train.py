@@ -8,17 +8,16 @@ import string
 import time
 from collections.abc import Sequence
 
-from cloudtrain.attend import attend
-from cloudtrain.background import attend_in_background
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.plan import tasks
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, recorded_config
-from cloudtrain.start import start
-from cloudtrain.tasks import saved
+from cloudtrain.session import Session, open_session, record, recorded_config
+from cloudtrain.training.attend import attend, start_only
+from cloudtrain.training.background import attend_in_background
+from cloudtrain.training.tasks import saved
 
 
 def train(
@@ -39,10 +38,11 @@ def train(
     try:
         with records.lock("train"), open_session(config, records, console) as session:
             refuse_second_run(session)
+            record(config, records)
             run = new_run(session, arguments)
             if not detach:
                 return attend(session, run)
-            _, run = start(session, run)
+            run = start_only(session, run)
     except KeyboardInterrupt:
         if run is not None:
             attend_in_background(records, run, console)

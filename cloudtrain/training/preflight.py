@@ -210,7 +210,7 @@ def _converse(
 
 @cache
 def _text(name: str) -> str:
-    return (files("cloudtrain") / name).read_text("utf-8")
+    return (files("cloudtrain.training") / name).read_text("utf-8")
 
 
 # ── judging ──────────────────────────────────────────────────────────────────

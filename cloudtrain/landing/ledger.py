@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cloudtrain.errors import StoreError
-from cloudtrain.manifest import Checkpoint, Landed, Manifest, read_manifest, write_manifest
+from cloudtrain.landing.manifest import Checkpoint, Landed, Manifest, read_manifest, write_manifest
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 

@@ -269,7 +269,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"module 'keras[\w.]*' has no attribute|must end in `\.weights\.h5`"
         r"|Invalid filepath extension for saving|`save_format` argument is deprecated"
         r"|Argument\(s\) not recognized: \{'lr'|keras/src/[\s\S]*unexpected keyword argument"
-        r"|keras/src/[\s\S]*object has no attribute",
+        r"|keras/src/[\s\S]*object has no attribute|object has no attribute '(reset_states|lr)'",
         _LEGACY,
     ),
     (
@@ -286,7 +286,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not start gRPC server|Address already in use",
-        "the port is taken on that node: choose another `train.port`, or end what holds it",
+        "the port is taken on that node: choose another `train.port`, end what holds it, or take"
+        " out of the script where it sets TF_CONFIG itself",
     ),
     (
         r"ResourceExhausted|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|MemoryError|bad_alloc",

@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain import cause as causes
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
-from cloudtrain.landing import land, land_logs, missing
+from cloudtrain.landing.land import land, land_logs, missing
 from cloudtrain.model import Cause, Run
 from cloudtrain.nodes import revive
 from cloudtrain.plan import first_task
 from cloudtrain.session import Session
-from cloudtrain.tasks import saved
+from cloudtrain.training import cause as causes
+from cloudtrain.training.tasks import saved
 
 
 def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
@@ -76,17 +76,24 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
         console=session.console,
         final=True,
     )
+    if run.state == "succeeded" and not manifest.files:
+        session.console.warn(
+            "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "
+            "names, does"
+        )
     return missing(manifest, session.config.artifacts)
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:
-    """The run's logs as they are here, by their name in the store."""
-    return {
-        f"{task.name}.attempt-{attempt.number}.log": path
-        for attempt in run.attempts
-        for task in run.tasks
-        if (path := session.records.log_path(run.id, task.name, attempt.number)).exists()
-    }
+    """The run's logs, and the stacks that were kept, by their name in the store."""
+    found = {}
+    for attempt in run.attempts:
+        for task in run.tasks:
+            log = session.records.log_path(run.id, task.name, attempt.number)
+            for path in (log, log.with_suffix(".stacks")):
+                if path.exists():
+                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
+    return found
 
 
 def failure(run: Run) -> RunFailed:

@@ -15,15 +15,15 @@ from posixpath import normpath
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, StoreError, UsageError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.inventory import SILENCE, Stop, failed, take_inventory
-from cloudtrain.ledger import Ledger
-from cloudtrain.manifest import Landed, Manifest
+from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
+from cloudtrain.landing.ledger import Ledger
+from cloudtrain.landing.manifest import Landed, Manifest
+from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
 from cloudtrain.paths import is_inside, literal, matches, shown
 from cloudtrain.protocols import ArtifactStore, Console, Stage, Transport
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.shell import Command, script
-from cloudtrain.sync import Source, Synced, is_due, known_files, sync, unchanged
 
 OUTPUT = "output/**"
 LOGS = "logs"

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import IO
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.inventory import SILENCE, Stop, checksums, failed, names_on_stdin
+from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, names_on_stdin
 from cloudtrain.model import Artifact, Node
 from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import Command, script

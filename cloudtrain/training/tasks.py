@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from cloudtrain import layout, supervise
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
@@ -68,6 +69,30 @@ def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
             session.console.warn(f"{task.name} could not be stopped: {error}")
 
     fan_out([task for task in run.tasks if task.name in wanted], stop, name=lambda task: task.name)
+
+
+def keep_stacks(session: Session, run: Run) -> None:
+    """What every process of the attempt does now goes beside its log, and lands with it."""
+
+    def keep(task: Task) -> None:
+        path = stacks_path(session, run, task)
+        try:
+            done = session.transport.run(
+                node_of(session, task),
+                supervise.dump_stacks(folder_of(run, task), tag=tag_of(run, task)),
+                timeout=60.0,
+            )
+            path.write_bytes(done.stdout)
+        except CloudtrainError as error:
+            session.console.warn(f"the stacks of {task.name} are not to be had: {error}")
+
+    fan_out(run.tasks, keep, name=lambda task: task.name)
+    session.console.say(f"what the processes were doing: {stacks_path(session, run, run.tasks[0])}")
+
+
+def stacks_path(session: Session, run: Run, task: Task) -> Path:
+    log = session.records.log_path(run.id, task.name, run.attempts[-1].number)
+    return log.with_suffix(".stacks")
 
 
 def end_orphans(session: Session, run: Run) -> None:

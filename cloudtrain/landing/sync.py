@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from cloudtrain.inventory import File, Inventory, Stop, checksums, take_inventory
-from cloudtrain.ledger import Ledger
-from cloudtrain.manifest import Checkpoint, Landed
+from cloudtrain.landing.inventory import File, Inventory, Stop, checksums, take_inventory
+from cloudtrain.landing.ledger import Ledger
+from cloudtrain.landing.manifest import Checkpoint, Landed
+from cloudtrain.landing.relay import relay
 from cloudtrain.model import Artifact, Node
 from cloudtrain.protocols import Transport
-from cloudtrain.relay import relay
 
 ROUNDS = 3
 """How often a file that changes while it is read is read again."""

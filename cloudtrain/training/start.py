@@ -6,19 +6,20 @@ import time
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
-from cloudtrain.checkpoints import put_checkpoints
 from cloudtrain.errors import NodeError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.landing import take_checkpoint
-from cloudtrain.launch import Launch, launches
+from cloudtrain.landing.checkpoints import put_checkpoints
+from cloudtrain.landing.land import take_checkpoint
 from cloudtrain.model import Attempt, Run
 from cloudtrain.nodes import make_whole
 from cloudtrain.plan import start_order
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.preflight import preflight
-from cloudtrain.ready import make_ready, site
+from cloudtrain.ready import make_ready
 from cloudtrain.session import Session
-from cloudtrain.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
+from cloudtrain.training.launch import Launch, launches
+from cloudtrain.training.preflight import preflight
+from cloudtrain.training.site import site
+from cloudtrain.training.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
 
 
 def start(session: Session, run: Run) -> tuple[Session, Run]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtrain.errors import NodeError, NotLanded
-from cloudtrain.links import Entry, Lost, resolved
+from cloudtrain.landing.links import Entry, Lost, resolved
 from cloudtrain.model import Node
 from cloudtrain.paths import matches, may_hold, shown
 from cloudtrain.protocols import Completed, Transport

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError, NodesError, StoreError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.manifest import Landed, Manifest, read_manifest
+from cloudtrain.landing.manifest import Landed, Manifest, read_manifest
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.stores.file import PARTIAL, FileStore

@@ -7,17 +7,19 @@ the cluster's lock and keys can take over at any moment.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from cloudtrain import cause as causes
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.finish import finish
+from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
-from cloudtrain.observe import observe
 from cloudtrain.session import Session
-from cloudtrain.start import start
-from cloudtrain.tasks import saved, stop_tasks
-from cloudtrain.watch import Watch
+from cloudtrain.training import cause as causes
+from cloudtrain.training.finish import finish
+from cloudtrain.training.observe import observe
+from cloudtrain.training.start import start
+from cloudtrain.training.tasks import saved, stop_tasks
+from cloudtrain.training.watch import Watch
 
 BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""
@@ -28,14 +30,31 @@ def attend(session: Session, run: Run) -> Run:
 
     An interrupt leaves the tasks running and the record as it is: attend again to go on.
     """
-    try:
+    with ended_by_errors(session, run):
         while run.state in ("starting", "running", "stopping"):
             session, run = one_attempt(session, run)
-    except CloudtrainError as error:
-        stop_tasks(session, run, [task.name for task in run.tasks])
-        finish(session, saved(session, replace(run, state="landing")), failed_by=error)
-        raise
     return finish(session, run)
+
+
+def start_only(session: Session, run: Run) -> Run:
+    """The first attempt running, for another process to attend to. Raises as `attend` does."""
+    with ended_by_errors(session, run):
+        return start(session, run)[1]
+
+
+@contextmanager
+def ended_by_errors(session: Session, run: Run) -> Iterator[None]:
+    """An error that is no task's ends the run: its tasks are stopped, what there is lands."""
+    try:
+        yield
+    except CloudtrainError as error:
+        run = session.records.run(run.id)
+        stop_tasks(session, run, [task.name for task in run.tasks])
+        try:
+            finish(session, saved(session, replace(run, state="landing")), failed_by=error)
+        except CloudtrainError as second:
+            raise NodesError({"run": error, "landing": second}) from error
+        raise
 
 
 def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:

@@ -1,0 +1,1 @@
+"""One training run, from wherever it is to its end."""

@@ -1,0 +1,38 @@
+"""The work folders of a run, and what a launch must know of the nodes."""
+
+from __future__ import annotations
+
+import os
+
+from cloudtrain.config import read_secrets
+from cloudtrain.errors import NodeError, UsageError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Run, Task
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.session import Session
+from cloudtrain.training.launch import Site, prepare_work
+
+
+def site(session: Session, run: Run) -> Site:
+    """Work folders made, and all that a launch must know of the nodes."""
+    config = session.config
+    by_name = {node.name: node for node in session.nodes}
+
+    def work(task: Task) -> str:
+        node = by_name[task.node]
+        done = session.transport.run(node, prepare_work(config, run, task), timeout=600.0)
+        if done.exit_code == 3:
+            raise UsageError(done.stderr.decode("utf-8", "replace").strip())
+        if done.exit_code != 0:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise NodeError(node.name, f"its work folder could not be made: {words}")
+        return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    folders = fan_out(run.tasks, work, name=lambda task: task.node)
+    return Site(
+        addresses={node.name: node.internal for node in session.nodes},
+        work={task.node: folder for task, folder in zip(run.tasks, folders, strict=True)},
+        bin_folder={node.name: tensorflow.bin_folder(config, node) for node in session.nodes},
+        extra={node.name: tensorflow.environment(config, node) for node in session.nodes},
+        secrets=read_secrets(config, os.environ),
+    )
