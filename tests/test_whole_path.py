@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -348,6 +349,7 @@ def test_killed_at_any_moment_of_run_then_down_leaves_nothing_and_loses_nothing(
         assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
 
 
+@pytest.mark.skipif(not shutil.which("ssh"), reason="ssh is not on this machine")
 def test_plain_ssh_reaches_a_node_by_its_name(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
     path = project.folder / "ssh config"
