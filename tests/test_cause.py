@@ -181,6 +181,10 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
         ("OSError: [Errno 28] No space left on device", "disk_gb"),
         ("PermissionError: [Errno 13] Permission denied: '/data'", "`{output}`"),
         ("KeyError: 'TF_CONFIG'", "train.tf_config: true"),
+        (
+            "InternalError: Collective ops is aborted by: Collective instance 122 expected type 1",
+            "train.checkpoints",
+        ),
         ("KeyError: 'worker'", "expects a `worker`"),
         ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "deliver"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch"),

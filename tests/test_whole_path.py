@@ -197,6 +197,26 @@ def test_a_killed_worker_is_restarted_from_the_checkpoint(project: Project) -> N
     assert "resumes from" in project.stderr
 
 
+def test_without_train_checkpoints_a_restarted_run_starts_over_and_loses_no_artifact(
+    project: Project,
+) -> None:
+    (project.code / "first.sh").write_text(
+        "mkdir -p output && echo made > output/attempt-$(ls ckpt 2>/dev/null | wc -l)-$RANDOM$$\n"
+        "exec python3 rank.py --steps 40 --pause 0.05\n"
+    )
+    config = project.config(
+        train={"command": "bash first.sh", "max_restarts": 1, "checkpoints": None}
+    )
+    run = project.start("run", config)
+    until(lambda: "worker0 step 5" in project.stdout, 60)
+    os.kill(project.pid_of("worker0"), signal.SIGKILL)
+    assert run.wait(60) == 0, project.stderr
+    assert "this attempt starts from the beginning" in project.stderr
+    begun = [line.split()[-1] for line in project.stdout.splitlines() if "begins at step" in line]
+    assert begun == ["0"] * 4
+    assert len(list(project.store.glob("*/chief0/output/attempt-0-*"))) == 2
+
+
 def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
     config = project.config(
         train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}

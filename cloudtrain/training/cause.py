@@ -329,6 +329,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "the script does not know `{0}`: look at `train.command` and what follows `--`",
     ),
     (r"the following arguments are required: (.*)", "add `{0}` to `train.command`"),
+    (
+        r"Collective instance \d+ expected|Shape mismatch in the collective instance",
+        "the tasks were not at the same step, or of the same model: name the folder of their"
+        " checkpoints in `train.checkpoints`",
+    ),
     (r"batch_size` .*divisible by", "choose a batch that the number of replicas divides"),
     (
         r"No such file or directory",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from posixpath import normpath
 
 from cloudtrain.errors import CloudtrainError
@@ -56,28 +55,16 @@ class Meanwhile:
     def _work(self) -> None:
         try:
             if self._every:
-                self._land()
+                land_now(self._session, self._run)
             if self._evaluators and self._folder:
                 self._give(self._folder)
         except CloudtrainError as error:
             self._session.console.warn(f"artifacts are not landed yet: {error}")
 
-    def _land(self) -> None:
-        session, run = self._session, self._run
-        land(
-            run,
-            self._nodes(),
-            session.config.artifacts,
-            checkpoints=self._folder,
-            transport=session.transport,
-            store=session.store,
-            console=session.console,
-            final=False,
-        )
-
     def _give(self, folder: str) -> None:
         """The chief's checkpoint, where it is another than the evaluator was given last."""
-        session, run, nodes = self._session, self._run, self._nodes()
+        session, run = self._session, self._run
+        nodes = nodes_of(session, run)
         take_checkpoint(
             run,
             nodes,
@@ -93,9 +80,21 @@ class Meanwhile:
         put_checkpoints(run, held, folder, session.transport, session.store)
         self._given = landed
 
-    def _nodes(self) -> Mapping[str, Node]:
-        return {
-            task.name: node
-            for task in self._run.tasks
-            if (node := self._session.node(task.node)) is not None
-        }
+
+def land_now(session: Session, run: Run) -> None:
+    """What has changed on the tasks' nodes, while the run has not ended."""
+    land(
+        run,
+        nodes_of(session, run),
+        session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        final=False,
+    )
+
+
+def nodes_of(session: Session, run: Run) -> dict[str, Node]:
+    """Those that exist, by task."""
+    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
