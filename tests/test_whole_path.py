@@ -341,6 +341,9 @@ def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project
     down = project.cloudtrain("down")
     assert down.returncode == 0, down.stderr
     assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+    (record,) = project.runs()
+    assert record["state"] == "succeeded"
+    assert "chief0 done" in project.landed("logs", "chief0.attempt-1.log")
     assert project.processes() == {}
 
 

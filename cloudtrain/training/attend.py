@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
+from cloudtrain.plan import first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.finish import finish
@@ -50,11 +51,22 @@ def ended_by_errors(session: Session, run: Run) -> Iterator[None]:
     except CloudtrainError as error:
         run = session.records.run(run.id)
         stop_tasks(session, run, [task.name for task in run.tasks])
+        run = saved(session, replace(not_started(run, error), state="landing"))
         try:
-            finish(session, saved(session, replace(run, state="landing")), failed_by=error)
+            finish(session, run, failed_by=error)
         except CloudtrainError as second:
             raise NodesError({"run": error, "landing": second}) from error
         raise
+
+
+def not_started(run: Run, error: CloudtrainError) -> Run:
+    """The error on record as the cause, for who lands the run later."""
+    if not run.attempts:
+        return run
+    task = first_task(run.tasks)
+    cause = Cause(task=task.name, node=task.node, kind="not_started", text=str(error))
+    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    return replace(run, attempts=(*run.attempts[:-1], attempt))
 
 
 def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:

@@ -20,7 +20,15 @@ from cloudtrain.training.launch import Launch, launches, set_work_aside
 from cloudtrain.training.meanwhile import land_now
 from cloudtrain.training.preflight import preflight
 from cloudtrain.training.site import site
-from cloudtrain.training.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
+from cloudtrain.training.tasks import (
+    end_orphans,
+    folder_of,
+    node_of,
+    persistently,
+    saved,
+    states,
+    tag_of,
+)
 
 
 def start(session: Session, run: Run) -> tuple[Session, Run]:
@@ -141,6 +149,8 @@ def start_task(session: Session, run: Run, launch: Launch) -> None:
         command=launch.command,
         environment=launch.environment,
     )
-    done = session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    done = persistently(
+        lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    )
     if supervise.parse_start(node.name, done) == "stopped":
         raise NodeError(node.name, "the task was stopped before it started")

@@ -60,6 +60,11 @@ def refuse_second_run(session: Session) -> None:
             hint=f"`cloudtrain up {session.config.source or name}` creates or repairs it",
         )
     active = session.records.active_run()
+    if active is not None and active.state == "landing":
+        raise UsageError(
+            f"run {active.id} of {name} has ended, but is not landed yet",
+            hint=f"`cloudtrain stop-run {name}` lands it; `cloudtrain down {name}` too",
+        )
     if active is not None:
         raise UsageError(
             f"run {active.id} of {name} is going on",
