@@ -16,7 +16,7 @@ from cloudtrain.shell import Command
 from cloudtrain.step import Step
 
 KEPT_LINES = 20
-SHOWN_LINES = 3
+SHOWN_LINES = 4
 HINT = "hint: "
 """A line of a failing step that starts so becomes the error's hint."""
 
@@ -126,7 +126,7 @@ class _Work:
         lines = tuple(line for line in output.lines if not line.startswith(HINT))
         return StepFailed(
             self.node.name,
-            "\n  ".join([f"{step.name}: {what}", *lines[-SHOWN_LINES:]]),
+            "\n  ".join([f"{step.name}: {what}", *telling(lines)]),
             hint=hints[-1] if hints else None,
             step=step.name,
             step_exit_code=exit_code,
@@ -179,6 +179,16 @@ class _Output:
             if line.strip():
                 self.lines.append(line.strip())
                 self.show(line.strip())
+
+
+def telling(lines: Sequence[str]) -> Sequence[str]:
+    """The lines that say what went wrong: from the first that pip marks, else the last ones.
+
+    Below its first error pip says which packages do not fit each other, and then much advice.
+    """
+    marked = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
+    start = marked[0] if marked else max(0, len(lines) - SHOWN_LINES)
+    return lines[start : start + SHOWN_LINES]
 
 
 def _check(check: Command) -> str:

@@ -126,7 +126,10 @@ mkdir "$folder/pip"
 tar -xf - -C "$folder/pip"
 install() {
     "$folder/bin/python" -m pip install --no-input --disable-pip-version-check \\
-        --progress-bar off --no-warn-script-location "$@" </dev/null
+        --progress-bar off --no-warn-script-location "$@" </dev/null && return
+    echo 'hint: look at `setup.packages` and `setup.requirements`: an old pin may have no wheel' \\
+        'for this Python, or not fit this TensorFlow' >&2
+    exit 1
 }
 if [ -s "$folder/pip/install.txt" ]; then
     echo "pip install"

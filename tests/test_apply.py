@@ -92,11 +92,20 @@ def test_a_failed_step_says_node_step_code_and_last_lines_and_stops_its_node(
     with pytest.raises(StepFailed) as caught:
         applied([failing, touch("after")], [node()], transport)
     error = caught.value
-    assert str(error) == "mnist-chief0: dance: exit 7\n  88\n  89\n  90"
+    assert str(error) == "mnist-chief0: dance: exit 7\n  87\n  88\n  89\n  90"
     assert (error.node, error.step, error.step_exit_code) == ("mnist-chief0", "dance", 7)
     assert error.hint == "try rain"
     assert error.last_lines == tuple(str(i) for i in range(72, 91))
     assert not (transport.home(node()) / "after").exists()
+
+
+def test_what_pip_marks_as_the_error_is_shown_and_not_the_advice_after_it(tmp_path: Path) -> None:
+    said = ["Collecting a", "ERROR: Cannot install a and b", "The conflict is caused by:"]
+    said += ["The user requested a==1", "b depends on a>2", "To fix this you could: …", "ERROR: no"]
+    step = Step(name="pip", run=script('printf "%s\\n" "$@"; exit 1', *said))
+    with pytest.raises(StepFailed) as caught:
+        applied([step], [node()], HereTransport(tmp_path))
+    assert str(caught.value).splitlines()[1:] == [f"  {line}" for line in said[1:5]]
 
 
 def test_a_step_that_ends_well_without_its_result_has_failed(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ class TrainSection(Section):
     )
     checkpoints: kinds.FolderInside | None = optional(
         "The checkpoint folder in a task's work folder: the chief's copy is landed, and put on "
-        "every task's node before each attempt."
+        "every task's node before each attempt. Without it, the tasks of a restarted "
+        "multi_worker_mirrored run start from the beginning."
     )
     start_timeout: kinds.Duration | None = optional("How long a task may take to open its port.")
     stall_timeout: kinds.DurationOrOff | None = optional(
