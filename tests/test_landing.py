@@ -361,6 +361,33 @@ def test_a_file_that_keeps_changing_is_named_at_the_end_and_left_for_later_befor
     assert cluster.landed()["chief0/output/x"] == place.read_bytes()
 
 
+def test_a_manifest_names_no_version_that_a_later_round_has_written_over(
+    cluster: Cluster,
+) -> None:
+    size = 3_000_000
+    place = cluster.write("chief0", "output/x", b"0" * size)
+    cluster.write("chief0", "output/quiet", "q")
+    packs = 0
+
+    def before(line: str) -> None:
+        nonlocal packs
+        packs += is_pack(line)
+        if packs and "find ." in line:  # whole when it was brought, and another one since
+            place.write_bytes(b"%d" % packs * size)
+
+    def during(line: str) -> None:
+        if packs > 1 and is_pack(line):
+            place.write_bytes(b"x" * size)
+
+    cluster.transport.before, cluster.transport.during = before, during
+    with pytest.raises(NotLanded):
+        landing(cluster)
+    written = read_manifest(cluster.store, RUN)
+    assert written is not None
+    for each in written.files.values():
+        assert sha(cluster.landed()[each.at]) == each.sha256
+
+
 def test_a_file_that_vanishes_before_it_is_read_is_not_missed(cluster: Cluster) -> None:
     cluster.write("chief0", "output/x", "1")
     place = cluster.write("chief0", "output/temporary", "2")

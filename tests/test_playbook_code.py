@@ -39,7 +39,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 def delivered(steps: tuple[Step, ...], tmp_path: Path) -> Path:
     transport = HereTransport(tmp_path / "nodes")
     apply(lambda _: steps, [node()], transport, Remembered())
-    (only,) = (path for path in transport.home(node()).glob(".cloudtrain/mnist/code/*/"))
+    (only,) = filter(Path.is_dir, transport.home(node()).glob(".cloudtrain/mnist/code/*"))
     return only
 
 

@@ -68,6 +68,9 @@ def sync(
         if not due or number == ROUNDS:
             break
         landed = carrier.bring(due, known)
+        for file in due:  # what an earlier round stored of it may just have been written over
+            if file.path not in landed and fresh.pop(file.path, None):
+                del known[file.path]
         known.update(landed)
         fresh.update(landed)
     unsettled = tuple(file.path for file in due)
