@@ -1,17 +1,24 @@
 # `make demo` trains on three nodes of this machine; `make test` runs every check. Both make .venv first.
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.10 python3; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; break; }; done)
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# The first Python of 3.10 or later that can make environments, or else that could with python3-venv.
+PYTHON ?= $(shell for needed in ensurepip sys; do \
+	for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$python -c "import sys, $$needed; sys.exit(sys.version_info < (3, 10))" 2>/dev/null && \
+	{ echo $$python; exit; }; done; done)
 BIN := .venv/bin
 JOBS ?= 2
+TOOLS := ssh sshd rsync tmux
+DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check tools dist clean
 
 demo: .venv/.made
-	$(BIN)/cloudtrain run configs/local.yaml
+	@$(BIN)/cloudtrain run configs/local.yaml
+	@cd "$(DEMO)" && cd "$$(ls -t | head -n 1)" && echo && echo "What came home, in $$PWD:" && \
+		find . -type f -size +0 | sed 's|^\./|  |' | sort
 
-test: .venv/.made-dev check
+test: check
+	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: .venv/.made-dev
@@ -19,20 +26,37 @@ check: .venv/.made-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Not part of `make test`: on most machines, an installed openssh-server is a running one.
+tools:
+	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux)
+
+dist: .venv/.made
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 .venv/.made: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "cloudtrain needs Python 3.10 or later: apt-get install python3"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "installing python3-venv"; \
-		$(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq python3-venv; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e .
+	@test -n "$(PYTHON)" || { echo "cloudtrain needs Python 3.10 or later: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(call apt,python3-venv)
+	@echo "installing cloudtrain into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 .venv/.made-dev: .venv/.made
-	$(BIN)/python -m pip install --quiet --group dev
-	@test -x /usr/sbin/sshd -a -n "$$(command -v tmux)" || { echo "installing what the tests start"; \
-		$(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq openssh-server rsync tmux; }
+	@echo "installing what the checks need into .venv"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first with --group
+	@$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
+
+# $(call missing,PROGRAMS): fails, with their names in $$missing, where there are such.
+missing = missing="$$(for tool in $(1); do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+	printf '%s ' $$tool; done)"; [ -z "$$missing" ]
+
+# $(call apt,PACKAGES): installs them or says, in a line, what somebody else must install.
+apt = { echo "installing $(1)"; sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	$$sudo apt-get -qq update </dev/null && $$sudo env DEBIAN_FRONTEND=noninteractive \
+	apt-get -qq -o Dpkg::Use-Pty=0 install $(1) </dev/null >/dev/null; } || \
+	{ echo "Please have installed what is missing here: apt-get install $(1)"; exit 1; }
 
 clean:
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.keys import create_identity, pin
+from cloudtrain.keys import create_identity
 from cloudtrain.model import Plan
 from cloudtrain.session import Session, ask_nodes, write_ssh_config
 
@@ -31,7 +31,5 @@ def created(session: Session, plan: Plan) -> Session:
         for node in nodes:
             if node.name in made:
                 stage.done(node.name, node.address)
-    pin(identity, nodes)
-    session = replace(session, identity=identity, nodes=nodes)
-    write_ssh_config(session)
-    return session
+    write_ssh_config(session.records, identity, nodes)
+    return replace(session, identity=identity, nodes=nodes)

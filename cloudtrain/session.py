@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 from cloudtrain.config import from_json, to_json
@@ -115,7 +116,10 @@ def record(config: ClusterConfig, records: Records) -> None:
     records.save_config(to_json(config))
 
 
-def write_ssh_config(session: Session) -> None:
-    path = session.records.folder / "ssh_config"
-    path.write_text(ssh_config(session.identity, session.nodes), encoding="utf-8")
-    path.chmod(0o600)
+def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:
+    """For OpenSSH's `-F`; the nodes' host keys are pinned by it too."""
+    pin(identity, nodes)
+    path = records.folder / "ssh_config"
+    path.touch(mode=0o600)
+    path.write_text(ssh_config(identity, nodes), encoding="utf-8")
+    return path

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from shutil import which
 
 from cloudtrain import layout, supervise
@@ -17,7 +18,8 @@ from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, Secret
 from tests.fakes import eventually
 
-PYTHON = sys.executable
+PYTHON = quote(sys.executable)
+"""As a word of a shell line."""
 SHELLS = tuple(filter(None, (which("dash"), which("bash"))))
 """Every POSIX shell here that a node's /bin/sh may be."""
 

@@ -181,12 +181,17 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
         ("OSError: [Errno 28] No space left on device", "disk_gb"),
         ("PermissionError: [Errno 13] Permission denied: '/data'", "`{output}`"),
         ("KeyError: 'TF_CONFIG'", "train.tf_config: true"),
+        (
+            "InternalError: Collective ops is aborted by: Collective instance 122 expected type 1",
+            "train.checkpoints",
+        ),
         ("KeyError: 'worker'", "expects a `worker`"),
         ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "deliver"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch"),
         ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
         ("TBNotInstalledError: TensorBoard is not installed, missing", "tensorboard"),
         ("ValueError: Argument(s) not recognized: {'lr': 0.1}", "setup.keras: legacy"),
+        ("AttributeError: 'Mean' object has no attribute 'reset_states'.", "setup.keras: legacy"),
         ("AttributeError: 'X' object has no attribute 'experimental_run_v2'", "2.15"),
     ],
 )

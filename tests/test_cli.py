@@ -285,7 +285,7 @@ def test_a_machine_without_ssh_is_told_so(verbs: Verbs) -> None:
 
 def test_init_writes_the_providers_file(verbs: Verbs) -> None:
     verbs.answer("init", "init", Path("gcp.yaml"))
-    assert "cloudtrain run gcp.yaml" in cloudtrain("init", "gcp").stdout
+    assert "cloudtrain plan gcp.yaml" in cloudtrain("init", "gcp").stdout
     cloudtrain("init", "--output", "x/y.yaml")
     assert verbs.calls == [("init", "gcp", Path(), {}), ("init", "local", Path("x/y.yaml"), {})]
 

@@ -112,7 +112,7 @@ def test_status_shows_nodes_as_the_provider_lists_them_and_runs_as_recorded(
     records.save_run(RUNNING)
     provider.stop("mnist", "mnist-worker1")
     assert report_text(status(None, offline=False), BEGUN + 3661).splitlines() == [
-        "mnist  local  custom  2 nodes running, since 2026-11-21 06:41",
+        "mnist  local  custom  2 of 3 nodes running, since 2026-11-21 06:41",
         "  chief0   running   127.0.0.1:2201",
         "  worker0  running   127.0.0.1:2202",
         "  worker1  stopped   127.0.0.1:2203",

@@ -332,7 +332,7 @@ wait()
 """
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not on this machine")
 def test_what_a_real_terminal_shows(tmp_path: Path) -> None:
     script = tmp_path / "draw.py"
     script.write_text(DRAW)

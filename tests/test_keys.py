@@ -109,7 +109,7 @@ def test_known_hosts_has_just_the_nodes_that_were_pinned(tmp_path: Path) -> None
 
 def test_ssh_config_is_read_by_ssh_as_it_is_meant(tmp_path: Path) -> None:
     if shutil.which("ssh") is None:
-        pytest.skip("no ssh here")
+        pytest.skip("ssh is not on this machine")
     folder = tmp_path / "with a space & 100%h"
     identity = create_identity(folder, NAMES)
     config = tmp_path / "config"

@@ -115,6 +115,7 @@ def test_openssh_sftp_lists_and_copies(cluster: LocalCluster, node: Node, tmp_pa
 
 
 @needs["rsync"]
+@needs["ssh"]
 def test_rsync_copies_a_folder(cluster: LocalCluster, node: Node, tmp_path: Path) -> None:
     for number in range(50):
         path = tmp_path / "tree" / str(number % 5) / f"file {number}"
@@ -131,6 +132,7 @@ def test_rsync_copies_a_folder(cluster: LocalCluster, node: Node, tmp_path: Path
 
 
 @needs["git"]
+@needs["ssh"]
 def test_git_clones_and_pushes(cluster: LocalCluster, node: Node, tmp_path: Path) -> None:
     port, host = cluster.place(node, "-p")[1:]
     words = " ".join(f"'{word}'" for word in ["ssh", *cluster.options()])

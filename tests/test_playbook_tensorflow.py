@@ -500,7 +500,8 @@ def test_an_own_line_that_fails_is_named_and_run_again_next_time(tmp_path: Path)
 @pytest.mark.tensorflow
 def test_a_real_tensorflow_with_legacy_keras_and_tensorboard(tmp_path: Path) -> None:
     cache = os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain")
-    wanted = config(tensorflow="2.21", provider="local")
+    packages = ("scikit-learn",)  # as configs/local.yaml, whose environment this is then
+    wanted = config(tensorflow="2.21", packages=packages, provider="local")
     nodes = [node(f"mnist-worker{i}", host="here", cache=cache) for i in range(2)]
     transport = HereTransport(tmp_path / "nodes")
     apply(lambda n: tensorflow.steps(wanted, n), nodes, transport, Remembered())

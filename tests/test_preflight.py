@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,8 @@ from cloudtrain.model import Node, Task
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, command, script
 from cloudtrain.training.preflight import preflight
-from tests.supervising import PYTHON
+
+PYTHON = sys.executable
 
 
 @dataclass

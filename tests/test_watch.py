@@ -44,6 +44,14 @@ def test_a_run_without_news_goes_on() -> None:
     assert decide(watch(), 1000.0).verdict == "go_on"
 
 
+def test_a_run_in_which_no_task_opens_its_port_is_warned_of_once() -> None:
+    run = watch(start_timeout=10.0)
+    assert decide(run, 9.0).warnings == ()
+    (warning,) = decide(run, 10.0).warnings
+    assert "no task has opened its port after 10 s" in warning
+    assert decide(run, 11.0).warnings == ()
+
+
 def test_the_chiefs_success_gives_the_others_their_grace_and_then_ends_them() -> None:
     run = watch()
     ended(run, "chief0", 0, 10.0)
@@ -75,7 +83,9 @@ def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace()
     assert set(decide(run, 10.0).stop) == {"worker0", "worker1", "ps0"}
     for name in ("worker0", "worker1", "ps0"):
         ended(run, name, -15, 11.0)
-    assert decide(run, 39.0).verdict == "go_on"
+    decision = decide(run, 39.0)
+    assert decision.verdict == "go_on"
+    assert decision.warnings == (), "we ended them"
     assert decide(run, 40.0).verdict == "done"
 
 
@@ -153,6 +163,18 @@ def test_a_killed_parameter_server_is_the_cause_of_the_chiefs_exit() -> None:
     decision = decide(run, 11.0 + SETTLE)
     assert decision.cause is not None
     assert decision.cause.task == "ps0"
+
+
+def test_a_worker_that_the_run_went_on_without_is_not_the_cause_of_what_fails_later() -> None:
+    run = watch("parameter_server")
+    ended(run, "worker0", -9, 10.0)
+    decide(run, 11.0)
+    ended(run, "ps0", -9, 60.0)
+    ended(run, "chief0", 1, 61.0, COLLATERAL)
+    decide(run, 61.0)
+    decision = decide(run, 61.0 + SETTLE)
+    assert decision.cause is not None
+    assert (decision.cause.task, decision.cause.collateral) == ("ps0", ("chief0",))
 
 
 def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:

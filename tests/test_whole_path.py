@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -57,6 +58,8 @@ def test_up_train_status_down_one_by_one(project: Project) -> None:
 
 def test_the_records_are_for_their_owner_only(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
+    assert project.cloudtrain("train").returncode == 0
+    assert project.cloudtrain("ssh", project.name, "worker0", "--", "true").returncode == 0
     for path in (project.home / "clusters").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, f"{path} {mode:o}"
@@ -194,6 +197,26 @@ def test_a_killed_worker_is_restarted_from_the_checkpoint(project: Project) -> N
     assert "resumes from" in project.stderr
 
 
+def test_without_train_checkpoints_a_restarted_run_starts_over_and_loses_no_artifact(
+    project: Project,
+) -> None:
+    (project.code / "first.sh").write_text(
+        "mkdir -p output && echo made > output/attempt-$(ls ckpt 2>/dev/null | wc -l)-$RANDOM$$\n"
+        "exec python3 rank.py --steps 40 --pause 0.05\n"
+    )
+    config = project.config(
+        train={"command": "bash first.sh", "max_restarts": 1, "checkpoints": None}
+    )
+    run = project.start("run", config)
+    until(lambda: "worker0 step 5" in project.stdout, 60)
+    os.kill(project.pid_of("worker0"), signal.SIGKILL)
+    assert run.wait(60) == 0, project.stderr
+    assert "this attempt starts from the beginning" in project.stderr
+    begun = [line.split()[-1] for line in project.stdout.splitlines() if "begins at step" in line]
+    assert begun == ["0"] * 4
+    assert len(list(project.store.glob("*/chief0/output/attempt-0-*"))) == 2
+
+
 def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
     config = project.config(
         train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}
@@ -255,6 +278,25 @@ def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     assert project.processes() == {}
 
 
+def test_a_detached_start_that_fails_leaves_no_run_that_goes_on(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config).returncode == 0
+    with socket.create_server(("", project.port + 1)):
+        refused = project.cloudtrain("train", "--detach")
+    assert refused.returncode == 1
+    assert f"port {project.port + 1} is in use" in refused.stderr
+    trained = project.cloudtrain("train")
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_train_with_a_file_runs_what_the_file_says_now(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    changed = project.config(train={"command": "python3 rank.py --steps 2 --output {output}"})
+    trained = project.cloudtrain("train", changed)
+    assert trained.returncode == 0, trained.stderr
+    assert project.landed("chief0", "output/chief0.txt") == "done at 2\n"
+
+
 def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -> None:
     config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
     done = project.cloudtrain("run", config)
@@ -264,6 +306,12 @@ def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -
     down = project.cloudtrain("down")
     assert down.returncode == 0, down.stderr
     assert project.processes() == {}
+
+
+def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
+    done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
+    assert done.returncode == 0, done.stderr
+    assert "no task wrote a file that comes home" in done.stderr
 
 
 def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:
@@ -293,6 +341,9 @@ def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project
     down = project.cloudtrain("down")
     assert down.returncode == 0, down.stderr
     assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+    (record,) = project.runs()
+    assert record["state"] == "succeeded"
+    assert "chief0 done" in project.landed("logs", "chief0.attempt-1.log")
     assert project.processes() == {}
 
 
@@ -321,6 +372,7 @@ def test_killed_at_any_moment_of_run_then_down_leaves_nothing_and_loses_nothing(
         assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
 
 
+@pytest.mark.skipif(not shutil.which("ssh"), reason="ssh is not on this machine")
 def test_plain_ssh_reaches_a_node_by_its_name(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
     path = project.folder / "ssh config"

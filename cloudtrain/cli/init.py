@@ -35,4 +35,4 @@ def command(provider: str, output: Path | None) -> None:
     from cloudtrain.verbs.init import init
 
     path = init(provider, output or Path())
-    click.echo(f"{path} is written; next: cloudtrain run {path}")
+    click.echo(f"{path} is written; next: cloudtrain plan {path}")

@@ -44,7 +44,7 @@ def command(file: str, yes: bool, as_json: bool) -> None:
         made = [node_json(node) for node in cluster.nodes]
         print_json({"name": cluster.name, "nodes": made})
     else:
-        click.echo(f"{cluster.name} is up, {len(cluster.nodes)} nodes; next: cloudtrain train")
+        click.echo(f"{cluster.name} is up, nodes: {len(cluster.nodes)}; next: cloudtrain train")
 
 
 def nodes(config: ClusterConfig) -> str:

@@ -35,8 +35,9 @@ def put_checkpoints(
     """Makes `folder` in every task's work folder the landed checkpoint, and says which that is.
 
     None: nothing has landed, and the folder was removed everywhere, so that all start alike.
-    `nodes` by task; their work folders are there, and no task is running. Raises StoreError,
-    NodeError, NodesError; each node has then either the old folder or the new one.
+    `nodes` by task; their work folders are there, and no task is running but an evaluator, which
+    only reads. Raises StoreError, NodeError, NodesError; each node has then either the old folder
+    or the new one.
     """
     folder = normpath(folder)
     landed = landed_checkpoint(run.id, folder, store)

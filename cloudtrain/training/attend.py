@@ -7,10 +7,13 @@ the cluster's lock and keys can take over at any moment.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
+from cloudtrain.plan import first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.finish import finish
@@ -28,14 +31,42 @@ def attend(session: Session, run: Run) -> Run:
 
     An interrupt leaves the tasks running and the record as it is: attend again to go on.
     """
-    try:
+    with ended_by_errors(session, run):
         while run.state in ("starting", "running", "stopping"):
             session, run = one_attempt(session, run)
-    except CloudtrainError as error:
-        stop_tasks(session, run, [task.name for task in run.tasks])
-        finish(session, saved(session, replace(run, state="landing")), failed_by=error)
-        raise
     return finish(session, run)
+
+
+def start_only(session: Session, run: Run) -> Run:
+    """The first attempt running, for another process to attend to. Raises as `attend` does."""
+    with ended_by_errors(session, run):
+        return start(session, run)[1]
+
+
+@contextmanager
+def ended_by_errors(session: Session, run: Run) -> Iterator[None]:
+    """An error that is no task's ends the run: its tasks are stopped, what there is lands."""
+    try:
+        yield
+    except CloudtrainError as error:
+        run = session.records.run(run.id)
+        stop_tasks(session, run, [task.name for task in run.tasks])
+        run = saved(session, replace(not_started(run, error), state="landing"))
+        try:
+            finish(session, run, failed_by=error)
+        except CloudtrainError as second:
+            raise NodesError({"run": error, "landing": second}) from error
+        raise
+
+
+def not_started(run: Run, error: CloudtrainError) -> Run:
+    """The error on record as the cause, for who lands the run later."""
+    if not run.attempts:
+        return run
+    task = first_task(run.tasks)
+    cause = Cause(task=task.name, node=task.node, kind="not_started", text=str(error))
+    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    return replace(run, attempts=(*run.attempts[:-1], attempt))
 
 
 def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:

@@ -70,10 +70,11 @@ def sentence(cause: Cause) -> str:
 
 
 def describe(cause: Cause) -> str:
-    """The sentence, the task's last lines below it, and who fell because of it."""
-    lines = [sentence(cause), *(f"  {line}" for line in cause.last_lines)]
+    """The sentence, the task's last lines where they say more, and who else failed."""
+    lines = [sentence(cause)]
+    lines += [f"  {line}" for line in cause.last_lines if line not in lines[0]]
     if cause.collateral:
-        lines.append(f"because of it: {', '.join(cause.collateral)}")
+        lines.append(f"after it failed: {', '.join(cause.collateral)}")
     return "\n".join(lines)
 
 
@@ -269,7 +270,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"module 'keras[\w.]*' has no attribute|must end in `\.weights\.h5`"
         r"|Invalid filepath extension for saving|`save_format` argument is deprecated"
         r"|Argument\(s\) not recognized: \{'lr'|keras/src/[\s\S]*unexpected keyword argument"
-        r"|keras/src/[\s\S]*object has no attribute",
+        r"|keras/src/[\s\S]*object has no attribute|object has no attribute '(reset_states|lr)'",
         _LEGACY,
     ),
     (
@@ -286,7 +287,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not start gRPC server|Address already in use",
-        "the port is taken on that node: choose another `train.port`, or end what holds it",
+        "the port is taken on that node: choose another `train.port`, end what holds it, or take"
+        " out of the script where it sets TF_CONFIG itself",
     ),
     (
         r"ResourceExhausted|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|MemoryError|bad_alloc",
@@ -327,6 +329,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "the script does not know `{0}`: look at `train.command` and what follows `--`",
     ),
     (r"the following arguments are required: (.*)", "add `{0}` to `train.command`"),
+    (
+        r"Collective instance \d+ expected|Shape mismatch in the collective instance",
+        "the tasks were not at the same step, or of the same model: name the folder of their"
+        " checkpoints in `train.checkpoints`",
+    ),
     (r"batch_size` .*divisible by", "choose a batch that the number of replicas divides"),
     (
         r"No such file or directory",

@@ -10,7 +10,7 @@ from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.landing.land import land, land_logs, missing
 from cloudtrain.model import Cause, Run
 from cloudtrain.nodes import revive
-from cloudtrain.plan import first_task
+from cloudtrain.plan import deciding, first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.tasks import saved
@@ -25,7 +25,7 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
     try:
         lacking = land_all(session, run)
     except CloudtrainError as error:
-        saved(session, replace(run, ended=time.time(), exit_code=error.exit_code))
+        # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
         session.records.journal("not landed", run=run.id, why=str(error))
         raise
     if run.state == "succeeded" and lacking:
@@ -47,14 +47,15 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
 
 def outcome(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:
     """The run in its final state, before anything about landing is known."""
-    cause = run.attempts[-1].cause if run.attempts else None
+    last = run.attempts[-1] if run.attempts else None
     if failed_by is not None:
         return replace(run, state="failed", exit_code=failed_by.exit_code)
-    if cause is not None:
+    if last is not None and last.cause is not None:
         return replace(run, state="failed", exit_code=RunFailed.exit_code)
-    if session.records.stop_asked(run.id):
-        return replace(run, state="stopped", exit_code=RunFailed.exit_code)
-    return replace(run, state="succeeded", exit_code=0)
+    winners = deciding(run.tasks, session.config)
+    if last is not None and all(last.exits.get(name) == 0 for name in winners):
+        return replace(run, state="succeeded", exit_code=0)
+    return replace(run, state="stopped", exit_code=RunFailed.exit_code)
 
 
 def land_all(session: Session, run: Run) -> tuple[str, ...]:
@@ -76,6 +77,11 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
         console=session.console,
         final=True,
     )
+    if run.state == "succeeded" and not manifest.files:
+        session.console.warn(
+            "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "
+            "names, does"
+        )
     return missing(manifest, session.config.artifacts)
 
 

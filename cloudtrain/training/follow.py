@@ -96,6 +96,7 @@ class Follower:
 
     def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log.touch(mode=0o600)
         while not self._closed.is_set():
             try:
                 end = self._follow_once(task, node, folder, log)

@@ -105,6 +105,12 @@ def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
     return script(PREPARE, work, source, config.train.dir)
 
 
+def set_work_aside(run: Run, task: Task) -> Command:
+    """Moves what the last attempt left out of the way; prepare_work then makes the folder anew."""
+    work = layout.work_folder(run.cluster, run.id, task.name)
+    return script(SET_ASIDE, work, f"code.attempt-{run.attempts[-1].number - 1}")
+
+
 NO_CODE = "none"
 """What `Run.code` is where the config has no `code:`."""
 
@@ -124,4 +130,12 @@ if ! [ -e "$work" ]; then
 fi
 mkdir -p "$work/output"
 cd "$work" && pwd -P
+"""
+
+SET_ASIDE = """
+set -eu
+work=$1 aside=$2
+cd "$(dirname "$work")" 2>/dev/null || exit 0
+rm -f work
+if [ -e code ] && ! [ -e "$aside" ]; then mv code "$aside"; fi
 """

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from queue import Empty
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.landing.land import land
 from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
 from cloudtrain.training.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.training.meanwhile import Meanwhile
 from cloudtrain.training.tasks import keep_stacks, stop_tasks
 from cloudtrain.training.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
 
@@ -82,18 +81,18 @@ def new_watch(session: Session, run: Run) -> Watch:
 
 
 def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) -> Decision:
-    sync = Sync(session, run)
+    meanwhile = Meanwhile(session, run)
     probes = Probes(session)
     while True:
         drain(watch, follower, TICK)
         probes.look(watch)
-        sync.look()
+        meanwhile.look(watch)
         watch.stop_asked = session.records.stop_asked(run.id)
         decision = decide(watch, time.time())
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
-            sync.wait()
+            meanwhile.wait()
             return decision
         if decision.stop:
             stop_tasks(session, run, decision.stop)
@@ -206,41 +205,3 @@ class Probes:
                 view.lost = f"its node has not answered for {quiet:.0f} s"
             if view.lost is not None:
                 view.ended_at = now
-
-
-class Sync:
-    """Lands artifacts while the run goes on, each `artifacts.every`, one sync at a time."""
-
-    def __init__(self, session: Session, run: Run) -> None:
-        self._session, self._run = session, run
-        self._every = session.config.artifacts.every
-        self._next = time.time() + self._every if self._every else float("inf")
-        self._thread: threading.Thread | None = None
-
-    def look(self) -> None:
-        if time.time() < self._next or (self._thread and self._thread.is_alive()):
-            return
-        assert self._every is not None
-        self._next = time.time() + self._every
-        self._thread = threading.Thread(target=self._land, name="landing", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-    def _land(self) -> None:
-        session, run = self._session, self._run
-        try:
-            land(
-                run,
-                {task.name: node for task in run.tasks if (node := session.node(task.node))},
-                session.config.artifacts,
-                checkpoints=session.config.train.checkpoints,
-                transport=session.transport,
-                store=session.store,
-                console=session.console,
-                final=False,
-            )
-        except CloudtrainError as error:
-            session.console.warn(f"artifacts are not landed yet: {error}")

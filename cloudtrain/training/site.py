@@ -11,6 +11,7 @@ from cloudtrain.model import Run, Task
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.session import Session
 from cloudtrain.training.launch import Site, prepare_work
+from cloudtrain.training.tasks import persistently
 
 
 def site(session: Session, run: Run) -> Site:
@@ -20,7 +21,8 @@ def site(session: Session, run: Run) -> Site:
 
     def work(task: Task) -> str:
         node = by_name[task.node]
-        done = session.transport.run(node, prepare_work(config, run, task), timeout=600.0)
+        command = prepare_work(config, run, task)
+        done = persistently(lambda: session.transport.run(node, command, timeout=600.0))
         if done.exit_code == 3:
             raise UsageError(done.stderr.decode("utf-8", "replace").strip())
         if done.exit_code != 0:

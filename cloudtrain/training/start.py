@@ -10,29 +10,43 @@ from cloudtrain.errors import NodeError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
-from cloudtrain.model import Attempt, Run
+from cloudtrain.model import Attempt, Run, Task
 from cloudtrain.nodes import make_whole
 from cloudtrain.plan import start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
 from cloudtrain.session import Session
-from cloudtrain.training.launch import Launch, launches
+from cloudtrain.training.launch import Launch, launches, set_work_aside
+from cloudtrain.training.meanwhile import land_now
 from cloudtrain.training.preflight import preflight
 from cloudtrain.training.site import site
-from cloudtrain.training.tasks import end_orphans, folder_of, node_of, saved, states, tag_of
+from cloudtrain.training.tasks import (
+    end_orphans,
+    folder_of,
+    node_of,
+    persistently,
+    saved,
+    states,
+    tag_of,
+)
 
 
 def start(session: Session, run: Run) -> tuple[Session, Run]:
     """Every task of a new attempt, or the missing ones of an attempt whose start was cut off."""
     run = begin(session, run)
-    if run.attempts[-1].number > 1:
+    again = run.attempts[-1].number > 1
+    if again:
         session = make_whole(session)
         make_ready(session)
         end_orphans(session, run)
+    unstarted = all(state.state == "absent" for state in states(session, run).values())
+    checkpoints = session.config.train.checkpoints
+    if again and unstarted and checkpoints is None:
+        start_over(session, run)
     where = site(session, run)
-    if all(state.state == "absent" for state in states(session, run).values()):
-        if run.attempts[-1].number > 1:
-            restore(session, run)
+    if again and unstarted and checkpoints is not None:
+        restore(session, run, checkpoints)
+    if unstarted:
         check_before(session, run)
     start_tasks(session, run, launches(session.config, run, where))
     session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
@@ -48,15 +62,32 @@ def begin(session: Session, run: Run) -> Run:
     return saved(session, replace(run, attempts=(*run.attempts, attempt)))
 
 
-def restore(session: Session, run: Run) -> None:
+def start_over(session: Session, run: Run) -> None:
+    """Ranks that train in step all start from the beginning, in a new work folder.
+
+    Only the chief has BackupAndRestore's file: the others would begin at another epoch, and die
+    of it. Any other task goes on from what it left.
+    """
+    if session.config.strategy != "multi_worker_mirrored" or len(run.tasks) == 1:
+        session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
+        return
+    session.console.warn("train.checkpoints is not set: this attempt starts from the beginning")
+    land_now(session, run)
+
+    def set_aside(task: Task) -> None:
+        done = session.transport.run(node_of(session, task), set_work_aside(run, task))
+        if done.exit_code != 0:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise NodeError(task.node, f"its work folder could not be set aside: {words}")
+
+    fan_out(run.tasks, set_aside, name=lambda task: task.node)
+
+
+def restore(session: Session, run: Run, folder: str) -> None:
     """The chief's checkpoint is landed, and put, identical, on every task's node.
 
     A chief on a new node has none: then it is the one that landed before.
     """
-    folder = session.config.train.checkpoints
-    if folder is None:
-        session.console.warn("train.checkpoints is not set: this attempt starts from the beginning")
-        return
     nodes = {task.name: node_of(session, task) for task in run.tasks}
     take_checkpoint(
         run,
@@ -118,6 +149,8 @@ def start_task(session: Session, run: Run, launch: Launch) -> None:
         command=launch.command,
         environment=launch.environment,
     )
-    done = session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    done = persistently(
+        lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    )
     if supervise.parse_start(node.name, done) == "stopped":
         raise NodeError(node.name, "the task was stopped before it started")

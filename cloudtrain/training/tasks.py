@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cloudtrain import layout, supervise
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, Run, Task
+from cloudtrain.protocols import Completed
 from cloudtrain.session import Session
 
 
@@ -34,13 +36,25 @@ def tag_of(run: Run, task: Task) -> str:
     return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
 
 
+TRIES = 3
+
+
+def persistently(ask: Callable[[], Completed]) -> Completed:
+    """Asked again where the connection broke: only for what may be done twice."""
+    for _ in range(TRIES - 1):
+        try:
+            return ask()
+        except NodeUnreachable:
+            time.sleep(1.0)
+    return ask()
+
+
 def states(session: Session, run: Run) -> dict[str, supervise.TaskStatus]:
     """How each task of the current attempt is, asked of its node now."""
 
     def ask(task: Task) -> supervise.TaskStatus:
-        done = session.transport.run(
-            node_of(session, task), supervise.status(folder_of(run, task)), timeout=60.0
-        )
+        node, command = node_of(session, task), supervise.status(folder_of(run, task))
+        done = persistently(lambda: session.transport.run(node, command, timeout=60.0))
         return supervise.parse_status(task.node, done)[0]
 
     answers = fan_out(run.tasks, ask, name=lambda task: task.node)

@@ -85,7 +85,8 @@ def decide(watch: Watch, now: float) -> Decision:
     timeout = timed_out(watch, now)
     if timeout is not None:
         return Decision(verdict="failed", cause=timeout)
-    return failing(watch, winners, now)
+    decision = failing(watch, winners, now)
+    return replace(decision, warnings=(*unheard(watch, now), *decision.warnings))
 
 
 def finishing(watch: Watch, now: float) -> Decision:
@@ -99,6 +100,7 @@ def finishing(watch: Watch, now: float) -> Decision:
         for view in running
         if waited >= patience(watch.config, view.task) or view.stopped_since is not None
     )
+    watch.warned.update(over)  # how they end is our doing
     warnings = tuple(
         f"{view.task.name} failed after the run was decided: {ending(view)}"
         for view in watch.tasks.values()
@@ -157,6 +159,7 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
         lost=view.lost is not None,
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(watch, view.task),
+        stopped=view.task.name in watch.warned,  # the run went on without it
         exit_code=view.exit_code,
         ended=view.ended_at,
         log=view.tail,
@@ -180,6 +183,21 @@ def tolerated(watch: Watch, task: Task) -> bool:
     return any(
         other.task.role == "worker" and other.task != task and not other.ended
         for other in watch.tasks.values()
+    )
+
+
+def unheard(watch: Watch, now: float) -> tuple[str, ...]:
+    """A warning, once, where no task at all has opened its port: it may be loading data, or wait
+    for ever at addresses of its own."""
+    timeout = watch.config.train.start_timeout
+    expected = any(serves(watch, view.task) for view in watch.tasks.values())
+    if watch.first_port is not None or now - watch.started < timeout or not expected:
+        return ()
+    if not new(watch, "ports"):
+        return ()
+    return (
+        f"no task has opened its port after {timeout:g} s: the script makes no strategy yet, "
+        "or not from the TF_CONFIG that it was given",
     )
 
 

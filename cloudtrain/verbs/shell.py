@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 
 from cloudtrain.errors import UsageError
-from cloudtrain.keys import load_identity, pin, ssh_config
+from cloudtrain.keys import load_identity
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, recorded_config
+from cloudtrain.session import open_provider, recorded_config, write_ssh_config
 
 
 def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
@@ -23,9 +23,6 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
             f"{name} has no node {node or ''}".rstrip(),
             hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
         )
-    identity = load_identity(records.folder)
-    pin(identity, nodes)
-    path = records.folder / "ssh_config"
-    path.write_text(ssh_config(identity, nodes), encoding="utf-8")
+    path = write_ssh_config(records, load_identity(records.folder), nodes)
     remote = [shlex.join(command)] if command else []
     return ["ssh", "-F", str(path), one.name, *remote]

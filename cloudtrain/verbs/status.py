@@ -136,7 +136,8 @@ def _state(cluster: ClusterStatus) -> str:
         return "down"
     if cluster.nodes is None:
         return f"nodes not asked for{since}"
-    return f"{sum(node.state == 'running' for node in cluster.nodes)} nodes running{since}"
+    running = sum(node.state == "running" for node in cluster.nodes)
+    return f"{running} of {len(cluster.nodes)} nodes running{since}"
 
 
 def _run(run: Run, now: float) -> Iterator[str]:

@@ -14,10 +14,9 @@ from cloudtrain.plan import tasks
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, recorded_config
-from cloudtrain.training.attend import attend
+from cloudtrain.session import Session, open_session, record, recorded_config
+from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background
-from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved
 
 
@@ -39,10 +38,11 @@ def train(
     try:
         with records.lock("train"), open_session(config, records, console) as session:
             refuse_second_run(session)
+            record(config, records)
             run = new_run(session, arguments)
             if not detach:
                 return attend(session, run)
-            _, run = start(session, run)
+            run = start_only(session, run)
     except KeyboardInterrupt:
         if run is not None:
             attend_in_background(records, run, console)
@@ -60,6 +60,11 @@ def refuse_second_run(session: Session) -> None:
             hint=f"`cloudtrain up {session.config.source or name}` creates or repairs it",
         )
     active = session.records.active_run()
+    if active is not None and active.state == "landing":
+        raise UsageError(
+            f"run {active.id} of {name} has ended, but is not landed yet",
+            hint=f"`cloudtrain stop-run {name}` lands it; `cloudtrain down {name}` too",
+        )
     if active is not None:
         raise UsageError(
             f"run {active.id} of {name} is going on",

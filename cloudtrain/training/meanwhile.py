@@ -1,0 +1,100 @@
+"""Beside a running attempt: artifacts land, and the evaluator is given the newest checkpoint."""
+
+from __future__ import annotations
+
+import threading
+import time
+from posixpath import normpath
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
+from cloudtrain.landing.land import land, take_checkpoint
+from cloudtrain.landing.manifest import Landed
+from cloudtrain.model import Node, Run
+from cloudtrain.session import Session
+from cloudtrain.training.watch import Watch
+
+EVALUATOR_EVERY = 30.0
+"""Seconds between two looks for a new checkpoint where `artifacts.every` says nothing."""
+
+
+class Meanwhile:
+    """Each `artifacts.every`, one at a time, in a thread of its own.
+
+    An evaluator reads the checkpoints that the chief writes on another node: it is given the
+    landed ones, and those of the end at once, as it has only its grace to score them.
+    """
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session, self._run = session, run
+        folder = session.config.train.checkpoints
+        self._folder = normpath(folder) if folder else None
+        self._evaluators = [task for task in run.tasks if task.role == "evaluator" and folder]
+        self._every = session.config.artifacts.every
+        self._pause = self._every or (EVALUATOR_EVERY if self._evaluators else float("inf"))
+        self._next = time.time() + self._pause
+        self._knows_the_end = False
+        self._given: dict[str, Landed] = {}
+        self._thread: threading.Thread | None = None
+
+    def look(self, watch: Watch) -> None:
+        if self._thread and self._thread.is_alive():
+            return
+        if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
+            self._knows_the_end, self._next = True, 0.0
+        if time.time() < self._next:
+            return
+        self._next = time.time() + self._pause
+        self._thread = threading.Thread(target=self._work, name="meanwhile", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            if self._every:
+                land_now(self._session, self._run)
+            if self._evaluators and self._folder:
+                self._give(self._folder)
+        except CloudtrainError as error:
+            self._session.console.warn(f"artifacts are not landed yet: {error}")
+
+    def _give(self, folder: str) -> None:
+        """The chief's checkpoint, where it is another than the evaluator was given last."""
+        session, run = self._session, self._run
+        nodes = nodes_of(session, run)
+        take_checkpoint(
+            run,
+            nodes,
+            folder,
+            transport=session.transport,
+            store=session.store,
+            console=session.console,
+        )
+        landed = landed_checkpoint(run.id, folder, session.store)
+        if landed == self._given:
+            return
+        held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}
+        put_checkpoints(run, held, folder, session.transport, session.store)
+        self._given = landed
+
+
+def land_now(session: Session, run: Run) -> None:
+    """What has changed on the tasks' nodes, while the run has not ended."""
+    land(
+        run,
+        nodes_of(session, run),
+        session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        final=False,
+    )
+
+
+def nodes_of(session: Session, run: Run) -> dict[str, Node]:
+    """Those that exist, by task."""
+    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
