@@ -360,10 +360,11 @@ def _both(sides: Sides) -> Iterator[str]:
     walls = [run.wall for run in sides.ours]
     more = statistics.median(walls) - statistics.median(sides.hand)
     ratio = statistics.median(walls) / statistics.median(sides.hand)
+    times = f"{ratio:.2f} × · " if statistics.median(sides.hand) > 1 else ""  # of nothing: no sense
     own = [run.wall - run.tasks for run in sides.ours]
     yield "| | seconds |\n|---|---|\n"
     yield f"| by hand | {_cell(sides.hand)} |\n"
-    yield f"| **`cloudtrain train`** | {_cell(walls)} · {ratio:.2f} × · {more:+.2f} s |\n"
+    yield f"| **`cloudtrain train`** | {_cell(walls)} · {times}{more:+.2f} s |\n"
     yield "| … of that, from the first task's start to the last exit | "
     yield f"{_cell([run.tasks for run in sides.ours])} |\n"
     yield f"| … and all the rest, which is ours | {_cell(own)} |\n"
