@@ -69,6 +69,15 @@ def test_a_second_call_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Pa
     assert third.host_keys[NAMES[1]].public == second.host_keys[NAMES[1]].public
 
 
+def test_a_second_call_writes_nothing_that_is_there_already(tmp_path: Path) -> None:
+    pin(create_identity(tmp_path, NAMES), NODES)
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
+    (tmp_path / "known_hosts").chmod(0o644)
+    pin(create_identity(tmp_path, NAMES), NODES)
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == before
+    assert (tmp_path / "known_hosts").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100, 300, -40, -30])
 def test_a_half_written_key_is_refused_and_made_anew(tmp_path: Path, cut: int) -> None:
     create_identity(tmp_path, NAMES)
