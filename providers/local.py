@@ -25,6 +25,10 @@ def provider(config: ClusterConfig) -> LocalProvider:
     )
 
 
+DESTROYING = "destroying"
+"""A file in the cluster's folder from before its processes are frozen until they are gone."""
+
+
 class LocalProvider:
     """Nodes are the folders `<home>/local/<cluster>/<node>` and the processes that bear their tag.
 
@@ -59,6 +63,7 @@ class LocalProvider:
         new = {node.name for node in missing} - before.keys()
         try:
             self._kill_remains({node.name for node in missing if node.name in before}, cluster)
+            (self._cluster_folder(cluster) / DESTROYING).unlink(missing_ok=True)
             self._make_cache()
             if missing:
                 nursery = spawn.Nursery(self._tag(cluster, ""), longest=max(map(_length, missing)))
@@ -76,17 +81,29 @@ class LocalProvider:
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         root = self._cluster_folder(cluster)
         tags = processes.tags(lambda tag: tag.startswith(self._tag(cluster, "")))
-        alive = {tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(spawn.ROOM)}
+        own = {pid: tag for pid, tag in tags.items() if not tag.endswith(spawn.ROOM)}
+        alive = {tag.rpartition("/")[2] for tag in own.values()}
+        # All of it is frozen where a `destroy` was killed before it killed: as good as off.
+        half_destroyed = (root / DESTROYING).exists()
+        awake = {
+            tag.rpartition("/")[2]
+            for pid, tag in own.items()
+            if not (half_destroyed and processes.is_frozen(pid))
+        }
         folders = (
             {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
         )
-        nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
+        nodes = [
+            self._node(cluster, name, name in alive, name in awake) for name in alive | folders
+        ]
         return tuple(sorted(nodes, key=_plan_order))
 
     def destroy(self, cluster: str, journal: Journal) -> None:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
+        if root.is_dir():
+            (root / DESTROYING).touch()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
 
     def sweep(self) -> tuple[str, ...]:
@@ -137,13 +154,13 @@ class LocalProvider:
         there = {node.name: node for node in self.nodes(plan.config.name)}
         return tuple(there[node.name] for node in plan.nodes)
 
-    def _node(self, cluster: str, name: str, alive: bool) -> Node:
+    def _node(self, cluster: str, name: str, alive: bool, awake: bool) -> Node:
         folder = Folder(self._cluster_folder(cluster) / name)
         meta = folder.meta()
         role, index = _role_and_index(cluster, name)
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
-        if folder.locked():
+        if folder.locked() and (awake or not alive):
             # A process that has the lock and no tag is about to become the server, or dying.
             state = "running" if alive and address else "starting"
         return Node(

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +125,27 @@ def test_a_killed_server_is_a_stopped_node_that_comes_back_with_its_disk(
     assert run(cluster, "cat disk") == b"kept\n"
     # A machine that was off comes back with its disk, not with its processes.
     assert gone(sleeper)
+
+
+def test_a_node_that_a_killed_destruction_left_frozen_comes_back_with_its_disk(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chief, worker = cluster.create()
+    daemon(cluster, "echo kept > disk; exec setsid sleep 1000")
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "kill", freeze_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.destroy()
+    eventually(lambda: states(cluster) == {chief.name: "stopped", worker.name: "stopped"})
+    assert cluster.create() == (chief, worker)
+    assert states(cluster) == {chief.name: "running", worker.name: "running"}
+    assert run(cluster, "cat disk") == b"kept\n"
+
+
+def freeze_and_die(matches: Callable[[str], bool]) -> dict[int, str]:
+    for pid in processes.tags(matches):
+        os.kill(pid, signal.SIGSTOP)
+    raise KeyboardInterrupt
 
 
 def test_a_terminated_server_takes_all_that_runs_on_its_node_with_it(

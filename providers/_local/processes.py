@@ -28,6 +28,12 @@ def tags(matches: Callable[[str], bool]) -> dict[int, str]:
     return found
 
 
+def is_frozen(pid: int) -> bool:
+    """Stopped, as `kill` stops all before it kills the first."""
+    stat = _stat(pid)
+    return stat is not None and stat.frozen
+
+
 def kill(matches: Callable[[str], bool]) -> dict[int, str]:
     """Kill every process whose tag matches, and all their descendants; returns the survivors.
 
@@ -110,6 +116,7 @@ class _Stat:
     parent: int
     alive: bool
     """Not a zombie. One whose other threads still end has its files, locks and ports still."""
+    frozen: bool
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -120,4 +127,5 @@ def _stat(pid: int) -> _Stat | None:
         return None
     fields = text.rpartition(b")")[2].split()
     state, parent, threads = fields[0], int(fields[1]), int(fields[17])
-    return _Stat(parent, alive=state not in (b"Z", b"X") or threads > 1)
+    alive = state not in (b"Z", b"X") or threads > 1
+    return _Stat(parent, alive=alive, frozen=state == b"T")
