@@ -69,8 +69,8 @@ def sync(
             break
         landed = carrier.bring(due, known)
         for file in due:  # what an earlier round stored of it may just have been written over
-            if file.path not in landed and fresh.pop(file.path, None):
-                del known[file.path]
+            if file.path not in landed and file.path in fresh:
+                del fresh[file.path], known[file.path]
         known.update(landed)
         fresh.update(landed)
     unsettled = tuple(file.path for file in due)
