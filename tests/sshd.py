@@ -95,7 +95,7 @@ class SshdNode:
         if self._process is None:
             return
         self._process.send_signal(signal.SIGSTOP)  # no new session while we look
-        for process in self.processes():
+        for process in [*self.processes(), *_at_home(self.home)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._process.wait()
@@ -183,6 +183,16 @@ def children_of_all() -> dict[int, list[int]]:
             after_name = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
     return children
+
+
+def _at_home(home: Path) -> list[int]:
+    """Processes that a session has started, also those that have outlived it."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"HOME={home}".encode() in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+    return found
 
 
 def _tree(root: int) -> list[int]:

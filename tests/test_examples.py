@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -84,7 +85,8 @@ class Job:
 
 def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**kept, "TF_USE_LEGACY_KERAS": "1", "PYTHONUNBUFFERED": "1"}
+    own = {"KERAS_HOME": tempfile.gettempdir()}  # else it writes into the user's home
+    return {**kept, **own, "TF_USE_LEGACY_KERAS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def addresses(counts: Mapping[str, int]) -> dict[str, list[str]]:

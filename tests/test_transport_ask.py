@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import paramiko
 import pytest
 
 from cloudtrain.errors import NodeUnreachable
@@ -91,6 +92,22 @@ def test_a_script_that_hangs_is_given_up_and_the_next_one_answers(
         ssh.ask(node, "sleep 100", timeout=0.2)
     with pytest.raises(NodeUnreachable, match="no answer"):
         ssh.ask(node, "yes", timeout=0.2)
+    assert ssh.ask(node, "echo next").stdout == b"next\n"
+
+
+def test_a_connection_that_ends_while_a_script_is_sent_is_told(
+    ssh: SshTransport, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """paramiko raises an EOFError, which is no OSError, where its socket closes under a write."""
+    ssh.ask(node, "true")
+
+    def broken(channel: paramiko.Channel, data: bytes) -> None:
+        raise EOFError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(paramiko.Channel, "sendall", broken)
+        with pytest.raises(NodeUnreachable):
+            ssh.ask(node, "echo never")
     assert ssh.ask(node, "echo next").stdout == b"next\n"
 
 

@@ -10,7 +10,7 @@ import time
 import paramiko
 
 from cloudtrain.protocols import Completed
-from cloudtrain.transports.connection import start, why_ended
+from cloudtrain.transports.connection import BROKEN, start, why_ended
 from cloudtrain.transports.exchange import Ended, Silent, Wakeup, drain
 
 _LOOK_SECONDS = 0.5
@@ -62,7 +62,7 @@ class ControlShell:
             self._channel.sendall(framed(script, token))
         except TimeoutError:
             raise Silent from None
-        except OSError:
+        except BROKEN:
             raise Ended(why_ended(self._channel)) from None
         stdout, stderr = _Frame(token), _Frame(token)
         while True:
