@@ -16,6 +16,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -107,6 +108,7 @@ class Tool:
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     load = os.getloadavg()[0]
     cold: dict[tuple[str, str], list[float]] = {}
     warm: dict[tuple[str, str], list[float]] = {}

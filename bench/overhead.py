@@ -17,6 +17,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -55,6 +56,7 @@ PHASES = (
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="ct") as place:
         folder = Path(place)
@@ -148,6 +150,7 @@ def _by_hand(cluster: Cluster) -> float:
             stdin=subprocess.DEVNULL,
             stdout=(place / f"{node}.log").open("wb"),
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # as a terminal each: Linux shares the CPU out by session
         )
         for node, line in lines.items()
     ]
@@ -239,10 +242,14 @@ class Cluster:
         lines: list[tuple[float, str]] = []
         reader = threading.Thread(target=_stamp, args=(process.stderr, lines))
         reader.start()
-        output = process.stdout.read()
-        code = process.wait()
-        ended = time.time()
-        reader.join()
+        try:
+            output = process.stdout.read()
+            code = process.wait()
+            ended = time.time()
+        finally:
+            process.terminate()  # it detaches, so that `down` may have the cluster
+            process.wait()
+            reader.join()
         if code:
             sys.exit("cloudtrain train failed:\n" + "".join(line for _, line in lines[-40:]))
         first, last = self._first_start_and_last_exit(json.loads(output)["id"])
@@ -342,7 +349,8 @@ def _report(
 ) -> Iterator[str]:
     yield "# Overhead of `cloudtrain train`\n\n"
     yield (
-        f"Made by `python bench/overhead.py --runs {options.runs}`: {os.cpu_count()} cores, "
+        f"Made by `python bench/overhead.py --runs {options.runs} "
+        f"--nodes {' '.join(map(str, options.nodes))}`: {os.cpu_count()} cores, "
         f"{platform.system()}, Python {platform.python_version()}, {_openssh()}, load average "
         f"{load:.1f} at the start. Nodes of `provider: local`, up already. Medians in seconds, "
         "best in brackets; both sides by turns, after one uncounted run of each.\n\n"
