@@ -17,6 +17,10 @@ from cloudtrain.records.disk import make_folder, named_faults
 POLL = 0.05
 """Seconds between two tries of a lock that is waited for."""
 
+PASSING = 2.0
+"""Seconds that a lock is tried on whose holder is dead or has not said who it is: a child that
+it had just forked has not closed it yet, or it is being taken this moment."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
@@ -90,9 +94,10 @@ def _acquire(path: Path, name: str, deadline: float) -> int:
             if _leads_to(path, descriptor):
                 return descriptor
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            found = holder(path)
+            if time.monotonic() >= (deadline if found else deadline + PASSING):
                 os.close(descriptor)
-                raise _refusal(name, holder(path)) from None
+                raise _refusal(name, found) from None
             time.sleep(POLL)
         os.close(descriptor)
 
