@@ -291,7 +291,7 @@ class Task:
         return f"{self.role}{self.index}"
 
 
-RunState = Literal["starting", "running", "stopping", "landing", "succeeded", "failed", "stopped"]
+RunState = Literal["starting", "running", "landing", "succeeded", "failed", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)

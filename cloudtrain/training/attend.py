@@ -32,7 +32,7 @@ def attend(session: Session, run: Run) -> Run:
     An interrupt leaves the tasks running and the record as it is: attend again to go on.
     """
     with ended_by_errors(session, run):
-        while run.state in ("starting", "running", "stopping"):
+        while run.state in ("starting", "running"):
             session, run = one_attempt(session, run)
     return finish(session, run)
 

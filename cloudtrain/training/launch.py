@@ -136,6 +136,7 @@ SET_ASIDE = """
 set -eu
 work=$1 aside=$2
 cd "$(dirname "$work")" 2>/dev/null || exit 0
-rm -f work
+# In this order: where this is cut off, no folder is left that PREPARE would take for its own.
 if [ -e code ] && ! [ -e "$aside" ]; then mv code "$aside"; fi
+rm -f work
 """

@@ -47,10 +47,8 @@ def observe(session: Session, run: Run) -> tuple[Watch, Cause | None]:
     follower.start()
     try:
         decision = until_decided(session, run, watch, follower)
-        if decision.cause is not None:
-            session.console.warn(causes.sentence(decision.cause))
-            if decision.cause.kind in HANGING:
-                keep_stacks(session, run)
+        if decision.cause is not None and decision.cause.kind in HANGING:
+            keep_stacks(session, run)
         left = [name for name, view in watch.tasks.items() if not view.ended]
         stop_tasks(session, run, left)
         hear_out(session, watch, follower)
@@ -92,6 +90,8 @@ def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) 
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
+            if decision.cause is not None:  # told before a long transfer is waited for
+                session.console.warn(causes.sentence(decision.cause))
             meanwhile.wait()
             return decision
         if decision.stop:
