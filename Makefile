@@ -45,7 +45,7 @@ dist: .venv/.made
 .venv/.made-dev: .venv/.made
 	@echo "installing what the checks need into .venv"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first with --group
-	@$(BIN)/python -m pip install --quiet --group dev
+	@$(BIN)/python -m pip install --quiet -e '.[all]' --group dev
 	@touch $@
 
 # $(call missing,PROGRAMS): fails, with their names in $$missing, where there are such.

@@ -4,10 +4,17 @@ CloudtrainError                      exit
 ├── UsageError                        2     the command line or a value on it
 ├── ConfigError                       2     every problem of a file at once, with line numbers
 ├── LockedError                       2     another command is at work on this cluster
-├── CapacityError                     3     no capacity anywhere
-├── QuotaError                        3     no quota anywhere
-├── CredentialsError                  4     who you are is not known
-├── PermissionsError                  4     you may not do this
+├── CloudError                        1     what a cloud answered, in its own words
+│   ├── CapacityError                 3     it has no such machine free there
+│   ├── QuotaError                    3     your account may not have so many there
+│   ├── CredentialsError              4     who you are is not known
+│   ├── PermissionsError              4     you may not do this
+│   ├── CloudConfigError              2     what the config asks for does not exist or fit there
+│   ├── NameTakenError                2     something that is not ours has that name
+│   ├── NotFoundError                 1     it is not there (any more)
+│   ├── BusyError                     1     something else has to end or go first
+│   ├── RateError                     1     too many calls; still so after many tries
+│   └── TransientError                1     it did not answer; still so after many tries
 ├── NodeError                         1     one node: what failed there
 │   ├── NodeUnreachable               1     no answer over SSH
 │   ├── HostKeyMismatch               1     another machine answers at that address
@@ -25,7 +32,7 @@ The exit codes are the contract with scripts: docs/commands.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from cloudtrain.model import Problem
@@ -60,20 +67,69 @@ class LockedError(CloudtrainError):
     exit_code = 2
 
 
-class CapacityError(CloudtrainError):
+Scope = Literal["zone", "region", "account"]
+"""How far a refusal reaches: another zone may serve, another region may, or none does."""
+
+
+class CloudError(CloudtrainError):
+    """A cloud's refusal. The message holds its own words; `code` is its own name for it.
+
+    `retry_after` is the seconds that the cloud asked to be left alone for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        scope: Scope = "account",
+        code: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.scope = scope
+        self.code = code
+        self.retry_after = retry_after
+
+
+class CapacityError(CloudError):
     exit_code = 3
 
 
-class QuotaError(CloudtrainError):
+class QuotaError(CloudError):
     exit_code = 3
 
 
-class CredentialsError(CloudtrainError):
+class CredentialsError(CloudError):
     exit_code = 4
 
 
-class PermissionsError(CloudtrainError):
+class PermissionsError(CloudError):
     exit_code = 4
+
+
+class CloudConfigError(CloudError):
+    exit_code = 2
+
+
+class NameTakenError(CloudError):
+    exit_code = 2
+
+
+class NotFoundError(CloudError):
+    pass
+
+
+class BusyError(CloudError):
+    pass
+
+
+class RateError(CloudError):
+    pass
+
+
+class TransientError(CloudError):
+    pass
 
 
 class NodeError(CloudtrainError):

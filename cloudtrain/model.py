@@ -25,6 +25,9 @@ Strategy = Literal[
     "horovod",
     "custom",
 ]
+CLOUDS = ("gcp", "aws", "azure")
+"""Providers that rent machines over an account and an API."""
+
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 """TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
 
@@ -238,6 +241,14 @@ class Node:
     host: str = ""
     cache: str = ".cache/cloudtrain"
     placement: str = ""
+    """The zone, or the region where it has none."""
+    machine: str = ""
+    """The cloud's machine type."""
+    spot: bool = False
+    created: float | None = None
+    """Unix time, as the cloud tells it."""
+    expires: float | None = None
+    """Unix time at which the cloud ends it by itself."""
 
     @property
     def task(self) -> str:
@@ -272,6 +283,19 @@ class Cluster:
 
     name: str
     nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What an account holds of one cluster, read from labels alone; no record is needed."""
+
+    cluster: str
+    provider: str
+    nodes: tuple[Node, ...] = ()
+    resources: tuple[str, ...] = ()
+    """Everything else, each in words: `security group cloudtrain-mnist (sg-1) in us-east-1`."""
+    owners: tuple[str, ...] = ()
+    """Who made it: user names, sorted."""
 
 
 # ── Run: one training run ────────────────────────────────────────────────────

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from cloudtrain.model import Artifact, Identity, Node, Plan
+from cloudtrain.model import Artifact, Holding, Identity, Node, Plan
 from cloudtrain.shell import Command
 
 Journal = Callable[..., None]
-"""`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made."""
+"""`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made.
+
+Providers write: `create` and `destroy` (node=), `make` (what=, name=) before anything else that
+they make, `refused` (placement=, kind=, text=) for a placement that did not have the nodes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +45,24 @@ class Provider(Protocol):
         """Make all nodes of the plan, side by side, in the plan's order; adopts what exists.
 
         A stopped node is started again with its disk as it was. All or nothing: a node that
-        cannot be had gives back those made by this call. Raises CapacityError, QuotaError, …
+        cannot be had gives back those made by this call, and the next placement is tried.
+        Raises CapacityError, QuotaError, … with every placement's refusal.
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         """Every node of the cluster that exists, asked now. A destroyed one is not listed."""
 
-    def destroy(self, cluster: str, journal: Journal) -> None:
-        """Everything of the cluster, then ask again. Raises LeftoverError naming what is left."""
+    def destroy(
+        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
+    ) -> None:
+        """Everything of the cluster, then ask again. Raises LeftoverError naming what is left.
 
-    def sweep(self) -> tuple[str, ...]:
-        """Names of all clusters that hold anything under our label."""
+        `expected` has the nodes that were asked for of late, by name, with the Unix time of the
+        request: a cloud may list a new node late, and it is waited for.
+        """
+
+    def sweep(self) -> tuple[Holding, ...]:
+        """Everything under our label, in all regions, by cluster; sorted by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,16 @@ from pathlib import Path
 import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
-from cloudtrain.model import ROLE_ORDER, ClusterConfig, Identity, Node, NodePlan, NodeState, Plan
+from cloudtrain.model import (
+    ROLE_ORDER,
+    ClusterConfig,
+    Holding,
+    Identity,
+    Node,
+    NodePlan,
+    NodeState,
+    Plan,
+)
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._local import addresses, checks, environment, processes, spawn
 from cloudtrain.providers._local.folders import Folder, remove
@@ -85,19 +94,24 @@ class LocalProvider:
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
         return tuple(sorted(nodes, key=_plan_order))
 
-    def destroy(self, cluster: str, journal: Journal) -> None:
+    def destroy(
+        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
+    ) -> None:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
             Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
 
-    def sweep(self) -> tuple[str, ...]:
+    def sweep(self) -> tuple[Holding, ...]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}
         if self._root.is_dir():
             names |= {path.name for path in self._root.iterdir() if path.is_dir()}
-        return tuple(sorted(names))
+        return tuple(
+            Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(self._user,))
+            for name in sorted(names)
+        )
 
     def _orders(
         self,

@@ -11,7 +11,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloudtrain.errors import LeftoverError
-from cloudtrain.model import ROLE_ORDER, ClusterConfig, HostKey, Identity, Node, NodePlan, Plan
+from cloudtrain.model import (
+    ROLE_ORDER,
+    ClusterConfig,
+    Holding,
+    HostKey,
+    Identity,
+    Node,
+    NodePlan,
+    Plan,
+)
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.shell import Secret
 
@@ -61,7 +70,9 @@ class FakeProvider:
             )
         )
 
-    def destroy(self, cluster: str, journal: Journal) -> None:
+    def destroy(
+        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
+    ) -> None:
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
             if node.name not in self.cannot_destroy:
@@ -70,8 +81,12 @@ class FakeProvider:
             raise LeftoverError(f"still there: {', '.join(node.name for node in left)}")
         self.cloud.pop(cluster, None)
 
-    def sweep(self) -> tuple[str, ...]:
-        return tuple(sorted(cluster for cluster, nodes in self.cloud.items() if nodes))
+    def sweep(self) -> tuple[Holding, ...]:
+        return tuple(
+            Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))
+            for cluster in sorted(self.cloud)
+            if self.cloud[cluster]
+        )
 
     def stop(self, cluster: str, node: str) -> None:
         """As a cloud does that takes a machine away and keeps its disk."""

@@ -9,12 +9,12 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout", "paths", "rekeying"},
+    {"protocols", "tf_config", "step", "layout", "paths", "rekeying", "fan_out", "catalogue"},
     {
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
     },
-    {"plan", "session", "nodes", "ready", "apply", "fan_out", "landing"},
+    {"plan", "session", "nodes", "ready", "apply", "landing"},
     {"training"},
     {"verbs"},
     {"cli"},

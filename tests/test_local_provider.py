@@ -209,7 +209,7 @@ def test_destroy_finds_processes_whose_folder_is_deleted(cluster: LocalCluster) 
     from cloudtrain.providers._local.folders import remove
 
     remove(cluster.home / "local" / cluster.name)
-    assert cluster.provider.sweep() == (cluster.name,)
+    assert [held.cluster for held in cluster.provider.sweep()] == [cluster.name]
     assert states(cluster) == {chief.name: "stopped", worker.name: "stopped"}
     cluster.destroy()
     assert tagged(cluster) == {}
@@ -234,7 +234,7 @@ def test_a_process_that_survives_is_named(
         patch.setattr(processes, "_send", lambda pid, n: pid == server or send(pid, n))
         with pytest.raises(LeftoverError, match=rf"process {server} \(.*/mnist/mnist-chief0\)"):
             cluster.destroy()
-    assert cluster.provider.sweep() == (cluster.name,)
+    assert [held.cluster for held in cluster.provider.sweep()] == [cluster.name]
 
 
 @pytest.mark.parametrize("garbage", [None, b"", b"{", b"[1]", b'{"port": "x"}', b"\xff"])

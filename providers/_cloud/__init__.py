@@ -1,0 +1,1 @@
+"""What the clouds have in common: labels, patience, first-boot data, up and down."""

@@ -1,0 +1,131 @@
+"""The narrow door to one cloud's account: its file answers these, `provider.py` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from cloudtrain.errors import CloudError
+from cloudtrain.model import Node, NodePlan, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal
+
+GroundT = TypeVar("GroundT")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Place:
+    """Where all nodes of a cluster are: a zone, or a region where it has no zones."""
+
+    region: str
+    zone: str = ""
+
+    def __str__(self) -> str:
+        return self.zone or self.region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A VM of ours as the cloud tells it now. `node.state` is "gone" once nothing is billed."""
+
+    cluster: str
+    node: Node
+    place: Place
+    id: str
+    """The cloud's own; two VMs of one name have two ids."""
+    owner: str = ""
+    error: CloudError | None = None
+    """Why the cloud gave it up, or never made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """Anything else of ours: a network, a firewall, an address, a disk, a resource group."""
+
+    cluster: str
+    kind: str
+    """In the cloud's own words: `security group`."""
+    name: str
+    id: str
+    region: str = ""
+    owner: str = ""
+
+    def __str__(self) -> str:
+        words = f"{self.kind} {self.name}"
+        words += f" ({self.id})" if self.id != self.name else ""
+        return f"{words} in {self.region}" if self.region else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Generic[GroundT]):
+    """One VM to be made."""
+
+    plan: Plan
+    node: NodePlan
+    place: Place
+    ground: GroundT
+    """What `ground` returned for this place."""
+    user_data: str
+    """For cloud-init; it holds the node's first host key, so it is never logged."""
+    token: str
+    """The same for the same wish, so that asking twice makes one VM; 32 hex digits."""
+    expires: float | None
+    """Unix time at which the cloud ends it by itself."""
+    labels: dict[str, str]
+    """On the VM, and on all that is made with it, from its first second."""
+
+
+class Account(Protocol[GroundT]):
+    """One account at one cloud. Safe to use from many threads; what exists is asked, never kept.
+
+    Every exception that leaves it is a CloudError (or of `errors`): the cloud's own are mapped at
+    this seam, and TransientError and RateError are raised only after many tries.
+    """
+
+    name: ProviderName
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        """Credentials, permissions, machine, accelerator, image, quota against the need of all
+        roles summed. Changes nothing; what this endpoint does not tell is a finding that says so.
+        """
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        """The config's placement in its order, each region as its zones that have the machines.
+
+        Raises CloudConfigError for a zone or region that does not exist.
+        """
+
+    def machines(
+        self, cluster: str | None = None, place: Place | None = None
+    ) -> tuple[Machine, ...]:
+        """VMs under our label: of one cluster or all, in one place or everywhere.
+
+        Also one that failed or ended (state "gone") where the cloud still tells of it.
+        """
+
+    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+        """All else under our label or name, everywhere, also what lost its VM."""
+
+    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> GroundT:
+        """Network, firewall (SSH from `caller`, a CIDR; all between the cluster's nodes; nothing
+        else), placement group: made or adopted, and mended where the caller's address changed.
+
+        `journal("make", what="firewall", name=…)` stands before each thing that is made.
+        """
+
+    def launch(self, order: Order[GroundT]) -> Machine:
+        """One VM, accepted by the cloud; adopts one that an earlier call with this token made.
+
+        It need not be running or listed yet. Raises CapacityError, QuotaError, …
+        """
+
+    def start(self, machine: Machine) -> None:
+        """A stopped one, with its disk as it was."""
+
+    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+        """Delete all of these in the order that the cloud needs, side by side where it can.
+
+        Returns when each is gone as far as the cloud tells; what is gone already is fine. The
+        known dependency errors are retried. One failure does not keep the others from being
+        deleted; it is raised at the end.
+        """
