@@ -254,6 +254,12 @@ class Node:
     def task(self) -> str:
         return f"{self.role}{self.index}"
 
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        """Sorts nodes in TF_CONFIG's order, other roles after them by name."""
+        known = self.role in ROLE_ORDER
+        return (ROLE_ORDER.index(self.role) if known else len(ROLE_ORDER), self.role, self.index)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
