@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, LeftoverError, NodesError
@@ -71,9 +72,22 @@ class Clearance:
                 self._journal("destroy", node=machine.node.name)
 
 
+@contextmanager
+def told_with(failure: BaseException, journal: Journal) -> Iterator[None]:
+    """What goes wrong while cleaning up is told with the failure and never hides it."""
+    try:
+        yield
+    except Exception as trouble:  # noqa: BLE001
+        journal("left over", text=str(trouble))
+        if isinstance(failure, CloudtrainError):
+            told = f"Giving back failed too: {trouble}"
+            failure.hint = f"{failure.hint}. {told}" if failure.hint else told
+
+
 def _leftover(
     machines: Sequence[Machine], resources: Sequence[Resource], failure: CloudtrainError | None
 ) -> LeftoverError:
+    machines = sorted(machines, key=lambda m: m.node.rank)
     things = [f"instance {m.node.name} ({m.id}) in {m.place}" for m in machines]
     things += [str(resource) for resource in resources]
     words = f": {failure.message}" if failure is not None else ""

@@ -15,7 +15,7 @@ from cloudtrain.protocols import Journal
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Order, Place
 from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.providers._cloud.clear import Clearance, Found
+from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.patience import Pace
 
 AT_ONCE = 128
@@ -121,10 +121,7 @@ class Creation(Generic[GroundT]):
     def _give_back(
         self, place: Place, wishes: _Wishes, later: Sequence[Place], failure: BaseException
     ) -> None:
-        """What this call asked for; in a new cluster, also all else that no later place needs.
-
-        What stands in the way of that is told with the failure and never hides it.
-        """
+        """What this call asked for; in a new cluster, also all else that no later place needs."""
         needed: set[str] = set()
         if isinstance(failure, CapacityError | QuotaError):
             needed = {p.region for p in later if not reaches(failure, place, p)}
@@ -140,13 +137,8 @@ class Creation(Generic[GroundT]):
                 r for r in resources if not needed or r.region not in {"", *needed}
             ]
 
-        try:
+        with told_with(failure, self.journal):
             Clearance(self.account, self.pace, self.journal).clear(find, wishes.open)
-        except Exception as trouble:  # noqa: BLE001 - told with the failure that it follows
-            self.journal("left over", text=str(trouble))
-            if isinstance(failure, CloudError | NodesError):
-                told = f"Giving back failed too: {trouble}"
-                failure.hint = f"{failure.hint} {told}" if failure.hint else told
 
 
 @dataclass(frozen=True, kw_only=True)

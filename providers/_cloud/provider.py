@@ -9,7 +9,7 @@ from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
-from cloudtrain.providers._cloud.clear import Clearance, Found
+from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, reaches
 from cloudtrain.providers._cloud.patience import PACE, Pace
 
@@ -50,11 +50,13 @@ class CloudProvider(Generic[GroundT]):
                 return tuple(made[node.name] for node in plan.nodes)
             except (CapacityError, QuotaError) as error:
                 kind = type(error).__name__
-                journal("refused", placement=str(place), kind=kind, text=error.message)
+                journal("refused", placement=str(place), error=kind, text=error.message)
                 refusals.append((place, error))
+        failure = _nowhere(refusals)
         if not there:
-            self.destroy(plan.config.name, journal)
-        raise _nowhere(refusals)
+            with told_with(failure, journal):
+                self.destroy(plan.config.name, journal)
+        raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         machines = [m.node for m in self._account.machines(cluster) if m.node.state != "gone"]
