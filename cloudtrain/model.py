@@ -25,7 +25,7 @@ Strategy = Literal[
     "horovod",
     "custom",
 ]
-CLOUDS = ("gcp", "aws", "azure")
+CLOUDS: tuple[ProviderName, ...] = ("gcp", "aws", "azure")
 """Providers that rent machines over an account and an API."""
 
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
