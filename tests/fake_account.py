@@ -86,7 +86,8 @@ class FakeAccount:
             self.machines_[machine.id] = gone
             return gone
         if node.state == "starting":
-            node = replace(node, state="running", address=f"192.0.2.{len(machine.id)}")
+            number = machine.id.split("-")[1]
+            node = replace(node, state="running", address=f"192.0.2.{number}")
             self.machines_[machine.id] = replace(machine, node=node)
         return machine
 
@@ -145,7 +146,8 @@ class FakeAccount:
             for machine in machines:
                 if machine.id not in self.stays:
                     self.machines_.pop(machine.id, None)
-            if resources and (self._alive() or self.busy):
+            users = {self.machines_[id].cluster for id in self._alive()}
+            if resources and (self.busy or users & {r.cluster for r in resources}):
                 self.busy = max(0, self.busy - 1)
                 raise BusyError("the network is in use")
             for resource in resources:
