@@ -57,7 +57,7 @@ class _Bucket:
     def get(self, key: str) -> Iterator[bytes]:
         blob = self._bucket.get_blob(key)
         if blob is None:
-            raise StoreError("there is no such object")
+            raise StoreError(f"{key}: there is no such object")
         if not blob.size:
             return  # no range of it could be asked for
         whole = self._bucket.blob(key, generation=blob.generation)  # though it be replaced now
