@@ -19,6 +19,13 @@ from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
 from cloudtrain.records import Records
 from cloudtrain.stores import open_store
 
+EXTRAS = {
+    "gcp": ("libcloud", "google.auth"),
+    "aws": ("libcloud", "boto3"),
+    "azure": ("libcloud", "azure.identity"),
+}
+"""What each driver imports when it is used; pyproject.toml has them as extras."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -75,8 +82,25 @@ def open_provider(config: ClusterConfig) -> Provider:
             f"provider {config.provider} is not in this version of cloudtrain",
             hint="`provider: local` rehearses the whole path on this machine",
         )
+    missing = missing_extra(config.provider)
+    if missing is not None:
+        raise UsageError(
+            f"provider {config.provider} needs {missing}, which is not installed",
+            hint=f"pip install 'cloudtrain[{config.provider}]'",
+        )
     make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
     return make(config)
+
+
+def missing_extra(provider: str) -> str | None:
+    """The first package that this provider's driver needs and that is not installed."""
+    for package in EXTRAS.get(provider, ()):
+        try:
+            if importlib.util.find_spec(package) is None:
+                return package
+        except ModuleNotFoundError:  # the namespace around it is not there
+            return package
+    return None
 
 
 def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
@@ -97,7 +121,7 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     if nodes and not (records.folder / "key").exists():
         raise NotLanded(
             f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
-            hint="`cloudtrain down --discard` destroys them without landing anything",
+            hint="`cloudtrain down` with --discard destroys them without landing anything",
         )
     names = [node.name for node in plan.nodes]
     names += [node.name for node in nodes if node.name not in names]

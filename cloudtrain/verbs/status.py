@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ROLE_ORDER, Node, Run
+from cloudtrain.model import Node, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 
@@ -89,14 +89,12 @@ def asked(cluster: ClusterStatus) -> ClusterStatus:
 
     from cloudtrain.session import open_provider, recorded_config
 
-    order = {role: number for number, role in enumerate(ROLE_ORDER)}
     try:
         provider = open_provider(recorded_config(Records(cluster.name)))
         nodes = provider.nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    in_order = sorted(nodes, key=lambda n: (order.get(n.role, len(order)), n.role, n.index))
-    return replace(cluster, nodes=tuple(in_order))
+    return replace(cluster, nodes=tuple(sorted(nodes, key=lambda node: node.rank)))
 
 
 # ── as text ──────────────────────────────────────────────────────────────────
