@@ -155,6 +155,7 @@ class Faults:
     def _begin(self, environ: WSGIEnvironment) -> tuple[Call, Fault | None]:
         named: Callable[[WSGIEnvironment], str] = getattr(self.app, "action", method_and_path)
         action = named(environ)
+        environ["wsgi.input"].seek(0)
         with self._lock:
             call = Call(len(self._calls) + 1, action, time.time())
             self._calls.append(call)
