@@ -25,7 +25,7 @@ Strategy = Literal[
     "horovod",
     "custom",
 ]
-CLOUDS = ("gcp", "aws", "azure")
+CLOUDS: tuple[ProviderName, ...] = ("gcp", "aws", "azure")
 """Providers that rent machines over an account and an API."""
 
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
@@ -253,6 +253,12 @@ class Node:
     @property
     def task(self) -> str:
         return f"{self.role}{self.index}"
+
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        """Sorts nodes in TF_CONFIG's order, other roles after them by name."""
+        known = self.role in ROLE_ORDER
+        return (ROLE_ORDER.index(self.role) if known else len(ROLE_ORDER), self.role, self.index)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ Journal = Callable[..., None]
 """`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made.
 
 Providers write: `create` and `destroy` (node=), `make` (what=, name=) before anything else that
-they make, `refused` (placement=, kind=, text=) for a placement that did not have the nodes.
+they make, `refused` (placement=, error=, text=) for a placement that did not have the nodes.
 """
 
 

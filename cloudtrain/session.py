@@ -19,6 +19,13 @@ from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
 from cloudtrain.records import Records
 from cloudtrain.stores import open_store
 
+EXTRAS = {
+    "gcp": ("libcloud", "google.auth"),
+    "aws": ("libcloud", "boto3"),
+    "azure": ("libcloud", "azure.identity"),
+}
+"""What each driver imports when it is used; pyproject.toml has them as extras."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -75,14 +82,35 @@ def open_provider(config: ClusterConfig) -> Provider:
             f"provider {config.provider} is not in this version of cloudtrain",
             hint="`provider: local` rehearses the whole path on this machine",
         )
+    missing = missing_extra(config.provider)
+    if missing is not None:
+        raise UsageError(
+            f"provider {config.provider} needs {missing}, which is not installed",
+            hint=f"pip install 'cloudtrain[{config.provider}]'",
+        )
     make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
     return make(config)
+
+
+def missing_extra(provider: str) -> str | None:
+    """The first package that this provider's driver needs and that is not installed."""
+    for package in EXTRAS.get(provider, ()):
+        try:
+            if importlib.util.find_spec(package) is None:
+                return package
+        except ModuleNotFoundError:  # the namespace around it is not there
+            return package
+    return None
 
 
 def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
     """The configured store; without one, artifacts come home into the cluster's own folder here,
     so that nothing is ever only on a node that is about to be destroyed."""
-    return open_store(config.artifacts.store or (records.folder / "artifacts").as_uri())
+    return open_store(
+        config.artifacts.store or (records.folder / "artifacts").as_uri(),
+        endpoint=config.endpoints.storage,
+        profile=config.project if config.provider == "aws" else None,
+    )
 
 
 def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
@@ -97,7 +125,7 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     if nodes and not (records.folder / "key").exists():
         raise NotLanded(
             f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
-            hint="`cloudtrain down --discard` destroys them without landing anything",
+            hint="`cloudtrain down` with --discard destroys them without landing anything",
         )
     names = [node.name for node in plan.nodes]
     names += [node.name for node in nodes if node.name not in names]

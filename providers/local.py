@@ -13,7 +13,6 @@ import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
 from cloudtrain.model import (
-    ROLE_ORDER,
     ClusterConfig,
     Holding,
     Identity,
@@ -92,7 +91,7 @@ class LocalProvider:
             {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
         )
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
-        return tuple(sorted(nodes, key=_plan_order))
+        return tuple(sorted(nodes, key=lambda node: node.rank))
 
     def destroy(
         self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
@@ -275,11 +274,6 @@ def _role_and_index(cluster: str, name: str) -> tuple[str, int]:
     """From the name, so that a folder with nothing readable in it still tells."""
     found = re.fullmatch(r"(.*?)(\d+)", name.removeprefix(f"{cluster}-"))
     return (found[1], int(found[2])) if found else (name, 0)
-
-
-def _plan_order(node: Node) -> tuple[int, str, int]:
-    known = node.role in ROLE_ORDER
-    return (ROLE_ORDER.index(node.role) if known else len(ROLE_ORDER), node.role, node.index)
 
 
 def _leftover(left: Mapping[int, str], folders: Sequence[Path]) -> LeftoverError:

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloudtrain.errors import LeftoverError
 from cloudtrain.model import (
-    ROLE_ORDER,
     ClusterConfig,
     Holding,
     HostKey,
@@ -62,13 +61,7 @@ class FakeProvider:
         return tuple(cluster[planned.name] for planned in plan.nodes)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        order = {role: number for number, role in enumerate(ROLE_ORDER)}
-        return tuple(
-            sorted(
-                self.cloud.get(cluster, {}).values(),
-                key=lambda n: (order.get(n.role, len(order)), n.role, n.index),
-            )
-        )
+        return tuple(sorted(self.cloud.get(cluster, {}).values(), key=lambda node: node.rank))
 
     def destroy(
         self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cloudtrain.cli.account import provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.ask import FREE, confirm, on_terminal
 from cloudtrain.cli.options import (
@@ -14,8 +15,8 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
-from cloudtrain.cli.target import Target, target_of
-from cloudtrain.errors import ConfigError
+from cloudtrain.cli.target import Target, is_file, target_of
+from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.records import Records
 
 
@@ -23,15 +24,24 @@ from cloudtrain.records import Records
 @name_argument()
 @click.option("--discard", is_flag=True, help="Lose what only the nodes hold.")
 @yes_option
+@provider_options
 @json_option
 @debug_option
-def command(name: str | None, discard: bool, yes: bool, as_json: bool) -> None:
+def command(
+    name: str | None,
+    discard: bool,
+    yes: bool,
+    provider: str | None,
+    project: str | None,
+    as_json: bool,
+) -> None:
     """Land the artifacts, destroy everything, ask the provider what is left and say it.
 
     Refuses (exit code 5, nodes kept) while something that only a node holds cannot be landed,
-    unless --discard. What is left over is named (exit code 6).
+    unless --discard. What is left over is named (exit code 6). With --provider, a cluster that no
+    record here knows is found by its labels.
     """
-    target = target_of(name)
+    target = told_or_recorded(name, provider, project)
     provider = provider_of(target)
     if discard and (provider not in FREE or on_terminal()):
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
@@ -43,6 +53,21 @@ def command(name: str | None, discard: bool, yes: bool, as_json: bool) -> None:
         down(target.name, target.config, discard=discard, console=screen)
     if as_json:
         print_json({"name": target.name, "left": []})
+
+
+def told_or_recorded(name: str | None, provider: str | None, project: str | None) -> Target:
+    """What is on record here counts, as it has the keys; else NAME at that provider."""
+    from cloudtrain.verbs.holdings import account_of, is_known
+
+    if provider is None or (name is not None and is_file(name)):
+        if provider or project:
+            raise UsageError("a FILE says its provider itself", hint="leave --provider out")
+        return target_of(name)
+    if name is None:
+        raise UsageError("--provider needs the cluster's NAME", hint="`cloudtrain ls --cloud`")
+    if is_known(name, provider):
+        return target_of(name)
+    return Target(name, account_of(name, provider, project))  # type: ignore[arg-type]
 
 
 def provider_of(target: Target) -> str:

@@ -83,6 +83,8 @@ class Account(Protocol[GroundT]):
     """
 
     name: ProviderName
+    ends_by_shutdown: bool
+    """Whether a VM that shuts itself down is deleted, so that its user data can end it in time."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Credentials, permissions, machine, accelerator, image, quota against the need of all

@@ -1,0 +1,43 @@
+"""Which accounts are meant: a file's, a known cluster's, those that --provider names, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cloudtrain.cli.target import config_of
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.verbs.holdings import Account
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+PROVIDERS = ("gcp", "aws", "azure", "local")
+
+
+def provider_options(command: Decorated) -> Decorated:
+    """--provider and --project, for what no file here knows."""
+    project = click.option(
+        "--project", metavar="P", help="gcp: project; aws: profile; azure: subscription."
+    )
+    provider = click.option(
+        "--provider", type=click.Choice(PROVIDERS), help="Ask there, whatever is on record here."
+    )
+    return provider(project(command))
+
+
+def accounts_of(name: str | None, provider: str | None, project: str | None) -> tuple[Account, ...]:
+    from cloudtrain.verbs.holdings import Account, account_of, accounts
+
+    if name is not None and provider is not None:
+        raise UsageError("the account is told twice", hint="give --provider, or a FILE or NAME")
+    if project is not None and provider is None:
+        raise UsageError("--project is of which cloud?", hint="--provider says it")
+    if provider is not None:
+        return (Account(config=account_of("any", provider, project), named=True),)  # type: ignore[arg-type]
+    if name is not None:
+        return (Account(config=config_of(name), named=True),)
+    return accounts()

@@ -1,0 +1,196 @@
+"""Nodes in one place: asked for side by side, awaited, and given back where one cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, cast
+
+from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Identity, Node, NodePlan, Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Order, Place
+from cloudtrain.providers._cloud.boot import user_data
+from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
+from cloudtrain.providers._cloud.patience import Pace
+
+AT_ONCE = 128
+"""Nodes that are asked for side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Creation(Generic[GroundT]):
+    """One `create`, whatever place it ends in. `there` is what existed before, by node name."""
+
+    account: Account[GroundT]
+    pace: Pace
+    caller: str
+    plan: Plan
+    identity: Identity
+    journal: Journal
+    there: Mapping[str, Machine]
+    expires: float | None
+
+    def fill(self, place: Place, *, later: Sequence[Place]) -> dict[str, Node]:
+        """Every node of the plan runs there, or none exists of those that this call asked for.
+
+        `later` are the places that may be tried next: what serves them too is kept for them.
+        """
+        wishes = _Wishes()
+        try:
+            ground = self.account.ground(self.plan, place, self.caller, self.journal)
+            self._launch(place, ground, wishes)
+            self._start()
+            return self._await(place, wishes.made)
+        except BaseException as failure:
+            error = _one_refusal(failure)
+            uninterrupted(lambda: self._give_back(place, wishes, later, error))
+            if error is failure:
+                raise
+            raise error from failure
+
+    def _launch(self, place: Place, ground: GroundT, wishes: _Wishes) -> None:
+        def launch(node: NodePlan) -> None:
+            order = self._order(node, place, ground)
+            self.journal("create", node=node.name)
+            wishes.open[node.name] = self.pace.now()
+            try:
+                wishes.made[node.name] = self.account.launch(order)
+            except CloudError as error:
+                if not isinstance(error, TransientError):
+                    del wishes.open[node.name]  # refused: nothing of it can appear later
+                raise _named(node.name, error) from error.__cause__
+
+        missing = [node for node in self.plan.nodes if node.name not in self.there]
+        fan_out(missing, launch, name=lambda node: node.name, workers=AT_ONCE)
+
+    def _start(self) -> None:
+        stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
+        fan_out(stopped, self.account.start, name=lambda m: m.node.name, workers=AT_ONCE)
+
+    def _planned_there(self) -> list[Machine]:
+        names = [node.name for node in self.plan.nodes]
+        return [self.there[name] for name in names if name in self.there]
+
+    def _order(self, node: NodePlan, place: Place, ground: GroundT) -> Order[GroundT]:
+        cluster, host_key = self.plan.config.name, self.identity.host_keys[node.name]
+        wish = "\n".join([labels.owner(), cluster, node.name, str(place), host_key.public])
+        return Order(
+            plan=self.plan,
+            node=node,
+            place=place,
+            ground=ground,
+            user_data=user_data(
+                public_key=self.identity.public_key,
+                host_key=host_key,
+                expires=self.expires if self.account.ends_by_shutdown else None,
+            ),
+            token=hashlib.sha256(wish.encode()).hexdigest()[:32],
+            expires=self.expires,
+            labels=labels.of_node(cluster, node.role, node.index, self.expires),
+        )
+
+    def _await(self, place: Place, made: Mapping[str, Machine]) -> dict[str, Node]:
+        """The nodes once all of them run and have an address."""
+        awaited = {m.id: m for m in (*made.values(), *self._planned_there())}
+        seen: set[str] = set()
+        begun = self.pace.clock()
+
+        def ask() -> dict[str, Node] | None:
+            listed = {m.id: m for m in self.account.machines(self.plan.config.name, place)}
+            overdue = self.pace.clock() - begun > self.pace.listing
+            for id, machine in awaited.items():
+                _refuse_lost(machine, listed.get(id), late=overdue or id in seen)
+            seen.update(listed)
+            nodes = [listed[id].node for id in awaited if id in listed]
+            ready = {n.name: n for n in nodes if n.state == "running" and n.address}
+            return ready if len(ready) == len(awaited) else None
+
+        nodes = self.pace.until(ask, within=self.pace.boot)
+        if nodes is None:
+            raise TransientError(
+                f"{place}: not every node runs after {self.pace.boot:.0f} s",
+                hint="what was asked for is given back; `cloudtrain up` tries again",
+            )
+        return nodes
+
+    def _give_back(
+        self, place: Place, wishes: _Wishes, later: Sequence[Place], failure: BaseException
+    ) -> None:
+        """What this call asked for; in a new cluster, also all else that no later place needs."""
+        needed: set[str] = set()
+        if isinstance(failure, CapacityError | QuotaError):
+            needed = {p.region for p in later if not reaches(failure, place, p)}
+        unlisted = dict(wishes.made)
+
+        def find() -> Found:
+            listed = self.account.machines(self.plan.config.name, place)
+            mine = {m.id: m for m in unlisted.values()}
+            mine |= {m.id: m for m in listed if m.node.name not in self.there}
+            unlisted.clear()
+            resources = () if self.there else self.account.resources(self.plan.config.name)
+            return tuple(mine.values()), [
+                r for r in resources if not needed or r.region not in {"", *needed}
+            ]
+
+        with told_with(failure, self.journal):
+            Clearance(self.account, self.pace, self.journal).clear(find, wishes.open)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wishes:
+    """VMs that one place was asked for."""
+
+    open: dict[str, float] = field(default_factory=dict)
+    """Node → when it was asked for, Unix time; not those that were refused."""
+    made: dict[str, Machine] = field(default_factory=dict)
+
+
+def reaches(error: CloudError, refused: Place, place: Place) -> bool:
+    """Whether a refusal at one place is one at the other too."""
+    return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
+
+
+def uninterrupted(work: Callable[[], None]) -> None:
+    """`work` in a thread of its own, so that Ctrl-C does not cut it off; the third one does."""
+    thread = threading.Thread(target=work, name="give back")
+    thread.start()
+    for _ in range(2):
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            continue
+    thread.join()
+
+
+def _refuse_lost(asked: Machine, now: Machine | None, *, late: bool) -> None:
+    name = asked.node.name
+    if now is not None and (now.error is not None or now.node.state == "gone"):
+        raise _named(name, now.error or TransientError("the cloud ended it while it started"))
+    if now is None and late:
+        raise TransientError(f"{name}: the cloud took the request and does not list the node")
+
+
+def _named(node: str, error: CloudError) -> CloudError:
+    """The same error with the node's name before its message."""
+    if not error.message.startswith(f"{node}:"):
+        error.message = f"{node}: {error.message}"
+        error.args = (error.message,)
+    return error
+
+
+def _one_refusal(failure: BaseException) -> BaseException:
+    """Several nodes that were all refused are one refusal, as wide as the widest of them."""
+    if not isinstance(failure, NodesError):
+        return failure
+    errors = list(failure.failures.values())
+    if not all(isinstance(error, CapacityError | QuotaError) for error in errors):
+        return failure
+    refusals = cast("list[CloudError]", errors)
+    widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
+    kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
+    return kind(str(failure), hint=widest.hint, scope=widest.scope, code=widest.code)

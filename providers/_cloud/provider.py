@@ -1,0 +1,129 @@
+"""The Provider of any cloud: what its account answers, made into up, status, down and gc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic
+
+from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.model import Holding, Identity, Node, Plan
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
+from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
+from cloudtrain.providers._cloud.creation import Creation, reaches
+from cloudtrain.providers._cloud.patience import PACE, Pace
+
+
+class CloudProvider(Generic[GroundT]):
+    """`caller` is asked for the CIDR that SSH is let in from."""
+
+    def __init__(
+        self, account: Account[GroundT], *, caller: Callable[[], str], pace: Pace = PACE
+    ) -> None:
+        self.name: str = account.name
+        self._account = account
+        self._caller = caller
+        self._pace = pace
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return self._account.check(plan)
+
+    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+        there = self._adopted(plan.config.name, journal)
+        creation = Creation(
+            account=self._account,
+            pace=self._pace,
+            caller=self._caller(),
+            plan=plan,
+            identity=identity,
+            journal=journal,
+            there=there,
+            expires=self._expires(plan, there),
+        )
+        places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
+        refusals: list[tuple[Place, CloudError]] = []
+        for number, place in enumerate(places):
+            if any(reaches(error, refused, place) for refused, error in refusals):
+                continue
+            try:
+                made = creation.fill(place, later=places[number + 1 :])
+                return tuple(made[node.name] for node in plan.nodes)
+            except (CapacityError, QuotaError) as error:
+                kind = type(error).__name__
+                journal("refused", placement=str(place), error=kind, text=error.message)
+                refusals.append((place, error))
+        failure = _nowhere(refusals)
+        if not there:
+            with told_with(failure, journal):
+                self.destroy(plan.config.name, journal)
+        raise failure
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        machines = [m.node for m in self._account.machines(cluster) if m.node.state != "gone"]
+        return tuple(sorted(machines, key=lambda node: node.rank))
+
+    def destroy(
+        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
+    ) -> None:
+        def find() -> Found:
+            return self._account.machines(cluster), self._account.resources(cluster)
+
+        Clearance(self._account, self._pace, journal).clear(find, expected or {})
+
+    def sweep(self) -> tuple[Holding, ...]:
+        machines = [m for m in self._account.machines() if m.node.state != "gone"]
+        resources = self._account.resources()
+        clusters = {m.cluster for m in machines} | {r.cluster for r in resources}
+        return tuple(_holding(self.name, name, machines, resources) for name in sorted(clusters))
+
+    def _adopted(self, cluster: str, journal: Journal) -> dict[str, Machine]:
+        """What exists, by node. Of two VMs for one node the first made stays, as does the place
+        that most are in: the rest is of a creation that was cut off, and is erased."""
+        found = [m for m in self._account.machines(cluster) if m.node.state != "gone"]
+        found.sort(key=lambda m: (m.error is not None, m.node.created or 0.0, m.id))
+        places = [m.place for m in found]
+        main = max(places, key=lambda place: (places.count(place), place), default=None)
+        kept: dict[str, Machine] = {}
+        for machine in found:
+            if machine.place == main and machine.error is None:
+                kept.setdefault(machine.node.name, machine)
+        extra = {m.id for m in found if kept.get(m.node.name) is not m}
+
+        def find() -> Found:
+            return [m for m in self._account.machines(cluster) if m.id in extra], ()
+
+        if extra:
+            Clearance(self._account, self._pace, journal).clear(find, {})
+        return kept
+
+    def _expires(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
+        """A node that joins a cluster ends with it."""
+        known = [m.node.expires for m in there.values() if m.node.expires is not None]
+        now = self._pace.now()
+        if known:
+            return max(min(known), now + 60.0)
+        lifetime = plan.config.limits.max_lifetime
+        return None if lifetime is None else now + lifetime
+
+
+def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:
+    """Every placement's refusal in the cloud's own words."""
+    kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
+    lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
+    hints = [error.hint for _, error in refusals if error.hint]
+    hint = hints[0] if hints else "add zones or regions to `placement`, or take another machine"
+    return kind("\n".join(["no placement has the nodes:", *lines]), hint=hint)
+
+
+def _holding(
+    provider: str, cluster: str, machines: Sequence[Machine], resources: Sequence[Resource]
+) -> Holding:
+    mine = [m for m in machines if m.cluster == cluster]
+    rest = [r for r in resources if r.cluster == cluster]
+    return Holding(
+        cluster=cluster,
+        provider=provider,
+        nodes=tuple(sorted((m.node for m in mine), key=lambda node: node.rank)),
+        resources=tuple(sorted(map(str, rest))),
+        owners=tuple(sorted({m.owner for m in mine} | {r.owner for r in rest} - {""})),
+    )

@@ -1,0 +1,184 @@
+"""A cloud account in memory, on a clock of numbers, with the faults that clouds have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cloudtrain.errors import BusyError, CloudError, TransientError
+from cloudtrain.model import ClusterConfig, Node, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.patience import Pace
+
+PLACES = (
+    Place(region="east", zone="east-a"),
+    Place(region="east", zone="east-b"),
+    Place(region="west", zone="west-a"),
+)
+
+
+@dataclass
+class Clock:
+    """Time passes only where somebody sleeps."""
+
+    time: float = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def pace(self) -> Pace:
+        return Pace(now=self.now, clock=self.now, sleep=self.sleep, chance=lambda: 0.5)
+
+
+@dataclass
+class FakeAccount:
+    """`refuses` is asked for each launch, by (place, node); what it holds is raised.
+
+    `lag` seconds pass before a new VM is listed. `breaks_after` names nodes whose launch is done
+    and answered by a broken connection. `stays` are ids that cannot be erased.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    refuses: dict[tuple[str, str], CloudError] = field(default_factory=dict)
+    breaks_after: set[str] = field(default_factory=set)
+    dies_starting: dict[str, CloudError | None] = field(default_factory=dict)
+    stays: set[str] = field(default_factory=set)
+    busy: int = 0
+    lag: float = 0.0
+    machines_: dict[str, Machine] = field(default_factory=dict)
+    listed_from: dict[str, float] = field(default_factory=dict)
+    resources_: dict[str, Resource] = field(default_factory=dict)
+    callers: list[str] = field(default_factory=list)
+    orders: list[Order[str]] = field(default_factory=list)
+    name: ProviderName = "gcp"
+    ends_by_shutdown: bool = True
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        return PLACES
+
+    def machines(
+        self, cluster: str | None = None, place: Place | None = None
+    ) -> tuple[Machine, ...]:
+        with self.lock:
+            found = []
+            for id, machine in self.machines_.items():
+                if self.clock.now() < self.listed_from[id]:
+                    continue
+                if cluster in (None, machine.cluster) and place in (None, machine.place):
+                    found.append(self._aged(machine))
+            return tuple(found)
+
+    def _aged(self, machine: Machine) -> Machine:
+        node = machine.node
+        if node.name in self.dies_starting and node.state == "starting":
+            gone = replace(machine, node=replace(node, state="gone"))
+            gone = replace(gone, error=self.dies_starting[node.name])
+            self.machines_[machine.id] = gone
+            return gone
+        if node.state == "starting":
+            number = machine.id.split("-")[1]
+            node = replace(node, state="running", address=f"192.0.2.{number}")
+            self.machines_[machine.id] = replace(machine, node=node)
+        return machine
+
+    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+        with self.lock:
+            return tuple(r for r in self.resources_.values() if cluster in (None, r.cluster))
+
+    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> str:
+        cluster = plan.config.name
+        self.callers.append(caller)
+        for id, region in ((f"network {cluster}", ""), (f"subnet {cluster}", place.region)):
+            key = f"{id} {region}"
+            if key not in self.resources_:
+                kind = id.split()[0]
+                journal("make", what=kind, name=cluster)
+                self.resources_[key] = Resource(
+                    cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner="me"
+                )
+        return f"ground of {place}"
+
+    def launch(self, order: Order[str]) -> Machine:
+        name = order.node.name
+        with self.lock:
+            self.orders.append(order)
+            refusal = self.refuses.get((str(order.place), name))
+            if refusal is not None:
+                raise refusal
+            id = f"i-{len(self.orders)}-{name}"
+            node = Node(
+                name=name,
+                role=order.node.role,
+                index=order.node.index,
+                state="starting",
+                address="",
+                internal="10.0.0.1",
+                placement=str(order.place),
+                expires=order.expires,
+                created=self.clock.now(),
+            )
+            machine = Machine(
+                cluster=order.plan.config.name, node=node, place=order.place, id=id, owner="me"
+            )
+            self.machines_[id] = machine
+            self.listed_from[id] = self.clock.now() + self.lag
+            if name in self.breaks_after:
+                raise TransientError("connection reset")
+            return machine
+
+    def start(self, machine: Machine) -> None:
+        with self.lock:
+            node = replace(machine.node, state="starting")
+            self.machines_[machine.id] = replace(machine, node=node)
+
+    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+        with self.lock:
+            for machine in machines:
+                if machine.id not in self.stays:
+                    self.machines_.pop(machine.id, None)
+            users = {self.machines_[id].cluster for id in self._alive()}
+            if resources and (self.busy or users & {r.cluster for r in resources}):
+                self.busy = max(0, self.busy - 1)
+                raise BusyError("the network is in use")
+            for resource in resources:
+                self.resources_.pop(resource.id, None)
+
+    def holds(self) -> list[str]:
+        return sorted([*self._alive(), *self.resources_])
+
+    def _alive(self) -> list[str]:
+        return [id for id, m in self.machines_.items() if m.node.state != "gone"]
+
+
+def cloud_plan(plan: Plan) -> Plan:
+    """The same plan for a cloud."""
+    config = ClusterConfig(
+        name=plan.config.name,
+        provider="gcp",
+        strategy="custom",
+        nodes={},
+        placement=("east", "west"),
+    )
+    return replace(plan, config=config)
+
+
+def told(events: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    """Journal entries as lines."""
+    return [" ".join([kind, *map(str, facts.values())]) for kind, facts in events]
+
+
+def folder_of(path: Path, name: str) -> Path:
+    """A folder of its own for one identity."""
+    folder = path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

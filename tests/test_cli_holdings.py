@@ -1,0 +1,199 @@
+"""What `ls --cloud`, `gc` and `down --provider` find by labels alone, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cloudtrain.cli.app import cli
+from cloudtrain.config import to_json
+from cloudtrain.errors import CredentialsError
+from cloudtrain.model import ClusterConfig, Holding, Node
+from cloudtrain.records import Records
+from cloudtrain.verbs.holdings import this_user
+from tests.fakes import FakeProvider
+
+
+class Labelled(FakeProvider):
+    """A FakeProvider that also has owners, and resources without nodes."""
+
+    owner = this_user()
+    error: Exception | None = None
+    asked: list[str | None]
+
+    def sweep(self) -> tuple[Holding, ...]:
+        if self.error is not None:
+            raise self.error
+        return tuple(replace(held, owners=(self.owner,)) for held in super().sweep())
+
+
+def node(cluster: str) -> Node:
+    return Node(
+        name=f"{cluster}-chief0",
+        role="chief",
+        index=0,
+        state="running",
+        address="192.0.2.1",
+        internal="10.0.0.1",
+        machine="n1-standard-8",
+        placement="us-east4-c",
+    )
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
+    """`provider: gcp` answered in memory; the other clouds have no driver installed."""
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
+    cloud = Labelled(name="gcp")
+    cloud.asked = []
+    module = types.ModuleType("cloudtrain.providers.gcp")
+    module.__spec__ = types.SimpleNamespace(name="gcp")  # type: ignore[assignment]
+
+    def provider(config: ClusterConfig) -> Labelled:
+        cloud.asked.append(config.project)
+        return cloud
+
+    module.provider = provider  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp", module)
+    monkeypatch.setattr(
+        "cloudtrain.verbs.holdings.missing_extra",
+        lambda name: None if name in ("gcp", "local") else "libcloud",
+    )
+    monkeypatch.setattr("cloudtrain.session.missing_extra", lambda name: None)
+    return cloud
+
+
+def put(cloud: Labelled, *clusters: str) -> None:
+    for cluster in clusters:
+        cloud.cloud[cluster] = {f"{cluster}-chief0": node(cluster)}
+
+
+def know(cluster: str) -> None:
+    config = ClusterConfig(
+        name=cluster, provider="gcp", project="p", strategy="custom", nodes={}, placement=("a",)
+    )
+    records = Records(cluster)
+    records.create()
+    records.save_config(to_json(config))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_ls_tells_what_is_on_record_here(cloud: Labelled) -> None:
+    know("mnist")
+    assert run("ls").output == "mnist  gcp  up, by the record here\n"
+
+
+def test_ls_cloud_tells_what_no_file_knows(cloud: Labelled) -> None:
+    put(cloud, "lost", "mnist")
+    know("mnist")
+    result = run("ls", "--cloud", "--provider", "gcp", "--project", "p")
+    assert result.output.splitlines() == [
+        f"gcp p: lost  of {this_user()}  known to no record here",
+        "  lost-chief0  running  n1-standard-8  us-east4-c",
+        f"gcp p: mnist  of {this_user()}  known here",
+        "  mnist-chief0  running  n1-standard-8  us-east4-c",
+    ]
+    assert cloud.asked == ["p"]
+
+
+def test_ls_cloud_without_a_name_asks_every_account_that_it_can(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    document = json.loads(run("ls", "--cloud", "--json").output)
+    assert [a["provider"] for a in document["accounts"]] == ["local", "gcp"]
+    assert document["accounts"][1]["clusters"][0]["name"] == "lost"
+    assert document["accounts"][1]["clusters"][0]["known"] is False
+
+
+def test_an_account_that_nobody_named_need_not_have_credentials(cloud: Labelled) -> None:
+    cloud.error = CredentialsError("no credentials are found", hint="log in")
+    result = run("ls", "--cloud")
+    assert result.exit_code == 0
+    assert "gcp: not asked: no credentials are found" in result.output
+    assert run("ls", "--cloud", "--provider", "gcp").exit_code == 4
+
+
+def test_gc_destroys_orphans_and_leaves_known_clusters_alone(cloud: Labelled) -> None:
+    put(cloud, "lost", "older", "mnist")
+    know("mnist")
+    result = run("gc", "--provider", "gcp", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    assert list(cloud.cloud) == ["mnist"]
+    document = json.loads(result.stdout)
+    assert document["collected"] == ["lost", "older"]
+    assert [c["name"] for c in document["accounts"][0]["clusters"]] == ["mnist"]
+    assert not Records("lost").folder.exists()
+
+
+def test_gc_asks_first(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    result = run("gc", "--provider", "gcp")
+    assert result.exit_code != 0
+    assert list(cloud.cloud) == ["lost"]
+
+
+def test_gc_leaves_what_others_made_alone(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    cloud.owner = "eve"
+    assert run("gc", "--provider", "gcp", "--yes").exit_code == 0
+    assert list(cloud.cloud) == ["lost"]
+    run("gc", "--provider", "gcp", "--owner", "eve", "--yes")
+    assert cloud.cloud == {}
+
+
+def test_gc_of_a_cluster_that_was_taken_down_here_is_of_an_orphan(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    know("mnist")
+    Records("mnist").close()
+    run("gc", "--provider", "gcp", "--yes")
+    assert cloud.cloud == {}
+
+
+def test_gc_names_what_is_left_over(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    cloud.cannot_destroy = frozenset({"lost-chief0"})
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert result.exit_code == 6
+    assert "still there: lost-chief0" in result.stderr
+
+
+def test_down_with_a_provider_needs_no_record(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    result = run("down", "lost", "--provider", "gcp", "--project", "p", "--discard", "--yes")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert cloud.cloud == {}
+    assert cloud.asked == ["p"]
+
+
+def test_down_with_a_provider_destroys_no_work_unless_told(cloud: Labelled) -> None:
+    put(cloud, "lost")
+    result = run("down", "lost", "--provider", "gcp", "--yes")
+    assert result.exit_code == 5
+    assert list(cloud.cloud) == ["lost"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("ls", "--provider", "gcp"), "asked of the accounts"),
+        (("gc", "mnist", "--provider", "gcp"), "told twice"),
+        (("ls", "--cloud", "--project", "p"), "of which cloud"),
+        (("down", "--provider", "gcp"), "needs the cluster's NAME"),
+        (("down", "x", "--project", "p"), "leave --provider out"),
+    ],
+)
+def test_an_account_is_told_once_and_whole(
+    cloud: Labelled, arguments: tuple[str, ...], text: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr

@@ -1,0 +1,350 @@
+"""Up and down on any cloud, over an account in memory: nothing is ever left or doubled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import (
+    CapacityError,
+    CloudConfigError,
+    CredentialsError,
+    LeftoverError,
+    QuotaError,
+    TransientError,
+)
+from cloudtrain.model import Identity, Plan
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Machine, Place, Resource
+from cloudtrain.providers._cloud.creation import uninterrupted
+from cloudtrain.providers._cloud.provider import CloudProvider
+from tests.fake_account import PLACES, FakeAccount, cloud_plan
+from tests.fakes import make_identity, make_plan
+
+CALLER = "198.51.100.7/32"
+
+
+class Rig:
+    """One provider, its account, a plan of a chief and two workers, and the journal's lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.account = FakeAccount()
+        self.provider = CloudProvider(
+            self.account, caller=lambda: CALLER, pace=self.account.clock.pace()
+        )
+        self.plan: Plan = cloud_plan(make_plan(workers=2))
+        self.identity: Identity = make_identity(folder, cloud_plan(make_plan(workers=4)))
+        self.lines: list[str] = []
+
+    def journal(self, kind: str, **facts: object) -> None:
+        self.lines.append(" ".join([kind, *map(str, facts.values())]))
+
+    def create(self, plan: Plan | None = None) -> list[str]:
+        nodes = self.provider.create(plan or self.plan, self.identity, self.journal)
+        return [f"{node.name} {node.placement}" for node in nodes]
+
+    def refuse(self, place: str, error: Exception, node: str = "mnist-worker1") -> None:
+        self.account.refuses[place, node] = error
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_all_nodes_are_made_in_the_first_place(rig: Rig) -> None:
+    assert rig.create() == [
+        "mnist-chief0 east-a",
+        "mnist-worker0 east-a",
+        "mnist-worker1 east-a",
+    ]
+    assert rig.account.callers == [CALLER]
+    order = rig.account.orders[0]
+    assert order.labels[labels.CLUSTER] == "mnist"
+    assert order.expires == 1_000_000.0 + 12 * 3600
+
+
+def test_a_place_without_capacity_gives_all_back_and_the_next_one_is_tried(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("no T4 in east-a", scope="zone"))
+    assert rig.create() == [
+        "mnist-chief0 east-b",
+        "mnist-worker0 east-b",
+        "mnist-worker1 east-b",
+    ]
+    assert {m.place.zone for m in rig.account.machines()} == {"east-b"}
+    assert "refused east-a CapacityError mnist-worker1: no T4 in east-a" in rig.lines
+    assert sorted(line for line in rig.lines if line.startswith("destroy")) == [
+        "destroy mnist-chief0",
+        "destroy mnist-worker0",
+    ]
+
+
+def test_a_refusal_of_the_region_passes_over_its_other_zones(rig: Rig) -> None:
+    rig.refuse("east-a", QuotaError("8 of 8 cores", scope="region"))
+    assert rig.create()[0] == "mnist-chief0 west-a"
+    assert {str(order.place) for order in rig.account.orders} == {"east-a", "west-a"}
+    assert {r.region for r in rig.account.resources()} == {"", "west"}
+
+
+def test_a_refusal_of_the_account_ends_it_and_leaves_nothing(rig: Rig) -> None:
+    rig.refuse("east-a", QuotaError("GPUS_ALL_REGIONS", scope="account", hint="ask for more"))
+    with pytest.raises(QuotaError, match="GPUS_ALL_REGIONS") as raised:
+        rig.create()
+    assert raised.value.hint == "ask for more"
+    assert rig.account.holds() == []
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+
+
+def test_no_capacity_anywhere_names_every_place_and_leaves_nothing(rig: Rig) -> None:
+    for place in PLACES:
+        rig.refuse(str(place), CapacityError(f"no T4 in {place}", scope="zone"))
+    with pytest.raises(CapacityError) as raised:
+        rig.create()
+    assert raised.value.message.split("\n") == [
+        "no placement has the nodes:",
+        "east-a: mnist-worker1: no T4 in east-a",
+        "east-b: mnist-worker1: no T4 in east-b",
+        "west-a: mnist-worker1: no T4 in west-a",
+    ]
+    assert raised.value.exit_code == 3
+    assert rig.account.holds() == []
+
+
+@pytest.mark.parametrize("error", [CredentialsError("expired"), CloudConfigError("no such image")])
+def test_credentials_and_config_do_not_tour_the_places(rig: Rig, error: Exception) -> None:
+    rig.refuse("east-a", error)
+    with pytest.raises(type(error), match=f"mnist-worker1: {error}"):
+        rig.create()
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+    assert rig.account.holds() == []
+
+
+def test_several_refused_nodes_are_one_refusal_as_wide_as_the_widest(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
+    rig.refuse("east-a", QuotaError("8 of 8", scope="region"), "mnist-worker1")
+    assert rig.create()[0] == "mnist-chief0 west-a"
+
+
+def test_one_other_failure_among_refusals_is_no_refusal(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
+    rig.refuse("east-a", CredentialsError("expired"), "mnist-worker1")
+    with pytest.raises(Exception, match="expired") as raised:
+        rig.create()
+    assert raised.value.exit_code == 4
+    assert rig.account.holds() == []
+
+
+def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(rig: Rig) -> None:
+    rig.account.dies_starting["mnist-worker0"] = CapacityError("out of hosts", scope="zone")
+    with pytest.raises(CapacityError, match="mnist-worker0: out of hosts"):
+        rig.create()
+    assert len({order.place for order in rig.account.orders}) == len(PLACES)
+    assert rig.account.holds() == []
+
+
+def test_a_node_that_is_listed_late_is_waited_for(rig: Rig) -> None:
+    rig.account.lag = 20.0
+    assert len(rig.create()) == 3
+
+
+def test_a_node_that_is_never_listed_is_given_back(rig: Rig) -> None:
+    rig.account.lag = 100.0
+    with pytest.raises(TransientError, match="does not list the node"):
+        rig.create()
+    assert rig.account.holds() == []
+
+
+def test_an_answer_lost_after_the_work_was_done_leaks_nothing(rig: Rig) -> None:
+    """The node appears only after it was asked for in vain: it is waited for, then erased."""
+    rig.account.breaks_after.add("mnist-worker0")
+    rig.account.lag = 30.0
+    with pytest.raises(TransientError, match="mnist-worker0: connection reset"):
+        rig.create()
+    assert rig.account.holds() == []
+
+
+def test_a_second_create_adopts_and_completes(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.lines.clear()
+    assert len(rig.create()) == 3
+    assert rig.lines == ["create mnist-worker1"]
+    assert [order.node.name for order in rig.account.orders[2:]] == ["mnist-worker1"]
+
+
+def test_what_was_adopted_is_kept_when_the_rest_cannot_be_had(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    before = rig.account.holds()
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    with pytest.raises(CapacityError):
+        rig.create()
+    assert rig.account.holds() == before
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+
+
+def test_nothing_to_make_still_lets_the_caller_in(rig: Rig) -> None:
+    rig.create()
+    rig.lines.clear()
+    rig.create()
+    assert rig.lines == []
+    assert rig.account.callers == [CALLER, CALLER]
+
+
+def test_a_stopped_node_is_started_again(rig: Rig) -> None:
+    rig.create()
+    id, machine = next(iter(rig.account.machines_.items()))
+    rig.account.machines_[id] = replace(machine, node=replace(machine.node, state="stopped"))
+    assert len(rig.create()) == 3
+    assert {node.state for node in rig.provider.nodes("mnist")} == {"running"}
+    assert len(rig.account.orders) == 3
+
+
+def test_of_two_vms_for_one_node_the_first_made_stays(rig: Rig) -> None:
+    rig.create()
+    first = next(m for m in rig.account.machines() if m.node.name == "mnist-worker0")
+    later = replace(first, id="i-twin", node=replace(first.node, created=2e6))
+    rig.account.machines_["i-twin"] = later
+    rig.account.listed_from["i-twin"] = 0.0
+    rig.create()
+    assert [m.id for m in rig.account.machines() if m.node.name == "mnist-worker0"] == [first.id]
+
+
+def test_a_node_that_joins_ends_with_its_cluster(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.account.clock.time += 3600
+    rig.create()
+    assert len({order.expires for order in rig.account.orders}) == 1
+
+
+def test_one_wish_has_one_token_and_another_place_another(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    rig.create()
+    tokens = [order.token for order in rig.account.orders]
+    assert len(set(tokens)) == len(tokens) == 6
+    again = Rig(rig.identity.private_key.parent)
+    again.identity = rig.identity
+    again.refuse("east-a", CapacityError("none", scope="zone"))
+    again.create()
+    assert sorted(order.token for order in again.account.orders) == sorted(tokens)
+
+
+def test_destroy_asks_again_until_nothing_is_listed(rig: Rig) -> None:
+    rig.create()
+    rig.account.busy = 2
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_destroy_waits_for_a_node_that_was_asked_for_and_is_not_listed_yet(rig: Rig) -> None:
+    rig.create()
+    for id in rig.account.machines_:
+        rig.account.listed_from[id] = rig.account.clock.now() + 30.0
+    rig.account.resources_.clear()
+    rig.provider.destroy("mnist", rig.journal, {"mnist-chief0": rig.account.clock.now()})
+    assert rig.account.holds() == []
+
+
+def test_destroy_does_not_wait_for_what_was_asked_for_long_ago(rig: Rig) -> None:
+    before = rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal, {"mnist-chief0": before - 3600.0})
+    assert rig.account.clock.time == before
+
+
+def test_what_cannot_be_erased_is_named(rig: Rig) -> None:
+    rig.create()
+    stuck = next(m.id for m in rig.account.machines() if m.node.name == "mnist-worker0")
+    rig.account.stays.add(stuck)
+    with pytest.raises(LeftoverError) as raised:
+        rig.provider.destroy("mnist", rig.journal)
+    assert raised.value.message == (
+        f"still there: instance mnist-worker0 ({stuck}) in east-a, network mnist"
+        " (network mnist ), subnet mnist (subnet mnist east) in east: the network is in use"
+    )
+
+
+def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig) -> None:
+    rig.refuse("east-a", CredentialsError("expired"))
+
+    def cannot(machines: list[Machine], resources: list[Resource]) -> None:
+        raise CredentialsError("expired too")
+
+    rig.account.erase = cannot  # type: ignore[method-assign,assignment]
+    with pytest.raises(CredentialsError, match="mnist-worker1: expired") as raised:
+        rig.create()
+    assert raised.value.hint is not None
+    assert "still there: instance mnist-chief0" in raised.value.hint
+    assert any(line.startswith("left over still there: instance") for line in rig.lines)
+
+
+def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(rig: Rig) -> None:
+    launch = rig.account.launch
+    arrived = threading.Event()
+
+    def slow(order):  # type: ignore[no-untyped-def]
+        if order.node.name == "mnist-worker0":
+            arrived.wait(10)
+        return launch(order)
+
+    rig.account.launch = slow  # type: ignore[method-assign]
+    interrupting(rig, arrived)
+    with pytest.raises(KeyboardInterrupt):
+        rig.create()
+    assert rig.account.holds() == []
+    assert "mnist-worker0" in {order.node.name for order in rig.account.orders}
+
+
+def interrupting(rig: Rig, arrived: threading.Event) -> None:
+    """SIGINT to this process once two nodes are there; then the third goes on."""
+    import os
+    import signal
+    import time
+
+    def press() -> None:
+        while len(rig.account.orders) < 2:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        arrived.set()
+
+    threading.Thread(target=press).start()
+
+
+def test_what_must_not_be_interrupted_is_finished() -> None:
+    import _thread
+    import time
+
+    done: list[bool] = []
+
+    def work() -> None:
+        time.sleep(0.1)
+        done.append(True)
+
+    threading.Timer(0.03, _thread.interrupt_main).start()
+    uninterrupted(work)
+    assert done == [True]
+
+
+def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:
+    rig.create()
+    rig.account.resources_["orphan"] = Resource(
+        cluster="old", kind="disk", name="old-chief0", id="d-1", region="west", owner="eve"
+    )
+    held = rig.provider.sweep()
+    assert [(h.cluster, len(h.nodes), h.resources, h.owners) for h in held] == [
+        (
+            "mnist",
+            3,
+            ("network mnist (network mnist )", "subnet mnist (subnet mnist east) in east"),
+            ("me",),
+        ),
+        ("old", 0, ("disk old-chief0 (d-1) in west",), ("eve",)),
+    ]
+
+
+def test_places_read_as_people_write_them() -> None:
+    written: Callable[[Place], str] = str
+    assert written(Place(region="us-east4", zone="us-east4-c")) == "us-east4-c"
+    assert written(Place(region="eastus")) == "eastus"
