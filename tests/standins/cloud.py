@@ -171,12 +171,9 @@ def _in_a_process(name: str) -> Iterator[Cloud]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    with process:
-        try:
-            assert process.stdout
-            yield Cloud(name, json.loads(process.stdout.readline()))
-        finally:
-            process.terminate()
+    with process:  # It ends with its stdin.
+        assert process.stdout
+        yield Cloud(name, json.loads(process.stdout.readline()))
 
 
 # ── What a user would set ────────────────────────────────────────────────────

@@ -155,6 +155,7 @@ class Faults:
     def _begin(self, environ: WSGIEnvironment) -> tuple[Call, Fault | None]:
         named: Callable[[WSGIEnvironment], str] = getattr(self.app, "action", method_and_path)
         action = named(environ)
+        environ["wsgi.input"].seek(0)
         with self._lock:
             call = Call(len(self._calls) + 1, action, time.time())
             self._calls.append(call)
@@ -192,7 +193,7 @@ class Faults:
     # ── From another process ─────────────────────────────────────────────────
 
     def _admin(self, request: Request) -> Response:
-        given: dict[str, Any] = request.get_json() if request.data else {}
+        given: dict[str, Any] = request.get_json(force=True) if request.data else {}
         answer: Any = None
         match (request.method, request.path.removeprefix(ADMIN)):
             case ("GET", "calls"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.test import run_wsgi_app
@@ -132,5 +132,5 @@ class _Handler(WSGIRequestHandler):
         if self.command != "HEAD" and not bodiless:
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """See _Server.log."""
