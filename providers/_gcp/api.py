@@ -19,7 +19,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._cloud.patience import Pace
 from cloudtrain.providers._cloud.per_thread import PerThread
 from cloudtrain.providers._gcp import faults
-from cloudtrain.providers._gcp.connection import GOOGLE, Connection, endpoint
+from cloudtrain.providers._gcp.connection import GOOGLE, SECONDS, WAITING, Connection, endpoint
 from cloudtrain.providers._gcp.credentials import Credentials
 
 Json = dict[str, Any]
@@ -42,12 +42,15 @@ class Api:
         self.pace = pace
         self.endpoint = endpoint(config)
         self.credentials = Credentials(config)
-        self._connections = _connections(self.endpoint or GOOGLE, self.credentials)
+        url = self.endpoint or GOOGLE
+        self._connections = _connections(url, self.credentials, SECONDS)
+        self._waits = True
+        self._waiter = self.at(url, WAITING)
 
-    def at(self, url: str) -> Api:
-        """Another of Google's services, with the same credentials."""
+    def at(self, url: str, seconds: float = SECONDS) -> Api:
+        """Another of Google's services, or another time-out, with the same credentials."""
         other = copy.copy(self)
-        other._connections = _connections(url, self.credentials)
+        other._connections = _connections(url, self.credentials, seconds)
         return other
 
     @property
@@ -141,19 +144,28 @@ class Api:
         def ask() -> Json | None:
             nonlocal latest
             if latest.get("status") != "DONE":
-                path = f"{scope}/operations/{operation.get('name')}"
-                try:
-                    latest = self.get(what, path)
-                except NotFoundError as error:
-                    raise TransientError(error.message, code=error.code) from error
+                latest = self._progress(what, f"{scope}/operations/{operation.get('name')}")
             return latest if latest.get("status") == "DONE" else None
 
-        if latest.get("status") != "DONE":
-            self.pace.sleep(self.pace.poll_first)
         done = self.pace.until(ask, within=OPERATION)
         if done is None:
             raise TransientError(f"{what}: not done after {OPERATION:.0f} s")
         return done
+
+    def _progress(self, what: str, path: str) -> Json:
+        """Google answers `wait` when the operation is done, or after two minutes; its rate quota
+        is for one call of each node, not for polling: /compute/docs/api/best-practices."""
+        if self._waits:
+            try:
+                return self._waiter.call(what, "POST", f"{path}/wait")
+            except NotFoundError:
+                pass  # not every endpoint has it
+        try:
+            latest = self.get(what, path)
+        except NotFoundError as error:
+            raise TransientError(error.message, code=error.code) from error
+        self._waits = False
+        return latest
 
     def _once(
         self,
@@ -192,8 +204,8 @@ class Api:
             raise faults.of_exception(what, error) from error
 
 
-def _connections(url: str, credentials: Credentials) -> PerThread[Connection]:
-    return PerThread(lambda: Connection(url, credentials))
+def _connections(url: str, credentials: Credentials, seconds: float) -> PerThread[Connection]:
+    return PerThread(lambda: Connection(url, credentials, seconds))
 
 
 def _scope(path: str) -> str:

@@ -20,6 +20,8 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 
 SECONDS = 60.0
 """Of one HTTP call."""
+WAITING = 150.0
+"""Of one that waits for an operation: Google keeps it for up to 120."""
 
 
 def endpoint(config: ClusterConfig) -> str | None:
@@ -57,8 +59,8 @@ class Connection(GCEConnection):  # type: ignore[misc, unused-ignore]
 
     responseCls = Response
 
-    def __init__(self, url: str, credentials: Credentials) -> None:
-        ConnectionUserAndKey.__init__(self, "", "", url=url, timeout=SECONDS)  # type: ignore[no-untyped-call]
+    def __init__(self, url: str, credentials: Credentials, seconds: float) -> None:
+        ConnectionUserAndKey.__init__(self, "", "", url=url, timeout=seconds)  # type: ignore[no-untyped-call]
         self.gce_params = None
         self._credentials = credentials
 

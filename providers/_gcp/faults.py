@@ -211,8 +211,8 @@ def of_exception(what: str, error: BaseException) -> CloudError:
         if isinstance(error, known):
             if getattr(error, "retryable", False):
                 kind = TRANSIENT
-            return _error(what, kind, code, str(error) or code)
-    return _error(what, TRANSIENT, code, str(error) or code)
+            return _error(what, kind, code, _words_of(error))
+    return _error(what, TRANSIENT, code, _words_of(error))
 
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -277,6 +277,11 @@ def _harmless(words: str) -> str:
     words = re.sub(r"'[^']{200,}'|\"[^\"]{200,}\"", "'…'", words)
     words = " ".join(words.split())
     return words if len(words) <= 600 else f"{words[:600]}…"
+
+
+def _words_of(error: BaseException) -> str:
+    """google-auth puts the whole answer after its words."""
+    return str(error.args[0] if error.args else "") or type(error).__name__
 
 
 def _key(code: str) -> str:
