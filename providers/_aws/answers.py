@@ -1,0 +1,58 @@
+"""EC2's XML as plain dicts and lists, whatever namespace it bears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from xml.etree import ElementTree
+
+Tree = dict[str, Any]
+"""An element: its children by name; a leaf is its text, a set (`<item>`s) a list."""
+
+
+def tree(xml: str) -> Tree:
+    """The whole answer. Raises ValueError where it is cut off or is no XML."""
+    try:
+        found = _plain(ElementTree.fromstring(xml))
+    except ElementTree.ParseError as error:
+        raise ValueError(f"the answer is not whole: {error}") from error
+    return found if isinstance(found, dict) else {"Errors": found}
+
+
+def items(answer: Mapping[str, Any], name: str) -> list[Any]:
+    """The members of a set; none where it is empty or absent."""
+    found = answer.get(name)
+    return found if isinstance(found, list) else []
+
+
+def part(answer: Mapping[str, Any], name: str) -> Tree:
+    found = answer.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def text(answer: Mapping[str, Any], name: str) -> str:
+    found = answer.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def tags(answer: Mapping[str, Any]) -> dict[str, str]:
+    return {text(tag, "key"): text(tag, "value") for tag in items(answer, "tagSet")}
+
+
+def unix(time: str) -> float | None:
+    """Seconds since 1970 of `2026-11-21T13:51:43.000Z`; None where it is something else."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def _plain(element: ElementTree.Element) -> Any:
+    children = list(element)
+    if not children:
+        return (element.text or "").strip()
+    names = [child.tag.rpartition("}")[2] for child in children]
+    if set(names) in ({"item"}, {"Error"}):
+        return [_plain(child) for child in children]
+    return {name: _plain(child) for name, child in zip(names, children, strict=True)}

@@ -1,0 +1,130 @@
+"""Request parameters: pure functions from what is wanted to what EC2's query API takes."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.providers._aws.answers import Tree
+from cloudtrain.providers._aws.nouns import Ground, Image
+from cloudtrain.providers._cloud.account import Order
+
+VERSION = "2016-11-15"
+USER_DATA = 16 * 1024
+"""Bytes, before base64:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+ALL = "-1"
+"""Any protocol and port."""
+
+
+def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """`{"Filter": [{"Name": "vpc-id"}]}` as `{"Filter.1.Name": "vpc-id"}`; None is left out."""
+    found: dict[str, str] = {}
+    for name, value in parameters.items():
+        key = f"{before}{name}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{key}.")
+        elif isinstance(value, list | tuple):
+            found |= flat({str(n): each for n, each in enumerate(value, 1)}, f"{key}.")
+        elif isinstance(value, bool):
+            found[key] = str(value).lower()
+        elif value is not None:
+            found[key] = str(value)
+    return found
+
+
+def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
+    """`filters(vpc_id="vpc-1")`. An `_` is a `-`; what has a `:` comes by `**{"tag:Name": …}`."""
+    return {
+        "Filter": [
+            {
+                "Name": name.replace("_", "-"),
+                "Value": [value] if isinstance(value, str) else list(value),
+            }
+            for name, value in wanted.items()
+        ]
+    }
+
+
+def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Tags that each of these kinds of resource has from its first second."""
+    tags = [{"Key": key, "Value": value} for key, value in labels.items()]
+    return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
+
+
+def run_instances(order: Order[Ground], token: str) -> dict[str, Any]:
+    """One instance that is deleted when it shuts down, with no identity and IMDSv2 alone."""
+    node, spot, ground = order.node, order.node.spot, order.ground
+    image = ground.images[node.name]
+    kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * spot)]
+    disk = {
+        "VolumeType": "gp3",
+        "VolumeSize": disk_gb(node.disk_gb, image),
+        "DeleteOnTermination": True,
+        "Encrypted": True,
+    }
+    market = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    return {
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": token,
+        "ImageId": image.id,
+        "InstanceType": node.machine,
+        "NetworkInterface": [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": ground.subnet.id,
+                "SecurityGroupId": [ground.group],
+                "AssociatePublicIpAddress": not order.plan.config.network.private,
+                "DeleteOnTermination": True,
+            }
+        ],
+        "BlockDeviceMapping": [{"DeviceName": image.root, "Ebs": disk}],
+        "InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": market} if spot else None,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+        "Placement": {
+            "AvailabilityZone": ground.subnet.zone,
+            "GroupName": ground.placement_group or None,
+        },
+        "UserData": user_data(order.user_data),
+        **tagged(kinds, {"Name": node.name, **order.labels}),
+    }
+
+
+def disk_gb(wanted: int | None, image: Image) -> int:
+    """TensorFlow with CUDA is 10 GB; a root disk is at least as large as its image."""
+    return max(wanted or 50, image.size_gb)
+
+
+def user_data(document: str) -> str:
+    """In base64, gzipped where EC2 would find it too long: cloud-init unpacks that by itself."""
+    data = document.encode()
+    if len(data) > USER_DATA:
+        data = gzip.compress(data, mtime=0)
+    if len(data) > USER_DATA:
+        raise CloudConfigError(f"the first-boot data is {len(data)} bytes, EC2 takes {USER_DATA}")
+    return base64.b64encode(data).decode()
+
+
+def from_itself(group: str) -> dict[str, Any]:
+    """All between the members of a security group."""
+    return {"IpProtocol": ALL, "Groups": [{"GroupId": group}]}
+
+
+def ssh_from(cidr: str) -> dict[str, Any]:
+    if ipaddress.ip_network(cidr, strict=False).version == 6:
+        return {**_SSH, "Ipv6Ranges": [{"CidrIpv6": cidr}]}
+    return {**_SSH, "IpRanges": [{"CidrIp": cidr}]}
+
+
+_SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+
+
+def is_ssh(rule: Tree) -> bool:
+    """A rule of an answer (`ipPermissions`) that lets SSH in and nothing else."""
+    return (rule.get("ipProtocol"), rule.get("fromPort"), rule.get("toPort")) == ("tcp", "22", "22")

@@ -1,0 +1,180 @@
+"""What would stop `up`, asked beforehand: changes nothing, costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError, QuotaError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers._aws import bodies, images, network, quotas
+from cloudtrain.providers._aws.connection import Ec2, mapped
+from cloudtrain.providers._aws.regions import Regions
+from cloudtrain.providers._aws.types import MachineType, machine_types
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Place
+
+NOT_TOLD = "not told by this endpoint"
+
+
+def check(ec2: Ec2, regions: Regions, plan: Plan) -> tuple[Finding, ...]:
+    try:
+        regions.names()  # the first call that credentials are needed for
+        identity = _identity(ec2, regions.names()[0], plan)
+    except CloudError as error:
+        return (_failed("credentials", error),)
+    try:
+        places = regions.places(plan)
+    except CloudError as error:
+        return identity, _failed("placement", error)
+    where = list(dict.fromkeys(place.region for place in places))
+    first = {region: next(p for p in places if p.region == region) for region in where}
+    types: dict[str, Mapping[str, MachineType]] = {}
+    found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
+    found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
+    found += _in_each("image", where, lambda region: _image(ec2, region, plan))
+    found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
+    found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
+    return (*found, _permissions(ec2, places[0], plan))
+
+
+def _in_each(
+    what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
+) -> Iterator[Finding]:
+    """A finding for each region. One that serves is enough: the placement goes on to it."""
+    told: list[tuple[str, CloudError | None]] = []
+    for region in regions:
+        try:
+            told.append(ask(region))
+        except CloudError as error:
+            told.append((error.message, error))
+    served = any(error is None for _, error in told)
+    for region, (text, error) in zip(regions, told, strict=True):
+        yield Finding(
+            what=what,
+            ok=served,
+            text=text if text.find(region) >= 0 else f"{region}: {text}",
+            hint=error.hint if error is not None else None,
+            error=None if served or error is None else type(error),
+        )
+
+
+def _failed(what: str, error: CloudError) -> Finding:
+    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+
+
+def _identity(ec2: Ec2, region: str, plan: Plan) -> Finding:
+    try:
+        client = quotas.service(ec2, "sts", region, plan.config.endpoints.auth)
+        if client is None:
+            return Finding(what="credentials", ok=True, text=f"accepted; who you are is {NOT_TOLD}")
+        with mapped("GetCallerIdentity"):
+            arn = str(client.get_caller_identity()["Arn"])
+    except CloudError as error:
+        text = f"accepted; who you are is {NOT_TOLD}: {error.message}"
+        return Finding(what="credentials", ok=True, text=text)
+    return Finding(what="credentials", ok=True, text=arn)
+
+
+def _machines(
+    ec2: Ec2, region: str, plan: Plan, types: dict[str, Mapping[str, MachineType]]
+) -> tuple[str, CloudError | None]:
+    names = sorted({node.machine for node in plan.nodes if node.machine})
+    types[region] = {}
+    types[region] = machine_types(ec2, region, names)
+    missing = [name for name in names if name not in types[region]]
+    if missing:
+        text = f"{', '.join(missing)} is not in {region}"
+        return text, CloudConfigError(text, hint="see nodes.….machine, or another region")
+    kinds = [types[region][node.machine].misfit(node) for node in plan.nodes if node.machine]
+    wrong = sorted({kind for kind in kinds if kind})
+    if wrong:
+        text = "; ".join(wrong)
+        return text, CloudConfigError(text, hint="see nodes.….machine and accelerator")
+    return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names), None
+
+
+def _image(ec2: Ec2, region: str, plan: Plan) -> tuple[str, CloudError | None]:
+    wanted = {images.choices(plan.config.image, node) for node in plan.nodes}
+    found = {images.find(ec2, region, names) for names in sorted(wanted)}
+    return ", ".join(sorted(f"{image.id} ({image.name})" for image in found)), None
+
+
+def _network(ec2: Ec2, place: Place, plan: Plan) -> tuple[str, CloudError | None]:
+    subnet = network.subnet(ec2, place, plan.config.network)
+    return f"{subnet.id} of {subnet.vpc} in {place}", None
+
+
+def _quota(
+    ec2: Ec2, region: str, plan: Plan, types: Mapping[str, MachineType]
+) -> tuple[str, CloudError | None]:
+    needs, unknown = quotas.needs(ec2, region, plan, types)
+    lines = [f"{', '.join(unknown)}: {NOT_TOLD}"] if unknown else []
+    short = []
+    for need in needs:
+        told = NOT_TOLD if need.allowed is None else f"{need.allowed} allowed"
+        lines.append(
+            f"{need.quota.name}: {need.wanted} vCPUs wanted, {need.running} run already, {told}"
+        )
+        if need.allowed is not None and need.wanted + need.running > need.allowed:
+            short.append((need, need.wanted + need.running))
+    if not short:
+        return "; ".join(lines), None
+    hint = "; ".join(
+        f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
+        f"--quota-code {need.quota.code} --desired-value {total}"
+        for need, total in short
+    )
+    return "; ".join(lines), QuotaError("; ".join(lines), hint=hint, scope="region")
+
+
+def _permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
+    """By DryRun: EC2 then answers only whether it would let us."""
+    tags = labels.of_cluster(plan.config.name)
+    try:
+        image = images.find(ec2, place.region, images.choices(plan.config.image, plan.nodes[0]))
+        subnet = network.subnet(ec2, place, plan.config.network)
+    except CloudError:
+        return Finding(what="permissions", ok=True, text="not asked: see image and network")
+    asks = {
+        "RunInstances": {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "ImageId": image.id,
+            "InstanceType": plan.nodes[0].machine,
+            "SubnetId": subnet.id,
+            **bodies.tagged(["instance", "volume", "network-interface"], tags),
+        },
+        "CreateSecurityGroup": {
+            "GroupName": labels.group_name(plan.config.name),
+            "GroupDescription": "cloudtrain check",
+            "VpcId": subnet.vpc,
+            **bodies.tagged(["security-group"], tags),
+        },
+        "TerminateInstances": {"InstanceId": ["i-00000000000000000"]},
+    }
+    answers = {
+        name: _dry_run(ec2, place.region, name, parameters) for name, parameters in asks.items()
+    }
+    denied = [e for e in answers.values() if isinstance(e, PermissionsError)]
+    if denied:
+        text = "; ".join(error.message for error in denied)
+        return Finding(
+            what="permissions", ok=False, text=text, hint=denied[0].hint, error=PermissionsError
+        )
+    allowed = [name for name, e in answers.items() if e.code == "DryRunOperation"]
+    rest = [name for name in answers if name not in allowed]
+    text = "; ".join(
+        ([f"{', '.join(allowed)} allowed"] if allowed else [])
+        + ([f"{', '.join(rest)} {NOT_TOLD}"] if rest else [])
+    )
+    return Finding(what="permissions", ok=True, text=text)
+
+
+def _dry_run(ec2: Ec2, region: str, action: str, parameters: Mapping[str, object]) -> CloudError:
+    """A DryRun is always refused; the code says whether it would have been done."""
+    try:
+        ec2.ask(region, action, {**parameters, "DryRun": True})
+    except CloudError as error:
+        return error
+    return CloudError(f"{action} did not heed DryRun", code="")

@@ -1,0 +1,94 @@
+"""Which image a node boots from."""
+
+from __future__ import annotations
+
+import re
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import NodePlan
+from cloudtrain.providers._aws import answers, bodies
+from cloudtrain.providers._aws.answers import Tree
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.nouns import Image
+
+CANONICAL = (("cn-", "837727238323"), ("us-gov-", "513442679011"), ("", "099720109477"))
+"""Canonical's account in each partition:
+https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images"""
+UBUNTU = {
+    "ubuntu-22.04": "ubuntu/images/hvm-ssd*/ubuntu-jammy-22.04-amd64-server-*",
+    "ubuntu-24.04": "ubuntu/images/hvm-ssd*/ubuntu-noble-24.04-amd64-server-*",
+    "ubuntu": "ubuntu/images/hvm-ssd*/ubuntu-*-amd64-server-*",
+}
+DEEP_LEARNING = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
+"""https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html"""
+CLOSED_DRIVER = re.compile(r"(p2|p3|p3dn|g3|g3s)\.")
+"""GPUs older than Turing: NVIDIA's open kernel modules, which that image has, do not serve them."""
+
+
+def choices(image: str, node: NodePlan) -> tuple[str, ...]:
+    """What `image:` of the config means for this node: the first that exists is taken.
+
+    `ubuntu` is the newest there is, for a partition or a day that has no 22.04.
+    """
+    if image != "auto":
+        return (image,)
+    gpu = node.accelerator is not None and not CLOSED_DRIVER.match(node.machine or "")
+    return (*(["deeplearning"] if gpu else []), "ubuntu-22.04", "ubuntu")
+
+
+def find(ec2: Ec2, region: str, names: tuple[str, ...]) -> Image:
+    """The newest image there of the first of these names that has one.
+
+    Raises CloudConfigError where none has.
+    """
+    for name in names:
+        found = _newest(ec2, region, name)
+        if found is not None:
+            return found
+    raise CloudConfigError(
+        f"image {' or '.join(names)} is not in {region}",
+        hint="name one of your own there: image: ami-…",
+        scope="region",
+    )
+
+
+def _newest(ec2: Ec2, region: str, name: str) -> Image | None:
+    if name.startswith("ami-"):
+        asked: dict[str, object] = {"ImageId": [name]}
+    elif name == "deeplearning":
+        asked = _wanted("amazon", DEEP_LEARNING)
+    elif name in UBUNTU:
+        owner = next(owner for prefix, owner in CANONICAL if region.startswith(prefix))
+        asked = _wanted(owner, UBUNTU[name])
+    else:
+        raise CloudConfigError(
+            f"image {name!r} is not one of AWS",
+            hint=f"auto, deeplearning, {', '.join(UBUNTU)} or an id: ami-…",
+        )
+    found = ec2.pages(region, "DescribeImages", "imagesSet", asked)
+    usable = [each for each in found if answers.text(each, "imageState") in ("", "available")]
+    newest = max(usable, key=_age, default=None)
+    return _image(newest) if newest is not None else None
+
+
+def _wanted(owner: str, pattern: str) -> dict[str, object]:
+    return {"Owner": [owner], **bodies.filters(name=pattern, architecture="x86_64")}
+
+
+def _age(image: Tree) -> tuple[str, str]:
+    return answers.text(image, "creationDate"), answers.text(image, "name")
+
+
+def _image(found: Tree) -> Image:
+    root = answers.text(found, "rootDeviceName") or "/dev/sda1"
+    sizes = [
+        answers.text(answers.part(disk, "ebs"), "volumeSize")
+        for disk in answers.items(found, "blockDeviceMapping")
+        if answers.text(disk, "deviceName") == root
+    ]
+    return Image(
+        id=answers.text(found, "imageId"),
+        name=answers.text(found, "name"),
+        root=root,
+        size_gb=int(sizes[0]) if sizes and sizes[0].isdecimal() else 8,
+    )

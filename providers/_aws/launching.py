@@ -1,0 +1,112 @@
+"""One VM, however often it is asked for and whatever happens to the answer."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NotFoundError, TransientError
+from cloudtrain.providers._aws import answers, bodies, machines
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.nouns import Ground
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Machine, Order
+
+TOKENS = 32
+"""Instances of one wish that may have ended before the next is made."""
+
+
+def launch(ec2: Ec2, order: Order[Ground]) -> Machine:
+    """EC2 makes one instance for one client token, and none for one whose instance has ended:
+    the next token follows from the first, so that two that ask get the same instance."""
+    if order.node.machine is None:
+        raise CloudConfigError(
+            f"{order.node.name} has no machine type", hint=f"see nodes.{order.node.role}.machine"
+        )
+    for number in range(TOKENS):
+        wish = f"{order.token}/{number}".encode()
+        token = hashlib.sha256(wish).hexdigest()[:32] if number else order.token
+        machine = _of_token(ec2, order, token)
+        if machine is not None and machine.node.state != "gone":
+            return machine
+    raise BusyError(f"{order.node.name}: {TOKENS} instances of it were made and have ended")
+
+
+def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
+    """What this token has made, now or earlier; None where that ended long ago."""
+
+    def ask() -> Machine | None:
+        try:
+            return _run(ec2, order, token)
+        except NotFoundError as error:
+            if error.code == "IdempotentInstanceTerminated":
+                raise
+            return None  # the security or placement group is just made, and not known everywhere
+
+    try:
+        machine = ec2.pace.until(ask, within=ec2.pace.listing)
+    except CloudError as error:
+        if error.code == "IdempotentInstanceTerminated":
+            return None
+        if error.code != "IdempotentParameterMismatch":
+            raise
+        # An earlier `up` asked with another end of life. It may not be listed yet.
+        return ec2.pace.until(lambda: _earlier(ec2, order, token), within=ec2.pace.listing)
+    if machine is None:
+        raise NotFoundError(
+            f"{order.node.name}: its security group {order.ground.group} is not known to EC2",
+            hint="run it again",
+            scope="region",
+        )
+    return machine
+
+
+def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
+    doubt = False
+
+    def ask() -> Machine | None:
+        nonlocal doubt
+        # What stands in for EC2 may not know client tokens: after a call without an answer, it
+        # is asked first what there is.
+        found = _alive(ec2, order) if doubt else None
+        if found is not None:
+            return found
+        region = order.place.region
+        try:
+            answer = ec2.once(region, "RunInstances", bodies.run_instances(order, token))
+        except TransientError:
+            doubt = True
+            raise
+        made = machines.instances([answer])
+        private = order.plan.config.network.private
+        return machines.machine(made[0], region, private=private) if made else None
+
+    return ec2.pace.patiently(ask)
+
+
+def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:
+    return next((m for _, m in _listed(ec2, order) if m.node.state != "gone"), None)
+
+
+def _earlier(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
+    listed = _listed(ec2, order)
+    alive = [m for _, m in listed if m.node.state != "gone"]
+    return next(iter(alive or [m for used, m in listed if used == token]), None)
+
+
+def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:
+    """Every VM of that name there, with its client token; also those that have ended."""
+    cluster, name = order.plan.config.name, order.node.name
+    wanted = bodies.filters(**{f"tag:{labels.CLUSTER}": cluster, "tag:Name": name})
+    region, private = order.place.region, order.plan.config.network.private
+    found = ec2.pages(region, "DescribeInstances", "reservationSet", wanted)
+    read = [
+        (answers.text(each, "clientToken"), machines.machine(each, region, private=private))
+        for each in machines.instances(found)
+    ]
+    return [
+        (token, machine)
+        for token, machine in read
+        if machine is not None
+        and (machine.cluster, machine.node.name) == (cluster, name)
+        and machine.place == order.place
+    ]

@@ -1,0 +1,263 @@
+"""Where the nodes of a cluster are: subnet, security group, placement group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+    TransientError,
+)
+from cloudtrain.model import Network
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._aws import answers, bodies, faults
+from cloudtrain.providers._aws.answers import Tree
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.nouns import Subnet
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Place
+
+
+def subnet(ec2: Ec2, place: Place, wanted: Network) -> Subnet:
+    """The one that the config names, or a public one of the default VPC (any, for private nodes).
+
+    Raises CloudConfigError where there is none.
+    """
+    if wanted.subnet:
+        found = named_subnet(ec2, place.region, wanted.subnet)
+        if found is None or found.zone != place.zone:
+            raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
+        return found
+    vpc = default_vpc(ec2, place.region)
+    asked = bodies.filters(vpc_id=vpc, availability_zone=place.zone)
+    there = [
+        each
+        for each in ec2.pages(place.region, "DescribeSubnets", "subnetSet", asked)
+        if _subnet(each).vpc == vpc and _subnet(each).zone == place.zone
+    ]
+    if not wanted.private:
+        there = _public(ec2, place.region, vpc, there)
+    if not there:
+        raise CloudConfigError(
+            f"the default VPC {vpc} has no {'' if wanted.private else 'public '}subnet in {place}",
+            hint=f"network.subnet, or aws ec2 create-default-subnet for {place.zone}",
+            scope="zone",
+        )
+    return _subnet(max(there, key=lambda each: answers.text(each, "defaultForAz")))
+
+
+def named_subnet(ec2: Ec2, region: str, name: str) -> Subnet | None:
+    """None where it is not in that region."""
+    asked = bodies.filters(subnet_id=name)
+    found = ec2.pages(region, "DescribeSubnets", "subnetSet", asked)
+    return next((_subnet(each) for each in found if _subnet(each).id == name), None)
+
+
+def default_vpc(ec2: Ec2, region: str) -> str:
+    asked = bodies.filters(is_default="true")
+    for vpc in ec2.pages(region, "DescribeVpcs", "vpcSet", asked):
+        if answers.text(vpc, "isDefault") == "true":
+            return answers.text(vpc, "vpcId")
+    raise CloudConfigError(
+        f"{region} has no default VPC",
+        hint=f"aws ec2 create-default-vpc --region {region}, or name a subnet in network.subnet",
+        scope="region",
+    )
+
+
+def _public(ec2: Ec2, region: str, vpc: str, subnets: list[Tree]) -> list[Tree]:
+    """Those whose route table leads to an internet gateway; where the endpoint tells of no such
+    route, those that give public addresses by themselves."""
+    asked = bodies.filters(vpc_id=vpc)
+    tables = ec2.pages(region, "DescribeRouteTables", "routeTableSet", asked)
+    main, own = False, dict[str, bool]()
+    for table in tables:
+        leads_out = any(
+            answers.text(route, "gatewayId").startswith("igw-")
+            for route in answers.items(table, "routeSet")
+        )
+        for link in answers.items(table, "associationSet"):
+            if answers.text(link, "subnetId"):
+                own[answers.text(link, "subnetId")] = leads_out
+            elif answers.text(link, "main") == "true" and answers.text(table, "vpcId") == vpc:
+                main = leads_out
+    leading = [each for each in subnets if own.get(_subnet(each).id, main)]
+    return leading or [s for s in subnets if answers.text(s, "mapPublicIpOnLaunch") == "true"]
+
+
+def _subnet(found: Tree) -> Subnet:
+    return Subnet(
+        id=answers.text(found, "subnetId"),
+        vpc=answers.text(found, "vpcId"),
+        zone=answers.text(found, "availabilityZone"),
+    )
+
+
+class SecurityGroup:
+    """One for each cluster and VPC: all between its members, SSH from the caller, nothing else."""
+
+    def __init__(self, ec2: Ec2, region: str, vpc: str, cluster: str) -> None:
+        self._ec2 = ec2
+        self._region = region
+        self._vpc = vpc
+        self._cluster = cluster
+        self._name = labels.group_name(cluster)
+
+    def make(self, caller: str, journal: Journal) -> str:
+        """Its id; made, or adopted and mended. Raises NameTakenError where it is not ours."""
+        id = self._find() or self._create(journal)
+        mended = self._ec2.pace.until(
+            lambda: self._mended(id, caller), within=self._ec2.pace.listing
+        )
+        if not mended:
+            raise NotFoundError(f"security group {self._name} ({id}) is made and does not appear")
+        return id
+
+    def _find(self) -> str | None:
+        asked = bodies.filters(group_name=self._name, vpc_id=self._vpc)
+        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
+        for group in found:
+            named = answers.text(group, "groupName"), answers.text(group, "vpcId")
+            if named == (self._name, self._vpc):
+                if answers.tags(group).get(labels.CLUSTER) != self._cluster:
+                    raise NameTakenError(
+                        f"security group {self._name} in {self._vpc} is not of cloudtrain",
+                        hint="another `name:` for the cluster, or delete that group",
+                        scope="region",
+                    )
+                return answers.text(group, "groupId")
+        return None
+
+    def _create(self, journal: Journal) -> str:
+        journal("make", what="security group", name=self._name)
+        try:
+            answer = self._ec2.ask(
+                self._region,
+                "CreateSecurityGroup",
+                {
+                    "GroupName": self._name,
+                    "GroupDescription": f"cloudtrain cluster {self._cluster}",
+                    "VpcId": self._vpc,
+                    **bodies.tagged(["security-group"], labels.of_cluster(self._cluster)),
+                },
+            )
+        except NameTakenError:
+            # A call that was done and not answered, or another machine of this user.
+            found = self._ec2.pace.until(self._find, within=self._ec2.pace.listing)
+            if found is None:
+                raise
+            return found
+        return answers.text(answer, "groupId")
+
+    def _mended(self, id: str, caller: str) -> bool | None:
+        """SSH from anywhere else is taken out, what is missing is put in. None where EC2 does not
+        know the new group everywhere yet."""
+        rules = self._rules(id)
+        if rules is None:
+            return None
+        inside = any(
+            rule.get("ipProtocol") == bodies.ALL
+            and any(answers.text(g, "groupId") == id for g in answers.items(rule, "groups"))
+            for rule in rules
+        )
+        sources = {cidr for rule in rules if bodies.is_ssh(rule) for cidr in _sources(rule)}
+        wanted = [] if inside else [bodies.from_itself(id)]
+        wanted += [] if caller in sources else [bodies.ssh_from(caller)]
+        others = [bodies.ssh_from(cidr) for cidr in sorted(sources - {caller})]
+        changes = [("Authorize", rule) for rule in wanted] + [("Revoke", rule) for rule in others]
+        return all(self._changed(verb, id, rule) for verb, rule in changes) or None
+
+    def _rules(self, id: str) -> list[Tree] | None:
+        asked = bodies.filters(group_id=id)
+        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
+        return next(
+            (
+                answers.items(group, "ipPermissions")
+                for group in found
+                if answers.text(group, "groupId") == id
+            ),
+            None,
+        )
+
+    def _changed(self, verb: str, id: str, rule: Mapping[str, object]) -> bool:
+        """One rule a call: EC2 refuses all of a call for one that is there, or gone, already."""
+        try:
+            asked = {"GroupId": id, "IpPermissions": [rule]}
+            self._ec2.ask(self._region, f"{verb}SecurityGroupIngress", asked)
+        except (NameTakenError, NotFoundError) as error:
+            return error.code.startswith("InvalidPermission.")
+        return True
+
+
+def _sources(rule: Tree) -> list[str]:
+    v4 = [answers.text(each, "cidrIp") for each in answers.items(rule, "ipRanges")]
+    return v4 + [answers.text(each, "cidrIpv6") for each in answers.items(rule, "ipv6Ranges")]
+
+
+def placement_group_name(cluster: str, zone: str) -> str:
+    return f"{labels.group_name(cluster)}-{zone}"
+
+
+def placement_group(ec2: Ec2, place: Place, cluster: str, journal: Journal) -> str:
+    """The name of one that puts the nodes close together; "" where the endpoint knows none."""
+    name = placement_group_name(cluster, place.zone)
+    there = placement_groups(ec2, place.region)
+    if there is None:
+        return ""
+    found = next((each for each in there if answers.text(each, "groupName") == name), None)
+    if found is None:
+        journal("make", what="placement group", name=name)
+        asked = {
+            "GroupName": name,
+            "Strategy": "cluster",
+            **bodies.tagged(["placement-group"], labels.of_cluster(cluster)),
+        }
+        try:
+            ec2.ask(place.region, "CreatePlacementGroup", asked)
+        except NameTakenError:
+            pass  # a call that was done and not answered
+        except CloudError as error:
+            if error.code not in faults.UNKNOWN_ACTION:
+                raise
+            return ""
+    elif answers.tags(found).get(labels.CLUSTER, cluster) != cluster:
+        raise NameTakenError(f"placement group {name} in {place.region} is of another cluster")
+    return name
+
+
+def placement_groups(ec2: Ec2, region: str) -> list[Tree] | None:
+    """Those that can be used or deleted; None where the endpoint does not know them."""
+    if _UNKNOWN in ec2.unknown:
+        return None
+    pages = 0
+
+    def ask() -> Tree:
+        nonlocal pages
+        try:
+            return ec2.once(region, _UNKNOWN)
+        except TransientError as error:
+            # Some stand-ins answer an action that they do not have with a page of their web
+            # server: three of those, without a code of EC2, are believed.
+            pages += error.code == "HTTP 500"
+            if pages == 3:
+                raise CloudConfigError(error.message, code="NotImplemented") from error
+            raise
+
+    try:
+        answer = ec2.pace.patiently(ask)
+    except CloudError as error:
+        if error.code not in faults.UNKNOWN_ACTION:
+            raise
+        ec2.unknown.add(_UNKNOWN)
+        return None
+    return [
+        each
+        for each in answers.items(answer, "placementGroupSet")
+        if answers.text(each, "state") in ("", "available", "pending")
+    ]
+
+
+_UNKNOWN = "DescribePlacementGroups"

@@ -1,0 +1,160 @@
+"""Regions and zones: which there are, which the config names, and asking all of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, PermissionsError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.providers._aws import answers, bodies, network
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._cloud.account import Place
+
+T = TypeVar("T")
+
+
+class Regions:
+    """The regions that this account may use. Which they are is asked once."""
+
+    def __init__(self, ec2: Ec2, config: ClusterConfig) -> None:
+        self._ec2 = ec2
+        self._config = config
+        self._lock = threading.Lock()
+        self._names: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Those of the placement first."""
+        with self._lock:
+            if not self._names:
+                answer = self._ec2.ask(self._first(), "DescribeRegions")
+                found = {
+                    answers.text(each, "regionName")
+                    for each in answers.items(answer, "regionInfo")
+                    if answers.text(each, "optInStatus") != "not-opted-in"
+                }
+                wanted = [name for name in self._wanted() if name in found]
+                self._names = (*wanted, *sorted(found - set(wanted)))
+            return self._names
+
+    def everywhere(self, ask: Callable[[str], Iterable[T]]) -> list[T]:
+        """The answers of all regions, side by side.
+
+        A region that this account may not use is passed over where another one answers and the
+        placement does not name it: an organization's policy may deny whole regions.
+        """
+        return self.all_of([(name, ask) for name in self.names()])
+
+    def all_of(self, asks: Sequence[tuple[str, Callable[[str], Iterable[T]]]]) -> list[T]:
+        """The same for several questions to each region, all side by side."""
+
+        def attempt(asked: tuple[str, Callable[[str], Iterable[T]]]) -> list[T] | CloudError:
+            region, ask = asked
+            try:
+                return list(ask(region))
+            except CloudError as error:
+                return error
+
+        found = fan_out(asks, attempt, name=lambda asked: asked[0])
+        errors = [
+            (r, e) for (r, _), e in zip(asks, found, strict=True) if isinstance(e, CloudError)
+        ]
+        for region, error in errors:
+            denied = isinstance(error, PermissionsError | CredentialsError)
+            if not denied or region in self._wanted() or len(errors) == len(asks):
+                raise error
+        return [each for answer in found if isinstance(answer, list) for each in answer]
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        """The placement's zones in its order. A region is those of its zones that have the
+        machines and the subnet, or all of them where EC2 tells of none: it then says why itself.
+
+        Raises CloudConfigError for what does not exist.
+        """
+        found: list[Place] = []
+        subnet = plan.config.network.subnet
+        for entry in plan.config.placement:
+            region, zone = split(entry)
+            if region not in self.names():
+                raise _no_such("region", region, self.names())
+            zones = self._zones(region)
+            if zone and zone not in zones:
+                raise _no_such("zone", zone, list(zones))
+            there = network.named_subnet(self._ec2, region, subnet) if subnet else None
+            if subnet and there is None:
+                continue
+            if zone:
+                offered = [zone]
+            else:
+                ordinary = [z for z, kind in zones.items() if kind in ("", "availability-zone")]
+                have = self._offering(region, plan)
+                offered = [z for z in ordinary if z in have] or ordinary
+            found += [
+                Place(region=region, zone=z) for z in offered if there is None or z == there.zone
+            ]
+        if not found:
+            raise CloudConfigError(
+                f"network.subnet {subnet} is in none of {', '.join(plan.config.placement)}",
+                hint="name the zone of the subnet in `placement`",
+            )
+        return tuple(dict.fromkeys(found))
+
+    def _zones(self, region: str) -> Mapping[str, str]:
+        """Name → kind of each zone that this account may use."""
+        answer = self._ec2.ask(region, "DescribeAvailabilityZones")
+        return {
+            answers.text(each, "zoneName"): answers.text(each, "zoneType")
+            for each in answers.items(answer, "availabilityZoneInfo")
+            if answers.text(each, "zoneState") in ("", "available")
+            and answers.text(each, "optInStatus") != "not-opted-in"
+        }
+
+    def _offering(self, region: str, plan: Plan) -> set[str]:
+        """The zones that have every machine type of the plan."""
+        machines = sorted({node.machine for node in plan.nodes if node.machine})
+        if not machines:
+            return set()
+        asked = {
+            "LocationType": "availability-zone",
+            **bodies.filters(instance_type=machines),
+        }
+        key = "instanceTypeOfferingSet"
+        offers = self._ec2.pages(region, "DescribeInstanceTypeOfferings", key, asked)
+        pairs = {(answers.text(o, "location"), answers.text(o, "instanceType")) for o in offers}
+        return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
+
+    def _wanted(self) -> tuple[str, ...]:
+        """The placement's regions; what is no region is told of by `places`."""
+        found = [_REGION.match(entry) for entry in self._config.placement]
+        return tuple(dict.fromkeys(each[1] for each in found if each))
+
+    def _first(self) -> str:
+        """A region to ask for the others."""
+        wanted = self._wanted()
+        return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
+
+
+_REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")
+
+
+def split(entry: str) -> tuple[str, str]:
+    """`us-east-1a` as region and zone, also `us-west-2-lax-1a`; the zone of a region is ""."""
+    found = _REGION.match(entry)
+    if found is None:
+        raise CloudConfigError(
+            f"placement: {entry!r} is no zone or region of AWS",
+            hint="such as us-east-1a, or us-east-1 for each of its zones in turn",
+        )
+    return found[1], entry if found[2] else ""
+
+
+def _no_such(what: str, name: str, known: Sequence[str]) -> CloudConfigError:
+    near = difflib.get_close_matches(name, known, n=1)
+    return CloudConfigError(
+        f"placement: {what} {name} does not exist or is not enabled for this account",
+        hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}",
+    )

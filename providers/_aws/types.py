@@ -1,0 +1,84 @@
+"""What EC2 tells of its machine types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cloudtrain.errors import CloudError
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.providers._aws import answers, bodies
+from cloudtrain.providers._aws.answers import Tree
+from cloudtrain.providers._aws.connection import Ec2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    name: str
+    vcpus: int
+    gpu: str
+    """As EC2 calls it: `T4`, `A10G`; "" where there is none."""
+    gpus: int
+    architectures: tuple[str, ...]
+    spot: bool
+    close: bool
+    """May be in a placement group that puts its members close together."""
+
+    def misfit(self, node: NodePlan) -> str | None:
+        """Why this node cannot be one of these; None where it can."""
+        wanted = node.accelerator
+        if self.architectures and "x86_64" not in self.architectures:
+            return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
+        if node.spot and not self.spot:
+            return f"{self.name} is not sold as spot"
+        if wanted is None:
+            return None
+        if _plain(wanted.kind.split("-")[0]) != _plain(self.gpu) or wanted.count != self.gpus:
+            has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
+            return f"{self.name} has {has}, not {wanted}"
+        return None
+
+
+def machine_types(ec2: Ec2, region: str, names: Iterable[str]) -> Mapping[str, MachineType]:
+    """Those of these that exist in that region, by name."""
+    wanted = bodies.filters(instance_type=sorted(set(names)))
+    found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
+    return {each.name: each for each in map(_machine_type, found)}
+
+
+def stand_close(ec2: Ec2, region: str, plan: Plan) -> bool:
+    """Whether a placement group serves all nodes, as far as the endpoint tells."""
+    names = {node.machine for node in plan.nodes if node.machine}
+    if len(plan.nodes) < 2:
+        return False
+    try:
+        known = machine_types(ec2, region, names)
+    except CloudError:
+        return False  # it makes training faster, and is not worth a failed `up`
+    return names <= known.keys() and all(known[name].close for name in names)
+
+
+def _machine_type(found: Tree) -> MachineType:
+    gpus = answers.items(answers.part(found, "gpuInfo"), "gpus")
+    groups = answers.items(answers.part(found, "placementGroupInfo"), "supportedStrategies")
+    return MachineType(
+        name=answers.text(found, "instanceType"),
+        vcpus=_number(answers.part(found, "vCpuInfo"), "defaultVCpus"),
+        gpu=answers.text(gpus[0], "name") if gpus else "",
+        gpus=sum(_number(gpu, "count") for gpu in gpus),
+        architectures=tuple(
+            answers.items(answers.part(found, "processorInfo"), "supportedArchitectures")
+        ),
+        spot="spot" in answers.items(found, "supportedUsageClasses"),
+        close="cluster" in groups,
+    )
+
+
+def _number(found: Tree, name: str) -> int:
+    text = answers.text(found, name)
+    return int(text) if text.isdecimal() else 0
+
+
+def _plain(kind: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "", kind.upper())

@@ -1,0 +1,127 @@
+"""`provider: aws`: EC2 instances in one zone, over apache-libcloud."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from cloudtrain.errors import BusyError
+from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._aws import (
+    bodies,
+    checks,
+    clearing,
+    holdings,
+    images,
+    launching,
+    machines,
+    network,
+    types,
+)
+from cloudtrain.providers._aws.answers import Tree
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.nouns import Ground, Image
+from cloudtrain.providers._aws.regions import Regions
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.patience import PACE, Pace
+from cloudtrain.providers._cloud.provider import CloudProvider
+
+
+def provider(config: ClusterConfig) -> CloudProvider[Ground]:
+    return CloudProvider(AwsAccount(config), caller=lambda: config.network.ssh_from)
+
+
+class AwsAccount:
+    """One profile's account, in all regions that it may use."""
+
+    name: ProviderName = "aws"
+    ends_by_shutdown = True
+
+    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
+        self._config = config
+        self._pace = pace
+        self._ec2 = Ec2(config, pace)
+        self._regions = Regions(self._ec2, config)
+        self._lock = threading.Lock()
+        self._launched: dict[str, float] = {}
+        """Instance id → Unix time at which it was asked for."""
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._ec2, self._regions, plan)
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        return self._regions.places(plan)
+
+    def machines(
+        self, cluster: str | None = None, place: Place | None = None
+    ) -> tuple[Machine, ...]:
+        if place is not None:
+            found = self._machines(place.region, cluster)
+            return tuple(m for m in found if not place.zone or m.place == place)
+        return tuple(self._regions.everywhere(lambda region: self._machines(region, cluster)))
+
+    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+        asks = [
+            (region, partial(holdings.of_kind, self._ec2, kind))
+            for region in self._regions.names()
+            for kind in holdings.KINDS
+        ]
+        found = self._regions.all_of(asks)
+        return tuple(resource for resource in found if cluster in (None, resource.cluster))
+
+    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
+        found: dict[tuple[str, ...], Image] = {}
+        chosen: dict[str, Image] = {}
+        for node in plan.nodes:
+            names = images.choices(plan.config.image, node)
+            if names not in found:
+                found[names] = images.find(self._ec2, place.region, names)
+            chosen[node.name] = found[names]
+        subnet = network.subnet(self._ec2, place, plan.config.network)
+        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan.config.name)
+        return Ground(
+            subnet=subnet,
+            group=group.make(caller, journal),
+            placement_group=(
+                network.placement_group(self._ec2, place, plan.config.name, journal)
+                if types.stand_close(self._ec2, place.region, plan)
+                else ""
+            ),
+            images=chosen,
+        )
+
+    def launch(self, order: Order[Ground]) -> Machine:
+        begun = self._pace.now()
+        machine = launching.launch(self._ec2, order)
+        with self._lock:
+            self._launched[machine.id] = begun
+        return machine
+
+    def start(self, machine: Machine) -> None:
+        asked = {"InstanceId": [machine.id]}
+
+        def ask() -> Tree | None:
+            try:
+                return self._ec2.ask(machine.place.region, "StartInstances", asked)
+            except BusyError:  # it is stopping still
+                return None
+
+        if self._pace.until(ask, within=self._pace.boot) is None:
+            raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
+
+    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+        clearing.erase(self._ec2, machines, resources, launched=self._just_launched)
+
+    def _just_launched(self, id: str) -> bool:
+        with self._lock:
+            return self._pace.now() - self._launched.get(id, 0.0) < self._pace.listing
+
+    def _machines(self, region: str, cluster: str | None) -> list[Machine]:
+        wanted = bodies.filters(**{f"tag:{labels.CLUSTER}": cluster or "*"})
+        found = self._ec2.pages(region, "DescribeInstances", "reservationSet", wanted)
+        private = self._config.network.private
+        read = [machines.machine(i, region, private=private) for i in machines.instances(found)]
+        return [m for m in read if m is not None and cluster in (None, m.cluster)]

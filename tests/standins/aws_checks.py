@@ -1,0 +1,152 @@
+"""Whether EC2 would run what it is asked to run, and how many of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+
+from tests.standins import aws_data
+from tests.standins.aws_query import Refused
+from tests.standins.aws_world import World
+
+
+def checked(world: World, region: str, given: dict[str, Any]) -> int:
+    """How many can be had."""
+    if "MinCount" not in given or "MaxCount" not in given:
+        raise Refused("MissingParameter", "The request must contain the parameter MinCount")
+    machine = given.get("InstanceType", "m1.small")
+    market = given.get("InstanceMarketOptions", {})
+    if market.get("SpotOptions", {}).get("SpotInstanceType", "one-time") != "one-time":
+        raise Refused("Unsupported", "This stand-in knows one-time spot requests only.")
+    zone = _zone(world, region, given, machine)
+    _check_image(world, region, given, machine)
+    _check_others(world, region, given, machine)
+    wanted = _within_quota(world, region, machine, bool(market), given)
+    there = world.capacity.get(f"{machine} {zone}", wanted + len(world.alive(region)))
+    taken = sum(
+        one.instance_type == machine and one.availability_zone == zone
+        for one in world.alive(region)
+        if one.state != "stopped"
+    )
+    if there - taken < given["MinCount"]:
+        raise Refused(
+            "InsufficientInstanceCapacity",
+            f"We currently do not have sufficient {machine} capacity in the Availability Zone "
+            f"you requested ({zone}). Our system will be working on provisioning additional "
+            "capacity.",
+            500,
+        )
+    if given.get("DryRun"):
+        raise Refused(
+            "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
+        )
+    return min(wanted, there - taken)
+
+
+def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str:
+    nic = next(iter(given.get("NetworkInterfaces", [])), {})
+    subnet = given.get("SubnetId") or nic.get("SubnetId")
+    backend = world.backend(region)
+    placed = given.get("Placement", {}).get("AvailabilityZone")
+    if subnet:
+        placed = backend.get_subnet(subnet).availability_zone
+    offers = sorted(
+        offer["Location"]
+        for offer in INSTANCE_TYPE_OFFERINGS["availability-zone"][region]
+        if offer["InstanceType"] == machine
+    )
+    if not offers:
+        raise Refused("InvalidParameterValue", f"Invalid value '{machine}' for InstanceType.")
+    if placed and placed not in offers:
+        raise Refused(
+            "Unsupported",
+            f"Your requested instance type ({machine}) is not supported in your requested "
+            f"Availability Zone ({placed}). Please retry your request by not specifying an "
+            f"Availability Zone or choosing {', '.join(offers)}.",
+        )
+    return str(placed or f"{region}a")
+
+
+def _check_image(world: World, region: str, given: dict[str, Any], machine: str) -> None:
+    image = world.backend(region).amis.get(given.get("ImageId"))
+    if image is None:
+        raise Refused(
+            "InvalidAMIID.NotFound", f"The image id '[{given.get('ImageId')}]' does not exist"
+        )
+    supported = INSTANCE_TYPES[machine]["ProcessorInfo"]["SupportedArchitectures"]
+    if image.architecture not in supported:
+        raise Refused(
+            "InvalidParameterValue",
+            f"The architecture '{supported[0]}' of the specified instance type does not match "
+            f"the architecture '{image.architecture}' of the specified AMI.",
+        )
+    for mapping in given.get("BlockDeviceMappings", []):
+        size = mapping.get("Ebs", {}).get("VolumeSize", image.gb)
+        if mapping.get("DeviceName") == image.root_device_name and size < image.gb:
+            raise Refused(
+                "InvalidBlockDeviceMapping",
+                f"Volume of size {size}GB is smaller than snapshot "
+                f"'{image.ebs_snapshot.id}', expect size >= {image.gb}GB",
+            )
+
+
+def _check_others(world: World, region: str, given: dict[str, Any], machine: str) -> None:
+    try:
+        data = base64.b64decode(given.get("UserData", ""), validate=True)
+    except binascii.Error:
+        raise Refused("InvalidParameterValue", "Invalid BASE64 encoding of user data") from None
+    if len(data) > 16384:
+        raise Refused("InvalidParameterValue", "User data is limited to 16384 bytes")
+    key = given.get("KeyName")
+    if key and key not in world.backend(region).key_pairs:
+        raise Refused("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+    group = given.get("Placement", {}).get("GroupName")
+    if group and (region, group) not in world.placement_groups:
+        raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
+    strategies = INSTANCE_TYPES[machine]["PlacementGroupInfo"]["SupportedStrategies"]
+    if group and world.placement_groups[region, group]["Strategy"] not in strategies:
+        raise Refused(
+            "InvalidParameterCombination",
+            f"Cluster placement groups are not supported by the '{machine}' instance type. "
+            "Specify a supported instance type or change the placement group strategy, and "
+            "try again.",
+        )
+    kinds = {tags["ResourceType"] for tags in given.get("TagSpecifications", [])}
+    if "spot-instances-request" in kinds and "InstanceMarketOptions" not in given:
+        raise Refused(
+            "InvalidParameterCombination",
+            "You cannot specify tags for Spot instances requests if there are no Spot "
+            "instances requested.",
+        )
+
+
+def _within_quota(
+    world: World, region: str, machine: str, spot: bool, given: dict[str, Any]
+) -> int:
+    """How many the quota allows, at most as many as are wanted."""
+    code = aws_data.quota_of(machine, spot)
+    used = sum(
+        _vcpus(one.instance_type)
+        for one in world.alive(region)
+        if one.state != "stopped"
+        and aws_data.quota_of(one.instance_type, one.lifecycle == "spot") == code
+    )
+    allowed = int((world.quotas[code] - used) // _vcpus(machine))
+    if allowed < given["MinCount"]:
+        if spot:
+            raise Refused("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+        raise Refused(
+            "VcpuLimitExceeded",
+            "You have requested more vCPU capacity than your current vCPU limit of "
+            f"{world.quotas[code]:.0f} allows for the instance bucket that the specified "
+            "instance type belongs to. Please visit http://aws.amazon.com/contact-us/"
+            "ec2-request to request an adjustment to this limit.",
+        )
+    return min(allowed, int(given["MaxCount"]))
+
+
+def _vcpus(machine: str) -> int:
+    return int(INSTANCE_TYPES[machine]["VCpuInfo"]["DefaultVCpus"])

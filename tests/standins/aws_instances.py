@@ -1,0 +1,229 @@
+"""Instances that take time to come and go, and that a token makes once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from moto.ec2.models.instances import InstanceState, StateReason
+from werkzeug.wrappers import Request
+
+from tests.standins.aws_checks import checked
+from tests.standins.aws_query import Refused, params_of
+from tests.standins.aws_world import World, name_of, tags_for
+
+STATES = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
+FORGOTTEN = 3600.0
+"""Seconds for which a terminated instance is still told of."""
+
+
+class Instances(World):
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokens: dict[tuple[str, str], tuple[str, Any]] = {}
+        self._addresses = itertools.count(1)
+
+    def interrupt(self, name: str) -> None:
+        """Takes a spot instance away, as EC2 does after its notice of two minutes."""
+        self._end_from_outside(name, "Server.SpotInstanceTermination", "Spot instance termination")
+
+    def shut_down(self, name: str) -> None:
+        """What happens when the machine itself runs `shutdown`."""
+        self._end_from_outside(
+            name, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown"
+        )
+
+    def _end_from_outside(self, name: str, code: str, text: str) -> None:
+        with self.lock:
+            self.go_on()
+            instance = self.named(name)
+            stops = code.startswith("Client") and (
+                instance.instance_initiated_shutdown_behavior == "stop"
+            )
+            (self._stop if stops else self._terminate)(instance, code, text)
+
+    def _run_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        wish = {key: value for key, value in given.items() if key != "ClientToken"}
+        digest = hashlib.sha256(json.dumps(wish, sort_keys=True).encode()).hexdigest()
+        token = given.get("ClientToken")
+        if token and (region, token) in self._tokens:
+            before, reservation = self._tokens[region, token]
+            if before != digest:
+                raise Refused(
+                    "IdempotentParameterMismatch",
+                    "The client token you have provided is associated with an existing request "
+                    "with different parameters",
+                )
+            return reservation
+        count = checked(self, region, given)
+        params = {**params_of(request), "MinCount": str(count), "MaxCount": str(count)}
+        answer = self.by_moto(request, params)
+        found = re.search(r"<reservationId>([^<]+)", answer.get_data(as_text=True))
+        if not found:
+            return answer
+        reservation = self.backend(region).reservations[found[1]]
+        for instance in reservation.instances:
+            self._begin(instance, given)
+        if token:
+            self._tokens[region, token] = (digest, reservation)
+        return reservation
+
+    def _begin(self, instance: Any, given: dict[str, Any]) -> None:
+        """What moto gave at once is pending first."""
+        self.born[instance.id] = self.now()
+        instance.launch_time = _moment(self.now())
+        instance.client_token = given.get("ClientToken", "")
+        instance.placement.group_name = given.get("Placement", {}).get("GroupName", "")
+        instance.platform = None
+        image = self.backend(instance.region_name).amis[instance.image_id]
+        instance.root_device_name = image.root_device_name
+        asked = {nic.get("DeviceIndex"): nic for nic in given.get("NetworkInterfaces", [])}
+        tags = tags_for(given, "network-interface")
+        for index, nic in instance.nics.items():
+            nic.delete_on_termination = asked.get(index, {}).get("DeleteOnTermination", True)
+            nic.add_tags(tags)
+            nic.public_ip, nic.waiting_ip = None, nic.public_ip
+        root = {
+            mapping["DeviceName"]: mapping.get("Ebs", {}).get("DeleteOnTermination")
+            for mapping in given.get("BlockDeviceMappings", [])
+        }.get(image.root_device_name)
+        for device, mapping in instance.block_device_mapping.items():
+            if device == image.root_device_name and root is None:
+                mapping.delete_on_termination = True
+        _state(instance, "pending")
+        self.after(self.delay, lambda: self._run(instance))
+
+    def _run(self, instance: Any) -> None:
+        if instance.state != "pending":
+            return
+        _state(instance, "running")
+        nic = instance.nics[0]
+        if self.nodes is not None:
+            address = self.nodes.address()
+            nic.public_ip, nic.private_ip_address = address, address
+            nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
+            data = instance.user_data
+            text = data.decode() if data is not None else ""
+            self._elsewhere(lambda: self.nodes.start(name_of(instance), text, address))
+        elif nic.waiting_ip:
+            nic.public_ip = f"203.0.113.{next(self._addresses) % 254 + 1}"
+
+    def _terminate_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        found = self._asked(region, given)
+        before = {one.id: (one.state, one.state_code) for one in found}
+        for instance in found:
+            if instance.disable_api_termination:
+                raise Refused(
+                    "OperationNotPermitted",
+                    f"The instance '{instance.id}' may not be terminated. Modify its "
+                    "'disableApiTermination' instance attribute and try again.",
+                )
+        for instance in found:
+            self._terminate(instance, "Client.UserInitiatedShutdown", "User initiated shutdown")
+        return {"TerminatingInstances": [_change(one, before[one.id]) for one in found]}
+
+    def _terminate(self, instance: Any, code: str, text: str) -> None:
+        if instance.state in ("shutting-down", "terminated"):
+            return
+
+        def gone() -> None:
+            instance.terminate()
+            instance.state_reason = StateReason(f"{code}: {text}", code)
+            self.after(FORGOTTEN, lambda: self._forget(instance))
+
+        if self.nodes is not None:
+            self._elsewhere(lambda: self.nodes.stop(name_of(instance)))
+        _state(instance, "shutting-down")
+        instance.state_reason = StateReason(f"{code}: {text}", code)
+        self.after(self.delay, gone)
+
+    def _forget(self, instance: Any) -> None:
+        reservations = self.backend(instance.region_name).reservations
+        for key, reservation in list(reservations.items()):
+            if instance in reservation.instances:
+                del reservations[key]
+
+    def _stop_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        found = self._asked(region, given)
+        before = {one.id: (one.state, one.state_code) for one in found}
+        for instance in found:
+            if instance.state != "running" or instance.lifecycle == "spot":
+                raise _wrong_state(instance, "stopped")
+            self._stop(instance, "Client.UserInitiatedShutdown", "User initiated shutdown")
+        return {"StoppingInstances": [_change(one, before[one.id]) for one in found]}
+
+    def _stop(self, instance: Any, code: str, text: str) -> None:
+        def stopped() -> None:
+            if instance.state == "stopping":
+                instance.stop()
+                instance.state_reason = StateReason(f"{code}: {text}", code)
+
+        if self.nodes is not None:
+            self._elsewhere(lambda: self.nodes.stop(name_of(instance)))
+        _state(instance, "stopping")
+        instance.nics[0].public_ip = None
+        instance.state_reason = StateReason(f"{code}: {text}", code)
+        self.after(self.delay, stopped)
+
+    def _start_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        found = self._asked(region, given)
+        before = {one.id: (one.state, one.state_code) for one in found}
+        for instance in found:
+            if instance.state != "stopped":
+                raise _wrong_state(instance, "started")
+            _state(instance, "pending")
+            self.after(self.delay, lambda one=instance: self._run(one))  # type: ignore[misc]
+        return {"StartingInstances": [_change(one, before[one.id]) for one in found]}
+
+    def _asked(self, region: str, given: dict[str, Any]) -> list[Any]:
+        """Real EC2 does nothing at all where one of them is unknown."""
+        with self.late_ones_hidden(region):
+            known = {one.id: one for one in self.backend(region).all_instances()}
+        missing = [one for one in given["InstanceIds"] if one not in known]
+        if missing:
+            raise Refused(
+                "InvalidInstanceID.NotFound",
+                f"The instance ID{'s' if missing[1:] else ''} '{', '.join(missing)}' "
+                f"do{'' if missing[1:] else 'es'} not exist",
+            )
+        return [known[one] for one in given["InstanceIds"]]
+
+    def _elsewhere(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, daemon=True).start()
+
+
+def _state(instance: Any, name: str) -> None:
+    instance._state = InstanceState(name, STATES[name])
+
+
+def _change(instance: Any, before: tuple[str, int]) -> dict[str, Any]:
+    return {
+        "InstanceId": instance.id,
+        "PreviousState": {"Name": before[0], "Code": before[1]},
+        "CurrentState": {"Name": instance.state, "Code": instance.state_code},
+    }
+
+
+def _wrong_state(instance: Any, what: str) -> Refused:
+    return Refused(
+        "IncorrectInstanceState",
+        f"The instance '{instance.id}' is not in a state from which it can be {what}.",
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    """moto's are in UTC, and do not say so."""
+    return datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None)

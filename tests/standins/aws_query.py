@@ -1,0 +1,119 @@
+"""EC2's Query protocol, checked against the service model that botocore ships."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from botocore.model import ListShape, OperationModel, Shape, StructureShape
+from moto.core.utils import get_service_model
+
+if TYPE_CHECKING:
+    from werkzeug.wrappers import Request
+
+ENVELOPE = frozenset({"Action", "Version"})
+STALE_ENUMS = frozenset({"InstanceType"})
+"""A new machine type is real before the model knows it."""
+
+
+@dataclass
+class Refused(Exception):
+    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html"""
+
+    code: str
+    message: str
+    status: int = 400
+
+
+def params_of(request: Request) -> dict[str, str]:
+    return {**request.args, **request.form}
+
+
+def operation(action: str) -> OperationModel:
+    if action not in _names():
+        raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
+    return get_service_model("ec2").operation_model(action)
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(get_service_model("ec2").operation_names)
+
+
+def parse(params: Mapping[str, str]) -> dict[str, Any]:
+    """The call's parameters as the model names them, without `Action` and `Version`."""
+    shape = operation(params.get("Action", "")).input_shape
+    tree = _tree({key: value for key, value in params.items() if key not in ENVELOPE})
+    if shape is None:
+        shape = StructureShape("Empty", {"type": "structure", "members": {}})
+    parsed: dict[str, Any] = _read(shape, tree, "")
+    for name in shape.metadata.get("required", []):
+        if name not in parsed:
+            raise Refused("MissingParameter", f"The request must contain the parameter {name}")
+    return parsed
+
+
+def _tree(params: Mapping[str, str]) -> dict[str, Any]:
+    """`Filter.1.Name=x` as {"Filter": {"1": {"Name": "x"}}}."""
+    root: dict[str, Any] = {}
+    for key, value in params.items():
+        *path, last = key.split(".")
+        branch = root
+        for part in path:
+            branch = branch.setdefault(part, {})
+            if not isinstance(branch, dict):
+                raise _unknown(key)
+        branch[last] = value
+    return root
+
+
+def _read(shape: Shape, given: Any, path: str) -> Any:
+    if isinstance(shape, StructureShape):
+        if not isinstance(given, dict):
+            raise _unknown(path)
+        members = {_on_the_wire(name, member): name for name, member in shape.members.items()}
+        for key in given:
+            if key not in members:
+                raise _unknown(f"{path}{key}")
+        return {
+            members[key]: _read(shape.members[members[key]], value, f"{path}{key}.")
+            for key, value in given.items()
+        }
+    if isinstance(shape, ListShape):
+        if not isinstance(given, dict) or not all(key.isdecimal() for key in given):
+            raise _unknown(path.rstrip("."))
+        return [_read(shape.member, given[key], f"{path}{key}.") for key in sorted(given, key=int)]
+    if isinstance(given, dict):
+        raise _unknown(f"{path}{next(iter(given))}")
+    return _scalar(shape, given, path.rstrip("."))
+
+
+def _scalar(shape: Shape, given: str, path: str) -> Any:
+    invalid = Refused("InvalidParameterValue", f"Value ({given}) for parameter {path} is invalid.")
+    if shape.type_name in ("integer", "long"):
+        if not given.removeprefix("-").isdecimal():
+            raise invalid
+        return int(given)
+    if shape.type_name == "boolean":
+        if given not in ("true", "false", "True", "False", "1", "0"):
+            raise invalid
+        return given in ("true", "True", "1")
+    allowed = shape.metadata.get("enum")
+    if allowed and given not in allowed and shape.name not in STALE_ENUMS:
+        raise invalid
+    return given
+
+
+def _on_the_wire(name: str, shape: Shape) -> str:
+    """botocore.serialize.EC2Serializer._get_serialized_name"""
+    serialization = shape.serialization
+    if "queryName" in serialization:
+        return str(serialization["queryName"])
+    found = str(serialization.get("name", name))
+    return found[0].upper() + found[1:]
+
+
+def _unknown(path: str) -> Refused:
+    return Refused("UnknownParameter", f"The parameter {path} is not recognized")

@@ -1,0 +1,250 @@
+"""A stand-in that runs: its address, what a user would set for it, a test's hand on it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cloudtrain.model import ClusterConfig, Endpoints, Network, NodeGroup
+from tests.standins import serve
+from tests.standins.faults import Fault, Faults, Kind
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """How one cloud's stand-in is found and reached."""
+
+    at: str
+    """`module:class`, loaded only when it starts."""
+    placement: tuple[str, ...]
+    machine: str
+    tls: bool = False
+    project: str | None = None
+
+
+DESCRIPTIONS = {
+    "aws": Description(
+        at="tests.standins.aws:AwsStandIn",
+        placement=("us-east-1a", "us-west-2"),
+        machine="g4dn.xlarge",
+    ),
+    "gcp": Description(
+        at="tests.standins.gcp:GcpStandIn",
+        placement=("us-east4-c", "us-central1"),
+        machine="n1-standard-8",
+        project="test-project",
+    ),
+    "azure": Description(
+        at="tests.standins.azure:AzureStandIn",
+        placement=("eastus", "westeurope"),
+        machine="Standard_NC4as_T4_v3",
+        tls=True,  # azure-identity speaks to no authority without it
+        project="00000000-0000-4000-8000-000000000001",
+    ),
+}
+
+
+class Cloud:
+    """`environment` is what a user exports before `cloudtrain up`."""
+
+    def __init__(self, name: str, told: dict[str, Any], app: Any = None) -> None:
+        self.name = name
+        self.url: str = told["url"]
+        self.environment: dict[str, str] = told["environment"]
+        self.endpoints: dict[str, str] = told["endpoints"]
+        self.placement = DESCRIPTIONS[name].placement
+        self.app = app
+        """The stand-in itself where it runs in this process."""
+
+    def config(self, **changes: Any) -> ClusterConfig:
+        """A chief and two workers, asked for in this cloud's first placement."""
+        described = DESCRIPTIONS[self.name]
+        node = NodeGroup(machine=described.machine, disk_gb=100)
+        made = ClusterConfig(
+            name="mnist",
+            provider=self.name,  # type: ignore[arg-type]
+            project=described.project,
+            strategy="multi_worker_mirrored",
+            nodes={"chief": node, "worker": replace(node, count=2)},
+            placement=described.placement,
+            network=Network(ssh_from="203.0.113.7/32"),
+            source="/nowhere/mnist.yaml",
+        )
+        return replace(made, **changes)
+
+    def told_endpoints(self) -> Endpoints:
+        """For a config, instead of the environment's variables."""
+        return Endpoints(**self.endpoints)
+
+    def holdings(self) -> list[str]:
+        return self._ask("GET", "holdings")
+
+    def calls(self) -> list[dict[str, Any]]:
+        return self._ask("GET", "calls")
+
+    def forget_calls(self) -> None:
+        """The next call is number 1."""
+        self._ask("DELETE", "calls")
+
+    def fault(self, kind: Kind, **details: Any) -> None:
+        """Arms one: see faults.Fault."""
+        Fault(kind=kind, **details)
+        self._ask("POST", "faults", {"kind": kind, **details})
+
+    def no_more_faults(self) -> None:
+        self._ask("DELETE", "faults")
+
+    def advance(self, seconds: float) -> None:
+        """The cloud's time goes on."""
+        self._ask("POST", "clock", {"seconds": seconds})
+
+    def set(self, **attributes: Any) -> None:
+        """The stand-in's own: `lag=2.0`."""
+        self._ask("PUT", "set", attributes)
+
+    def tell(self, do: str, **given: Any) -> Any:
+        """A method of the stand-in: `tell("interrupt", name="mnist-worker0")`."""
+        return self._ask("POST", "tell", {"do": do, "with": given})
+
+    def _ask(self, method: str, path: str, given: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/_standin/{path}",
+            method=method,
+            data=None if given is None else json.dumps(given).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with _opener(self.environment.get("REQUESTS_CA_BUNDLE")).open(request) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def start(name: str, *, thread: bool = False, **settings: Any) -> Iterator[Cloud]:
+    """In a process of its own, so that a test may kill and fork as it likes; or in a thread.
+
+    `settings` are attributes of the stand-in: `delay=0.0`.
+    """
+    with _in_a_thread(name) if thread else _in_a_process(name) as cloud:
+        if settings:
+            cloud.set(**settings)
+        yield cloud
+
+
+@contextmanager
+def running(name: str, port: int = 0, nodes: Any = None) -> Iterator[Cloud]:
+    """Here, in a thread."""
+    described = DESCRIPTIONS[name]
+    module, _, kind = described.at.partition(":")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-stand-in-")))
+        tls = serve.certificate(folder) if described.tls else None
+        app = getattr(importlib.import_module(module), kind)()
+        app.nodes = nodes
+        url = stack.enter_context(serve.serving(Faults(app), port, tls))
+        told = {
+            "url": url,
+            "environment": ENVIRONMENTS[name](url, folder),
+            "endpoints": endpoints(name, url),
+        }
+        yield Cloud(name, told, app)
+
+
+def _in_a_thread(name: str) -> Any:
+    return running(name)
+
+
+@contextmanager
+def _in_a_process(name: str) -> Iterator[Cloud]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.standins", name, "--json"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:  # It ends with its stdin.
+        assert process.stdout
+        yield Cloud(name, json.loads(process.stdout.readline()))
+
+
+# ── What a user would set ────────────────────────────────────────────────────
+
+
+def endpoints(name: str, url: str) -> dict[str, str]:
+    if name == "gcp":
+        return {"compute": f"{url}/compute/v1/", "auth": f"{url}/token"}
+    return {"compute": url, "auth": url}
+
+
+def _aws(url: str, folder: Path) -> dict[str, str]:
+    (folder / "empty").touch()
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "AKIASTANDIN000000000",
+        "AWS_SECRET_ACCESS_KEY": "the-stand-in-knows-this-secret",
+        "AWS_CONFIG_FILE": str(folder / "empty"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "empty"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _gcp(url: str, folder: Path) -> dict[str, str]:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    project = DESCRIPTIONS["gcp"].project
+    account = {
+        "type": "service_account",
+        "project_id": project,
+        "private_key_id": "stand-in",
+        "private_key": key.decode(),
+        "client_email": f"tests@{project}.iam.gserviceaccount.com",
+        "client_id": "1",
+        "token_uri": f"{url}/token",
+    }
+    file = folder / "service_account.json"
+    file.write_text(json.dumps(account))
+    return {
+        "GOOGLE_APPLICATION_CREDENTIALS": str(file),
+        "GOOGLE_CLOUD_PROJECT": str(project),
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{url}/compute/v1/",
+    }
+
+
+def _azure(url: str, folder: Path) -> dict[str, str]:
+    return {
+        "ARM_ENDPOINT": url,
+        "AZURE_AUTHORITY_HOST": url,
+        "AZURE_TENANT_ID": "00000000-0000-4000-8000-00000000000a",
+        "AZURE_CLIENT_ID": "00000000-0000-4000-8000-00000000000b",
+        "AZURE_CLIENT_SECRET": "the-stand-in-takes-any-secret",
+        "AZURE_SUBSCRIPTION_ID": str(DESCRIPTIONS["azure"].project),
+        "REQUESTS_CA_BUNDLE": str(folder / "standin.crt"),
+    }
+
+
+ENVIRONMENTS = {"aws": _aws, "gcp": _gcp, "azure": _azure}
+
+
+def _opener(authority: str | None) -> urllib.request.OpenerDirector:
+    import ssl
+
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if authority:
+        context = ssl.create_default_context(cafile=authority)
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*handlers)

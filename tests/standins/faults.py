@@ -1,0 +1,245 @@
+"""Records every call to a stand-in, and makes the calls that a test names go wrong.
+
+A test speaks to it over HTTP, as the stand-in may run in another process:
+
+    GET    /_standin/calls       [{"number", "action", "status", "fault", "started", "ended"}]
+    DELETE /_standin/calls       forgets them and starts again at number 1
+    GET    /_standin/holdings    what the account holds
+    POST   /_standin/faults      arms one: a Fault as JSON
+    DELETE /_standin/faults      disarms all, and lets go those that wait
+    POST   /_standin/clock       {"seconds": 60}: the stand-in's time goes on by so much
+    PUT    /_standin/set         {"lag": 2.0}: attributes of the stand-in
+    POST   /_standin/tell        {"do": "interrupt", "with": {…}}: a public method of it
+
+Those calls are not counted.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from werkzeug.test import run_wsgi_app
+from werkzeug.wrappers import Request, Response
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+Kind = Literal["answer", "delay", "silence", "reset", "kill"]
+ADMIN = "/_standin/"
+EVER = 1_000_000
+
+
+class StandIn(Protocol):
+    """A cloud's stand-in: a WSGI application with these. Optional: `action(environ) -> str`, the
+    name of a call; `advance(seconds)`, its clock; any attribute and method that a test drives."""
+
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]: ...
+
+    def holdings(self) -> list[str]:
+        """Everything that exists beyond what an empty account has, in words, sorted."""
+        ...
+
+    def error(self, status: int, code: str, message: str) -> Response:
+        """A refusal in this cloud's own format; an empty code becomes its own for that status."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong, and with which calls: the one with `number`, or those whose action matches
+    the pattern `action`, after `skip` of them, `times` times."""
+
+    kind: Kind
+    """answer: `status`, `code`, `message`, `retry_after` · delay: `seconds`, then the answer ·
+    silence: none at all for `seconds` · reset: of the connection · kill: SIGKILL of `pid`, and the
+    connection ends."""
+    number: int | None = None
+    action: str | None = None
+    skip: int = 0
+    times: int = 1
+    after: bool = False
+    """The work is done first."""
+    status: int = 503
+    code: str = ""
+    message: str = "a fault that a test asked for"
+    retry_after: float | None = None
+    seconds: float = 0.0
+    pid: int = 0
+
+
+@dataclass
+class Call:
+    number: int
+    action: str
+    started: float
+    ended: float | None = None
+    status: int | None = None
+    """None when there was no answer."""
+    fault: str | None = None
+
+
+@dataclass
+class _Armed:
+    fault: Fault
+    seen: int = 0
+    used: int = 0
+
+    def takes(self, call: Call) -> bool:
+        fault = self.fault
+        if fault.number is not None and fault.number != call.number:
+            return False
+        if fault.action is not None and not fnmatch.fnmatchcase(call.action, fault.action):
+            return False
+        self.seen += 1
+        if self.seen <= fault.skip or self.used >= fault.times:
+            return False
+        self.used += 1
+        return True
+
+
+@dataclass
+class Faults:
+    """WSGI middleware around a stand-in."""
+
+    app: StandIn
+    _calls: list[Call] = field(default_factory=list)
+    _armed: list[_Armed] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _let_go: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"].startswith(ADMIN):
+            return self._admin(Request(environ))(environ, start_response)
+        call, fault = self._begin(environ)
+        try:
+            response = self._answer(environ, fault)
+            call.status = response.status_code
+            return response(environ, start_response)
+        finally:
+            call.ended = time.time()
+
+    # ── In this process ──────────────────────────────────────────────────────
+
+    def arm(self, fault: Fault) -> None:
+        with self._lock:
+            self._armed.append(_Armed(fault))
+
+    def disarm(self) -> None:
+        with self._lock:
+            self._armed.clear()
+            self._let_go.set()
+            self._let_go = threading.Event()
+
+    def calls(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [asdict(call) for call in self._calls]
+
+    def forget(self) -> None:
+        with self._lock:
+            self._calls.clear()
+
+    # ── One call ─────────────────────────────────────────────────────────────
+
+    def _begin(self, environ: WSGIEnvironment) -> tuple[Call, Fault | None]:
+        named: Callable[[WSGIEnvironment], str] = getattr(self.app, "action", method_and_path)
+        action = named(environ)
+        environ["wsgi.input"].seek(0)
+        with self._lock:
+            call = Call(len(self._calls) + 1, action, time.time())
+            self._calls.append(call)
+            fault = next((armed.fault for armed in self._armed if armed.takes(call)), None)
+        call.fault = f"{fault.kind}{' after' if fault.after else ''}" if fault else None
+        return call, fault
+
+    def _answer(self, environ: WSGIEnvironment, fault: Fault | None) -> Response:
+        if fault is None:
+            return self._work(environ)
+        if fault.kind == "delay":
+            time.sleep(fault.seconds)
+            return self._work(environ)
+        if fault.after:
+            self._work(environ)
+        if fault.kind == "answer":
+            return self._refusal(fault)
+        if fault.kind == "silence":
+            self._let_go.wait(fault.seconds or EVER)
+        elif fault.kind == "kill":
+            kill(fault.pid)
+        reset(environ["werkzeug.socket"])
+        raise ConnectionAbortedError("a fault that a test asked for")
+
+    def _work(self, environ: WSGIEnvironment) -> Response:
+        chunks, status, headers = run_wsgi_app(self.app, environ, buffered=True)
+        return Response(chunks, status, headers)
+
+    def _refusal(self, fault: Fault) -> Response:
+        response = self.app.error(fault.status, fault.code, fault.message)
+        if fault.retry_after is not None:
+            response.headers["Retry-After"] = f"{fault.retry_after:g}"
+        return response
+
+    # ── From another process ─────────────────────────────────────────────────
+
+    def _admin(self, request: Request) -> Response:
+        given: dict[str, Any] = request.get_json(force=True) if request.data else {}
+        answer: Any = None
+        match (request.method, request.path.removeprefix(ADMIN)):
+            case ("GET", "calls"):
+                answer = self.calls()
+            case ("DELETE", "calls"):
+                self.forget()
+            case ("GET", "holdings"):
+                answer = self.app.holdings()
+            case ("POST", "faults"):
+                self.arm(Fault(**given))
+            case ("DELETE", "faults"):
+                self.disarm()
+            case ("POST", "clock"):
+                self.app.advance(given["seconds"])  # type: ignore[attr-defined]
+            case ("PUT", "set"):
+                for name, value in given.items():
+                    assert hasattr(self.app, name), name
+                    setattr(self.app, name, value)
+            case ("POST", "tell") if not given["do"].startswith("_"):
+                answer = getattr(self.app, given["do"])(**given.get("with", {}))
+            case _:
+                return Response(f"see {__name__}\n", 404)
+        return Response(json.dumps(answer), content_type="application/json")
+
+
+def method_and_path(environ: WSGIEnvironment) -> str:
+    return f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+
+
+def kill(pid: int) -> None:
+    """Returns when the process runs no more."""
+    os.kill(pid, signal.SIGKILL)
+    while _runs(pid):
+        time.sleep(0.001)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def reset(connection: socket.socket) -> None:
+    """The other end sees ECONNRESET, and not an orderly end."""
+    linger = struct.pack("ii", 1, 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    os.close(connection.detach())
