@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloudtrain import catalogue
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     ROLE_ORDER,
@@ -17,9 +18,15 @@ STRATEGIES = frozenset(
 )
 """What this version launches."""
 
+CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest machine that has it"
+
 
 def make_plan(config: ClusterConfig) -> Plan:
-    """All nodes of the cluster in TF_CONFIG's order. Raises UsageError for what cannot run."""
+    """All nodes of the cluster in TF_CONFIG's order, on a cloud with their machine and accelerator.
+
+    Raises UsageError for what cannot run. What machine does not fit is told by `misfits`, so that
+    a cluster which exists can be taken down whatever today's table says.
+    """
     if config.strategy not in STRATEGIES:
         raise UsageError(
             f"strategy {config.strategy} is not in this version of cloudtrain",
@@ -27,7 +34,7 @@ def make_plan(config: ClusterConfig) -> Plan:
         )
     nodes: list[NodePlan] = []
     for role in sorted(config.nodes, key=role_rank):
-        group = config.nodes[role]
+        group = catalogue.resolved(config.provider, config.nodes[role], regions(config))
         for index in range(group.count):
             nodes.append(
                 NodePlan(
@@ -42,6 +49,31 @@ def make_plan(config: ClusterConfig) -> Plan:
                 )
             )
     return Plan(config=config, nodes=tuple(nodes))
+
+
+def misfits(plan: Plan) -> tuple[str, ...]:
+    """What no cloud makes: a retired machine, an accelerator that it does not have; each once."""
+    found = {node.role: catalogue.problem(plan.config.provider, node) for node in plan.nodes}
+    return tuple(f"nodes.{role}: {text}" for role, text in found.items() if text)
+
+
+def remarks(plan: Plan) -> tuple[str, ...]:
+    """What was chosen for the user, and what is going to end, each on a line."""
+    found: dict[str, None] = {}
+    for node in plan.nodes:
+        group = plan.config.nodes[node.role]
+        if group.machine is None and node.machine is not None:
+            why = f"the cheapest with {node.accelerator}" if node.accelerator else "the default"
+            found[f"nodes.{node.role}: no machine is named: {node.machine}, {why}"] = None
+        end = catalogue.note(node)
+        if end:
+            found[f"nodes.{node.role}: {end}"] = None
+    return tuple(found)
+
+
+def regions(config: ClusterConfig) -> tuple[str, ...]:
+    """Of the placement, in its order."""
+    return tuple(catalogue.region_of(config.provider, place) for place in config.placement)
 
 
 def tasks(plan: Plan) -> tuple[Task, ...]:

@@ -106,7 +106,11 @@ def missing_extra(provider: str) -> str | None:
 def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
     """The configured store; without one, artifacts come home into the cluster's own folder here,
     so that nothing is ever only on a node that is about to be destroyed."""
-    return open_store(config.artifacts.store or (records.folder / "artifacts").as_uri())
+    return open_store(
+        config.artifacts.store or (records.folder / "artifacts").as_uri(),
+        endpoint=config.endpoints.storage,
+        profile=config.project if config.provider == "aws" else None,
+    )
 
 
 def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:

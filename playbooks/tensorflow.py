@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from cloudtrain import layout
+from cloudtrain import catalogue, layout
 from cloudtrain.model import ClusterConfig, Node, Problem
 from cloudtrain.playbooks import releases, requirements, scripts
 from cloudtrain.shell import Command, command, script
@@ -167,8 +167,10 @@ _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
 
 def _build(config: ClusterConfig, node: Node) -> releases.Build:
     group = config.nodes.get(node.role)
-    gpu = group is not None and group.accelerator is not None and config.provider != "local"
-    return "cuda" if gpu else "cpu"
+    if group is None or config.provider == "local":
+        return "cpu"
+    has = catalogue.resolved(config.provider, group, config.placement).accelerator
+    return "cuda" if has is not None else "cpu"
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:

@@ -326,10 +326,11 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
     done = cloudtrain("check", write_config())
     assert done.exit_code == 4
     assert done.stdout.splitlines() == [
-        "ok    code: ./src",
-        "FAIL  quota: 8 of 4",
-        "      hint: ask",
-        "FAIL  who: nobody",
+        "ok    code   ./src",
+        "FAIL  quota  8 of 4",
+        "             hint: ask",
+        "FAIL  who    nobody",
+        "2 of 3 would stop `cloudtrain up`",
     ]
     document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
     assert [finding["exit_code"] for finding in document["findings"]] == [0, 3, 4]
@@ -504,7 +505,7 @@ def test_a_terminal_is_asked_and_no_is_no(verbs: Verbs, monkeypatch: pytest.Monk
     config = write_config("gcp", "gcp")
     refused = cloudtrain("up", config, stdin="n\n")
     assert refused.exit_code == 130
-    assert "Create 2 worker (n1-standard-8, spot) on gcp? [y/N]: " in refused.stderr
+    assert "Create 2 worker (n1-standard-8, spot) on gcp, 0.18 $/hour? [y/N]: " in refused.stderr
     assert refused.stderr.endswith("cancelled: nothing was changed\n")
     assert cloudtrain("down", "mnist", "--discard", stdin="n\n").exit_code == 130
     assert verbs.calls == []

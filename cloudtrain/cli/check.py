@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(file: str | None, as_json: bool) -> int:
-    """Find what would stop `up` or `train` before anything is made: the config, credentials,
-    quota, code, secrets, the store. Changes nothing.
+    """Find what would stop `up` or `train` before anything is made: the config, machines and their
+    price, credentials, quota, code, secrets, the store. Changes nothing.
 
     The exit code is that of the most serious finding.
     """
@@ -33,13 +34,28 @@ def command(file: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})
     else:
-        for finding in findings:
-            click.echo(
-                printable(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.text}")
-            )
-            if finding.hint and not finding.ok:
-                click.echo(printable(f"      hint: {finding.hint}"))
+        click.echo(printable("\n".join(screen(findings))))
     return max(codes, default=0)
+
+
+def screen(findings: Sequence[Finding]) -> Iterator[str]:
+    """What is well on a line each; then what is wrong, whole, with how to mend it; then the sum."""
+    width = max((len(finding.what) for finding in findings), default=0)
+    for finding in findings:
+        if finding.ok:
+            first, *more = finding.text.splitlines() or [""]
+            yield f"ok    {finding.what:{width}}  {first}{' …' if more else ''}".rstrip()
+    wrong = [finding for finding in findings if not finding.ok]
+    for finding in wrong:
+        first, *more = finding.text.splitlines() or [""]
+        yield f"FAIL  {finding.what:{width}}  {first}"
+        yield from (f"      {'':{width}}  {line}" for line in more)
+        if finding.hint:
+            yield f"      {'':{width}}  hint: {finding.hint}"
+    if wrong:
+        yield f"{len(wrong)} of {len(findings)} would stop `cloudtrain up`"
+    else:
+        yield "nothing would stop `cloudtrain up`"
 
 
 def exit_code(finding: Finding) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from cloudtrain.cli.account import accounts_of, provider_options
@@ -45,7 +47,7 @@ def listed(as_json: bool) -> int:
 
     report = status(None, offline=True)
     if as_json:
-        print_json(report_json(report))
+        print_json(report_json(report, time.time()))
         return 0
     for cluster in report.clusters:
         state = "up, by the record here" if cluster.open else "down"

@@ -15,17 +15,27 @@ from cloudtrain.cli.target import config_of
     short_help=COMMANDS["plan"], epilog="\b\nExample:\n  cloudtrain plan gcp.yaml --json"
 )
 @file_argument()
+@click.option(
+    "--refresh-prices",
+    is_flag=True,
+    help="First fetch today's prices of the clouds (needs cloudtrain[prices] and a network).",
+)
 @json_option
 @debug_option
-def command(file: str, as_json: bool) -> None:
-    """Show what `up` and `train` would make and run: every node, TF_CONFIG and command.
+def command(file: str, refresh_prices: bool, as_json: bool) -> None:
+    """Show what `up` and `train` would make and run: every node, TF_CONFIG and command, and what
+    it would cost.
 
-    Offline: asks nobody, changes nothing.
+    Offline, unless --refresh-prices: asks nobody, changes nothing.
     """
     config = config_of(file)
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.plan import plan_json
 
+    if refresh_prices:
+        from cloudtrain.verbs.plan import refresh_prices as fetch
+
+        fetch()
     plan = plan_json(config)
     if as_json:
         print_json(plan)
@@ -40,12 +50,12 @@ def text(plan: dict[str, Any]) -> list[str]:
     for node in plan["nodes"]:
         kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
         kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
+        kind.append(f"{node['price_per_hour']:.4g} $/hour" if node["price_per_hour"] else None)
         lines.append("  ".join(filter(None, [f"  {node['name']}", *kind, f"port {node['port']}"])))
         lines.append(f"    command    {node['command']}")
         if node["tf_config"]:
             lines.append(f"    TF_CONFIG  {node['tf_config']}")
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
-    price = plan["price_per_hour"]
-    lines.append(f"  price      {'not known' if price is None else f'{price:.2f} $/hour'}")
+    lines.append(f"  price      {plan['price']}")
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]

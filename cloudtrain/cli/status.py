@@ -30,7 +30,8 @@ CLEAR = "\x1b[H\x1b[J"
 @json_option
 @debug_option
 def command(name: str | None, watch: bool, offline: bool, as_json: bool) -> int:
-    """Show clusters, their nodes as their provider lists them now, and their runs.
+    """Show clusters, their nodes as their provider lists them now, their runs, what they cost so
+    far and when they end by themselves.
 
     Without NAME, all that are known here. Records tell what was done, never what exists.
     """
@@ -41,7 +42,7 @@ def command(name: str | None, watch: bool, offline: bool, as_json: bool) -> int:
         return watched(chosen, offline)
     report = status(chosen, offline=offline)
     if as_json:
-        print_json(report_json(report))
+        print_json(report_json(report, time.time()))
     else:
         click.echo(printable(report_text(report, time.time())))
     return report.exit_code

@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import config_of
 
 if TYPE_CHECKING:
-    from cloudtrain.model import ClusterConfig
+    from cloudtrain.model import Plan
 
 
 @click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
@@ -34,7 +34,11 @@ def command(file: str, yes: bool, as_json: bool) -> None:
     """
     config = config_of(file)
     if config.provider not in FREE:
-        confirm(f"Create {nodes(config)} on {config.provider}?", yes=yes)
+        from cloudtrain.plan import make_plan
+        from cloudtrain.verbs.price import wager
+
+        plan = make_plan(config)
+        confirm(f"Create {nodes(plan)} on {config.provider}, {wager(plan)}?", yes=yes)
     from cloudtrain.verbs.status import node_json
     from cloudtrain.verbs.up import up
 
@@ -47,11 +51,12 @@ def command(file: str, yes: bool, as_json: bool) -> None:
         click.echo(f"{cluster.name} is up, nodes: {len(cluster.nodes)}; next: cloudtrain train")
 
 
-def nodes(config: ClusterConfig) -> str:
+def nodes(plan: Plan) -> str:
     """`1 chief (n1-standard-8, T4:1), 2 worker (n1-standard-8, T4:1, spot)`"""
     texts = []
-    for role, group in config.nodes.items():
-        accelerator = str(group.accelerator) if group.accelerator else None
-        kind = ", ".join(filter(None, [group.machine, accelerator, "spot" if group.spot else None]))
+    for role, group in plan.config.nodes.items():
+        node = next(node for node in plan.nodes if node.role == role)
+        accelerator = str(node.accelerator) if node.accelerator else None
+        kind = ", ".join(filter(None, [node.machine, accelerator, "spot" if node.spot else None]))
         texts.append(f"{group.count} {role}" + (f" ({kind})" if kind else ""))
     return ", ".join(texts)

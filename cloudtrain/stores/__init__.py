@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from cloudtrain.errors import UsageError
 from cloudtrain.protocols import ArtifactStore
 
-_PLANNED = {"gs": "Google Cloud Storage", "s3": "Amazon S3", "az": "Azure Blob Storage"}
+KINDS = (
+    "file:///absolute/path, gs://BUCKET/prefix, s3://BUCKET/prefix, az://ACCOUNT/CONTAINER/prefix"
+)
+EXTRAS = {
+    "gs": ("google.cloud.storage", "gcp"),
+    "s3": ("boto3", "aws"),
+    "az": ("azure.storage.blob", "azure"),
+}
+"""What each needs, and the extra of cloudtrain that brings it."""
 
 
-def open_store(uri: str) -> ArtifactStore:
-    """The store that a URI names. Makes and asks nothing yet. Raises UsageError."""
+def open_store(
+    uri: str, *, endpoint: str | None = None, profile: str | None = None
+) -> ArtifactStore:
+    """The store that a URI names. Asks nothing yet. Raises UsageError.
+
+    `endpoint` is another address of its service, `profile` the AWS profile for s3.
+    """
     scheme, separator, _ = uri.partition("://")
-    if separator and scheme.lower() == "file":
+    scheme = scheme.lower() if separator else ""
+    if scheme == "file":
         from cloudtrain.stores.file import FileStore
 
         return FileStore(uri)
-    name = _PLANNED.get(scheme.lower()) if separator else None
-    raise UsageError(
-        f"artifacts.store: {uri}: "
-        + (f"{name} is not in this version of cloudtrain" if name else "no such kind of store"),
-        hint="this version keeps artifacts in a folder: file:///absolute/path",
-    )
+    if scheme not in EXTRAS:
+        raise UsageError(f"artifacts.store: {uri}: no such kind of store", hint=f"it is {KINDS}")
+    _refuse_missing(uri, *EXTRAS[scheme])
+    if scheme == "gs":
+        from cloudtrain.stores.gs import GoogleStore
+
+        return GoogleStore(uri, endpoint=endpoint)
+    if scheme == "s3":
+        from cloudtrain.stores.s3 import S3Store
+
+        return S3Store(uri, endpoint=endpoint, profile=profile)
+    from cloudtrain.stores.az import AzureStore
+
+    return AzureStore(uri, endpoint=endpoint)
+
+
+def _refuse_missing(uri: str, package: str, extra: str) -> None:
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # a namespace around it is not there
+        found = None
+    if found is None:
+        raise UsageError(
+            f"artifacts.store: {uri}: it needs {package}, which is not installed",
+            hint=f"pip install 'cloudtrain[{extra}]'",
+        )

@@ -7,19 +7,23 @@ import shutil
 
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.plan import make_plan
+from cloudtrain.model import CLOUDS, ClusterConfig, Plan
+from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Finding
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
+from cloudtrain.verbs.price import price
 
 
 def check(config: ClusterConfig) -> tuple[Finding, ...]:
     """Every finding, the good ones too."""
     plan = make_plan(config)
+    fitting = machines(plan)
+    if all(finding.ok for finding in fitting):
+        fitting = (*fitting, *price(plan), *open_provider(config).check(plan))
     return (
-        *open_provider(config).check(plan),
+        *fitting,
         setup(config),
         code(config),
         secrets(config),
@@ -37,6 +41,26 @@ def refuse(config: ClusterConfig) -> None:
     hint = next((finding.hint for finding in bad if finding.hint), None)
     assert issubclass(kind, CloudtrainError)
     raise kind(text, hint=hint)
+
+
+def machines(plan: Plan) -> tuple[Finding, ...]:
+    """Known before any cloud is asked; nothing to say where no machine is rented."""
+    if plan.config.provider not in CLOUDS:
+        return ()
+    wrong = misfits(plan)
+    if wrong:
+        return (
+            Finding(
+                what="machines",
+                ok=False,
+                text="\n".join(wrong),
+                hint=CHOOSES,
+                error=UsageError,
+            ),
+        )
+    chosen = dict.fromkeys(f"{node.machine}" for node in plan.nodes)
+    text = "; ".join(remarks(plan)) or ", ".join(chosen)
+    return (Finding(what="machines", ok=True, text=text),)
 
 
 def setup(config: ClusterConfig) -> Finding:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloudtrain.catalogue.bill import bill
+from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Run
-from cloudtrain.plan import deciding, make_plan, tasks
+from cloudtrain.plan import CHOOSES, deciding, make_plan, misfits, remarks, tasks
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.training.launch import Site, launch
+from cloudtrain.verbs.price import price_json, rounded, words
 
 
 def plan_json(config: ClusterConfig) -> dict[str, Any]:
-    """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`."""
+    """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`.
+
+    Raises UsageError for machines that no cloud makes so.
+    """
     plan = make_plan(config)
+    wrong = misfits(plan)
+    if wrong:
+        raise UsageError("\n".join(wrong), hint=CHOOSES)
+    cost = bill(plan)
     run = Run(
         id="RUN",
         cluster=config.name,
@@ -37,6 +47,7 @@ def plan_json(config: ClusterConfig) -> dict[str, Any]:
                 "accelerator": str(node.accelerator) if node.accelerator else None,
                 "disk_gb": node.disk_gb,
                 "spot": node.spot,
+                "price_per_hour": rounded(cost.nodes[node.name]) if cost else 0.0,
                 "port": node.port,
                 "command": values.command,
                 "tf_config": values.environment.get("TF_CONFIG"),
@@ -49,7 +60,17 @@ def plan_json(config: ClusterConfig) -> dict[str, Any]:
         "placement": list(config.placement),
         "nodes": nodes,
         "deciding": sorted(deciding(run.tasks, config)),
-        "notes": [note for note in (tensorflow.keras_note(config),) if note],
+        "notes": [*remarks(plan), *filter(None, (tensorflow.keras_note(config),))],
         "store": config.artifacts.store,
-        "price_per_hour": 0.0 if config.provider in ("local", "hosts") else None,
+        "price": words(cost, plan) if cost else "none: nothing is rented",
+        **price_json(plan),
     }
+
+
+def refresh_prices() -> dict[str, str]:
+    """Fetch today's prices into this user's cache; cloud → the file that they are in now."""
+    from datetime import date
+
+    from cloudtrain.catalogue.refresh import refresh
+
+    return {cloud: str(path) for cloud, path in refresh(date.today()).items()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node, Run
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 
@@ -34,8 +34,26 @@ class ClusterStatus:
     """From the oldest on."""
     faults: tuple[str, ...]
     """Records that cannot be read."""
+    prices: Mapping[str, float | None] = field(default_factory=dict)
+    """Node name → $/hour of the machine that it is, without disks; None where not known."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
+
+    def cost(self, now: float) -> float | None:
+        """$ so far of the nodes that exist, as if each had run since it was made. None: not known,
+        of one of them at least."""
+        so_far = 0.0
+        for node in self.nodes or ():
+            price = self.prices.get(node.name)
+            if price is None or (price and node.created is None):
+                return None
+            so_far += price * max(0.0, now - (node.created or now)) / 3600
+        return None if self.nodes is None else so_far
+
+    @property
+    def ends(self) -> float | None:
+        """Unix time at which the first of its nodes ends by itself."""
+        return min((n.expires for n in self.nodes or () if n.expires is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +103,36 @@ def on_record(name: str) -> ClusterStatus:
 
 def asked(cluster: ClusterStatus) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
-    from dataclasses import replace
-
     from cloudtrain.session import open_provider, recorded_config
 
     try:
-        provider = open_provider(recorded_config(Records(cluster.name)))
-        nodes = provider.nodes(cluster.name)
+        config = recorded_config(Records(cluster.name))
+        nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    return replace(cluster, nodes=tuple(sorted(nodes, key=lambda node: node.rank)))
+    prices = {node.name: _price(config, node) for node in nodes}
+    in_order = tuple(sorted(nodes, key=lambda node: node.rank))
+    return replace(cluster, nodes=in_order, prices=prices)
+
+
+def _price(config: ClusterConfig, node: Node) -> float | None:
+    """$/hour of the machine that the cloud says it is; what is attached to it says the config."""
+    if config.provider not in CLOUDS:
+        return 0.0
+    from cloudtrain import catalogue
+
+    group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
+    has = catalogue.resolved(config.provider, group, ())
+    exists = NodePlan(
+        name=node.name,
+        role=node.role,
+        index=node.index,
+        port=0,
+        machine=node.machine or None,
+        accelerator=has.accelerator,
+        spot=node.spot,
+    )
+    return catalogue.price(config.provider, exists, node.placement)
 
 
 # ── as text ──────────────────────────────────────────────────────────────────
@@ -114,8 +152,10 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  at work: {cluster.holder}"
     width = max((len(node.task) for node in cluster.nodes or ()), default=0)
     for node in cluster.nodes or ():
-        place = f"  {node.placement}" if node.placement else ""
-        yield f"  {node.task:{width}}  {node.state:8}  {node.address}:{node.ssh_port}{place}"
+        address = f"{node.address}:{node.ssh_port}" if node.address else "no address yet"
+        facts = [address, node.placement, node.machine, "spot" if node.spot else ""]
+        yield "  ".join(["", f"{node.task:{width}}", f"{node.state:8}", *filter(None, facts)])
+    yield from _cost(cluster, now)
     if cluster.error is not None:
         yield f"  nodes: not known: {cluster.error.message}".replace("\n", "\n    ")
         if cluster.error.hint:
@@ -126,6 +166,18 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield from _run(run, now)
     for fault in cluster.faults:
         yield f"  unreadable: {fault}"
+
+
+def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    """What it cost so far and when it ends by itself; nothing where nothing is billed."""
+    if cluster.nodes and cluster.provider in CLOUDS:
+        so_far = cluster.cost(now)
+        text = "not known" if so_far is None else f"{so_far:.2f} $, without disks"
+        yield f"  cost so far  {text}"
+    if cluster.ends is not None:
+        left = cluster.ends - now
+        when = f"in {_duration(left)}" if left > 0 else "now"
+        yield f"  ends by itself  {_clock(cluster.ends)}, {when}"
 
 
 def _state(cluster: ClusterStatus) -> str:
@@ -164,11 +216,11 @@ def _duration(seconds: float) -> str:
 # ── as JSON ──────────────────────────────────────────────────────────────────
 
 
-def report_json(report: StatusReport) -> dict[str, Any]:
-    return {"clusters": [_cluster_json(cluster) for cluster in report.clusters]}
+def report_json(report: StatusReport, now: float) -> dict[str, Any]:
+    return {"clusters": [_cluster_json(cluster, now) for cluster in report.clusters]}
 
 
-def _cluster_json(cluster: ClusterStatus) -> dict[str, Any]:
+def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
     nodes, holder, error = cluster.nodes, cluster.holder, cluster.error
     return {
         "name": cluster.name,
@@ -177,7 +229,11 @@ def _cluster_json(cluster: ClusterStatus) -> dict[str, Any]:
         "open": cluster.open,
         "since": cluster.since,
         "at_work": None if holder is None else vars(holder),
-        "nodes": None if nodes is None else [node_json(node) for node in nodes],
+        "nodes": None
+        if nodes is None
+        else [{**node_json(n), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
+        "cost": cluster.cost(now),
+        "ends": cluster.ends,
         "runs": [run_to_json(run) for run in cluster.runs],
         "unreadable": list(cluster.faults),
         "error": None
@@ -197,4 +253,8 @@ def node_json(node: Node) -> dict[str, Any]:
         "ssh_port": node.ssh_port,
         "user": node.user,
         "placement": node.placement,
+        "machine": node.machine,
+        "spot": node.spot,
+        "created": node.created,
+        "expires": node.expires,
     }

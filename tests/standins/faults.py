@@ -193,7 +193,7 @@ class Faults:
     # ── From another process ─────────────────────────────────────────────────
 
     def _admin(self, request: Request) -> Response:
-        given: dict[str, Any] = request.get_json() if request.data else {}
+        given: dict[str, Any] = request.get_json(force=True) if request.data else {}
         answer: Any = None
         match (request.method, request.path.removeprefix(ADMIN)):
             case ("GET", "calls"):

@@ -1,0 +1,240 @@
+"""Machines of the three clouds, what accelerators they have, and what they cost; offline, dated.
+
+What a machine is comes from the packaged table alone, so that a cluster which is repaired later
+gets the machine that it had. Prices come from a newer table where `--refresh-prices` wrote one. An
+unknown price is None, never 0. Prices are $/hour of the machine with its accelerators: disks,
+addresses and traffic are not in them. docs/machines.md tells the sources.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from cloudtrain.catalogue import table
+from cloudtrain.catalogue.kinds import RETIRED_KINDS, ending, retired, spelling
+from cloudtrain.model import CLOUDS, Accelerator, NodeGroup, NodePlan
+
+DEFAULT = {"gcp": "e2-standard-4", "aws": "m6i.xlarge", "azure": "Standard_D4s_v3"}
+"""For a node that names neither machine nor accelerator: 4 vCPUs, 16 GiB."""
+
+VCPUS_PER_GPU = 4
+"""At least so many where we choose, to feed it: as the smallest T4 machine of AWS and Azure has."""
+
+GCP_WITH_GPUS = ("n1-", "a2-", "a3-", "a4", "g2-", "g4-")
+
+FIRST_REGION = {"gcp": "us-central1", "aws": "us-east-1", "azure": "eastus"}
+"""Where prices are compared while no placement says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    provider: str
+    name: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None = None
+    """Built in; or what `cheapest` attaches to it."""
+    attachable: tuple[Accelerator, ...] = ()
+    """What can be attached to it (n1 of GCP)."""
+
+
+def machine_type(provider: str, name: str) -> MachineType | None:
+    """What the table has of it; None where it does not know the machine, which may well exist."""
+    rows = table.packaged(provider).by_name.get(name.lower(), ()) if provider in CLOUDS else ()
+    if not rows:
+        return None
+    plain = any(row.accelerator is None for row in rows)
+    kinds = dict.fromkeys(row.accelerator for row in rows if row.accelerator is not None)
+    return MachineType(
+        provider=provider,
+        name=rows[0].machine,
+        vcpus=rows[0].vcpus,
+        memory_gib=rows[0].memory_gib,
+        accelerator=None if plain else next(iter(kinds), None),
+        attachable=tuple(kinds) if plain else (),
+    )
+
+
+def cheapest(
+    provider: str, accelerator: Accelerator, *, spot: bool = False, regions: Sequence[str] = ()
+) -> MachineType | None:
+    """The cheapest machine that has these accelerators, by the packaged table, in the first of the
+    regions where a price is known; the smallest one where none is. None where nothing has them."""
+    wanted = replace(accelerator, kind=spelling(accelerator.kind))
+    rows = [
+        row
+        for row in table.packaged(provider).rows
+        if row.accelerator == wanted and not row.spot and _feeds(row)
+    ]
+    if not rows:
+        return None
+    best = min(rows, key=lambda row: (row.vcpus, row.memory_gib)).machine
+    for region in [*regions, FIRST_REGION[provider]]:
+        prices = _comparable(provider, rows, region, spot=spot)
+        if prices:
+            best = min(prices, key=lambda machine: prices[machine])
+            break
+    found = machine_type(provider, best)
+    return replace(found, accelerator=wanted, attachable=()) if found else None
+
+
+def _feeds(row: table.Row) -> bool:
+    """Highmem n1 and the smallest n1 are left to who names them."""
+    if not row.machine.startswith("n1-"):
+        return True
+    count = row.accelerator.count if row.accelerator else 0
+    return row.machine.startswith("n1-standard") and row.vcpus >= VCPUS_PER_GPU * count
+
+
+def _comparable(
+    provider: str, rows: Sequence[table.Row], region: str, *, spot: bool
+) -> dict[str, float]:
+    """Machine → its price there; of the spot market only where that is known of all of them."""
+    if spot:
+        others = [table.packaged(provider).row(r.machine, r.accelerator, spot=True) for r in rows]
+        prices = {r.machine: r.prices[region] for r in others if r and region in r.prices}
+        if len(prices) == len(rows):
+            return prices
+    return {row.machine: row.prices[region] for row in rows if region in row.prices}
+
+
+def resolved(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGroup:
+    """The group with its machine chosen and its accelerator named, on a cloud; as it is elsewhere.
+
+    What `problem` objects to stays as it is.
+    """
+    if provider not in CLOUDS:
+        return group
+    accelerator, machine = group.accelerator, group.machine
+    if accelerator is not None:
+        accelerator = replace(accelerator, kind=spelling(accelerator.kind))
+    if machine is None and accelerator is not None:
+        chosen = cheapest(provider, accelerator, spot=group.spot, regions=regions)
+        machine = chosen.name if chosen else None
+    elif machine is None:
+        machine = DEFAULT[provider]
+    elif accelerator is None:
+        known = machine_type(provider, machine)
+        accelerator = known.accelerator if known else None
+    return replace(group, machine=machine, accelerator=accelerator)
+
+
+# ── prices ───────────────────────────────────────────────────────────────────
+
+
+def price(provider: str, node: NodePlan, place: str) -> float | None:
+    """$/hour of this node in a zone or region, on the market that it asks for. None: not known."""
+    return price_and_date(provider, node, place)[0]
+
+
+def most(provider: str, node: NodePlan, place: str) -> float | None:
+    """$/hour that it costs at most: where a spot price is not known, the price on demand, above
+    which no cloud bills a spot machine that names no price of its own."""
+    known = price(provider, node, place)
+    return price(provider, replace(node, spot=False), place) if known is None else known
+
+
+def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | None, date | None]:
+    """The price with the date of the table that it stands in."""
+    if provider not in CLOUDS or node.machine is None:
+        return None, None
+    region = region_of(provider, place)
+    for each in (table.refreshed(provider), table.packaged(provider)):
+        row = each.row(node.machine, node.accelerator, spot=node.spot) if each else None
+        if each is not None and row is not None and region in row.prices:
+            return row.prices[region], each.date
+    return None, None
+
+
+def as_of(provider: str) -> date:
+    """The date of the newest table here."""
+    return (table.refreshed(provider) or table.packaged(provider)).date
+
+
+def region_of(provider: str, place: str) -> str:
+    """`us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`; an Azure zone is `eastus-1`."""
+    pattern = {"gcp": r"(.+\d)-[a-z]", "aws": r"(.+-\d+)[a-z]", "azure": r"(.+)-\d"}.get(provider)
+    found = re.fullmatch(pattern, place) if pattern else None
+    return found[1] if found else place
+
+
+# ── what cannot be ───────────────────────────────────────────────────────────
+
+
+def problem(provider: str, node: NodePlan) -> str | None:
+    """Why the cloud does not make such a node, with what it makes instead. A machine that the
+    table does not know is let pass: the cloud has more of them, and will say so itself."""
+    return next(_problems(provider, node), None)
+
+
+def _problems(provider: str, node: NodePlan) -> Iterator[str]:
+    if provider not in CLOUDS:
+        return
+    today = retired(provider, node.machine) if node.machine else None
+    if today:
+        yield f"{node.machine} is retired: no more are made; today's equivalent is {today}"
+        return
+    if node.accelerator is None:
+        return
+    if node.machine and machine_type(provider, node.machine) is None:
+        if provider == "gcp" and not node.machine.startswith(GCP_WITH_GPUS):
+            yield f"no accelerator attaches to {node.machine}: on GCP, n1 machines take one"
+        return
+    wanted = replace(node.accelerator, kind=spelling(node.accelerator.kind))
+    offered = accelerators(provider)
+    if wanted.kind not in {each.kind for each in offered}:
+        yield _unknown_kind(provider, wanted.kind)
+    elif wanted not in offered:
+        counts = sorted(each.count for each in offered if each.kind == wanted.kind)
+        have = ", ".join(f"{wanted.kind}:{count}" for count in counts)
+        yield f"no machine of {provider} has {wanted}; there is {have}"
+    elif node.machine is not None:
+        yield from _misfit(provider, node.machine, wanted)
+
+
+def accelerators(provider: str) -> tuple[Accelerator, ...]:
+    """Everything that some machine of this cloud has, as the packaged table knows it."""
+    rows = table.packaged(provider).rows
+    return tuple(dict.fromkeys(row.accelerator for row in rows if row.accelerator is not None))
+
+
+def _unknown_kind(provider: str, kind: str) -> str:
+    kinds = sorted({each.kind for each in accelerators(provider)})
+    if kind in RETIRED_KINDS:
+        return f"{kind} is retired: today's equivalent is {RETIRED_KINDS[kind]}"
+    others = [
+        cloud
+        for cloud in CLOUDS
+        if cloud != provider and kind in {each.kind for each in accelerators(cloud)}
+    ]
+    text = f"{provider} has no accelerator {kind}; it has {', '.join(kinds)}"
+    if others:
+        return f"{text}; {kind} is on {' and '.join(others)}"
+    near = difflib.get_close_matches(kind, kinds, n=1, cutoff=0.5)
+    return f"{text}; did you mean {near[0]}?" if near else text
+
+
+def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
+    known, fitting = machine_type(provider, name), cheapest(provider, wanted)
+    assert known is not None
+    instead = f"; {wanted} is in {fitting.name}" if fitting else ""
+    if known.accelerator == wanted or wanted in known.attachable:
+        return
+    if known.accelerator is not None:
+        yield f"{known.name} has {known.accelerator}, not {wanted}{instead}"
+    elif known.attachable:
+        same = ", ".join(str(each) for each in known.attachable if each.kind == wanted.kind)
+        takes = f"it takes {same}" if same else f"it takes no {wanted.kind}"
+        yield f"{wanted} does not attach to {known.name}: {takes}{instead}"
+    else:
+        yield f"{known.name} has no accelerator{instead}"
+
+
+def note(node: NodePlan) -> str | None:
+    """One line on a machine whose vendor has announced its end."""
+    text = ending(node.machine) if node.machine else None
+    return f"{node.machine}: {text}" if text else None

@@ -1,0 +1,72 @@
+"""What a cluster costs an hour: every node, wherever the config lets it be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from cloudtrain import catalogue
+from cloudtrain.model import CLOUDS, NodePlan, Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """$/hour, without disks, addresses and traffic. None is "not known"."""
+
+    place: str
+    """The dearest of the placements; all figures are those there."""
+    nodes: Mapping[str, float | None]
+    """By node name."""
+    most: float | None
+    """What an hour costs at most: with the price on demand where no spot price is known."""
+    unknown: tuple[str, ...]
+    """`spot g4dn.xlarge in us-east-1`: what has no price."""
+    date: date
+    """Of the oldest price in it."""
+
+    @property
+    def per_hour(self) -> float | None:
+        return total(self.nodes.values())
+
+
+def bill(plan: Plan) -> Bill | None:
+    """None where nothing is billed (`local`, `hosts`). All nodes are in one placement, and any may
+    be the one: the dearest counts, and one whose price is not known is dearer than any."""
+    provider = plan.config.provider
+    if provider not in CLOUDS:
+        return None
+    places = plan.config.placement or (catalogue.FIRST_REGION[provider],)
+    bills = [_at(plan, place) for place in places]
+    return max(bills, key=lambda one: (one.most is None, one.most or 0.0, one.per_hour is None))
+
+
+def _at(plan: Plan, place: str) -> Bill:
+    provider = plan.config.provider
+    priced = {n.name: catalogue.price_and_date(provider, n, place) for n in plan.nodes}
+    dates = [day for _, day in priced.values() if day is not None]
+    region = catalogue.region_of(provider, place)
+    missing = dict.fromkeys(
+        _words(provider, node) for node in plan.nodes if priced[node.name][0] is None
+    )
+    return Bill(
+        place=place,
+        nodes={name: price for name, (price, _) in priced.items()},
+        most=total(catalogue.most(provider, node, place) for node in plan.nodes),
+        unknown=tuple(f"{words} in {region}" for words in missing),
+        date=min(dates, default=catalogue.as_of(provider)),
+    )
+
+
+def _words(provider: str, node: NodePlan) -> str:
+    known = catalogue.machine_type(provider, node.machine or "")
+    attached = node.accelerator is not None and known is not None and bool(known.attachable)
+    words = f"{node.machine} with {node.accelerator}" if attached else f"{node.machine}"
+    return f"spot {words}" if node.spot else words
+
+
+def total(prices: Iterable[float | None]) -> float | None:
+    """None where one is not known."""
+    summands = list(prices)
+    known = [price for price in summands if price is not None]
+    return sum(known) if len(known) == len(summands) else None

@@ -1,0 +1,118 @@
+"""Today's prices from gpuhunt's catalog, online, into this user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.catalogue import region_of, table
+from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.errors import UsageError
+from cloudtrain.model import CLOUDS, Accelerator
+
+
+def refresh(today: date) -> dict[str, Path]:
+    """Fetch the three clouds' prices and write a table for each; cloud → its file.
+
+    Raises UsageError where gpuhunt is not installed, or its catalog cannot be had.
+    """
+    try:
+        import gpuhunt
+    except ImportError:
+        raise UsageError(
+            "gpuhunt is not installed: it fetches the prices of today",
+            hint="pip install 'cloudtrain[prices]'",
+        ) from None
+    catalog = gpuhunt.Catalog(auto_reload=False)
+    with _silent("gpuhunt"):
+        try:
+            catalog.load()
+        except gpuhunt.GPUHuntError as error:
+            raise _offline(error.__cause__ or error) from error
+        items = {cloud: catalog.query(provider=cloud) for cloud in CLOUDS}
+    missing = [cloud for cloud, found in items.items() if not found]
+    if missing:
+        raise _offline(f"it has nothing of {', '.join(missing)}")
+    return {cloud: save(cloud, today, found) for cloud, found in items.items()}
+
+
+def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
+    """The table of these gpuhunt items, on disk whole or not at all."""
+    text = table.written(today, "from gpuhunt's catalog", rows_of(cloud, items))
+    path = table.refreshed_path(cloud)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        os.replace(file.name, path)  # noqa: PTH105
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {error.strerror}", hint="CLOUDTRAIN_CACHE names another folder"
+        ) from error
+    return path
+
+
+def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
+    """Of the machines that the packaged table knows; the dearest zone of a region counts."""
+    known = table.packaged(cloud).by_name
+    prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
+    for item in items:
+        if item.instance_name.lower() not in known or _is_reserved(item) or item.price <= 0:
+            continue
+        region = region_of(cloud, item.location)
+        there = prices.setdefault((item.instance_name, _accelerator(item), item.spot), {})
+        there[region] = max(item.price, there.get(region, 0.0))
+    rows = []
+    for (machine, accelerator, spot), there in prices.items():
+        facts = known[machine.lower()][0]
+        rows.append(
+            table.Row(
+                machine=facts.machine,
+                vcpus=facts.vcpus,
+                memory_gib=facts.memory_gib,
+                accelerator=accelerator,
+                spot=spot,
+                prices=there,
+            )
+        )
+    return tuple(rows)
+
+
+def _is_reserved(item: Any) -> bool:
+    """GCP's calendar mode: capacity booked ahead, cheaper than on demand, and not what we rent."""
+    return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
+
+
+def _accelerator(item: Any) -> Accelerator | None:
+    if not item.gpu_count:
+        return None
+    memory = round(item.gpu_memory or 0)
+    kind = f"{item.gpu_name}-{memory}GB" if item.gpu_name in ("A100", "V100") else item.gpu_name
+    return Accelerator(kind=spelling(kind.replace("H100NVL", "H100")), count=item.gpu_count)
+
+
+def _offline(why: object) -> UsageError:
+    return UsageError(
+        f"today's prices cannot be fetched: {why}",
+        hint="without --refresh-prices the table that is here counts",
+    )
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """It logs every provider that fails, with a traceback each."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,119 @@
+"""The dated tables: one for each cloud in this package, and a newer one from `--refresh-prices`."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from cloudtrain.model import Accelerator
+
+HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One machine with its accelerators on one market. `prices` are $/hour by region."""
+
+    machine: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None
+    spot: bool
+    prices: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    date: date
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[Row, ...]]:
+        """Machine type in lower case → its rows; Azure's names are told apart by no capital."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.machine.lower(), []).append(row)
+        return {name: tuple(rows) for name, rows in found.items()}
+
+    def row(self, machine: str, accelerator: Accelerator | None, *, spot: bool) -> Row | None:
+        for row in self.by_name.get(machine.lower(), ()):
+            if row.accelerator == accelerator and row.spot == spot:
+                return row
+        return None
+
+
+@lru_cache(maxsize=8)
+def packaged(provider: str) -> Table:
+    """The table that came with this version."""
+    return read((Path(__file__).parent / f"{provider}.csv").read_text(encoding="utf-8"))
+
+
+def refreshed(provider: str) -> Table | None:
+    """The one that this machine's user fetched, where it is newer than the packaged one."""
+    path = refreshed_path(provider)
+    try:
+        changed = path.stat().st_mtime_ns
+        table = _refreshed(path, changed)
+    except (OSError, ValueError):
+        return None
+    return table if table.date > packaged(provider).date else None
+
+
+@lru_cache(maxsize=8)
+def _refreshed(path: Path, _changed: int) -> Table:
+    return read(path.read_text(encoding="utf-8"))
+
+
+def refreshed_path(provider: str) -> Path:
+    chosen = os.environ.get("CLOUDTRAIN_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute() / "prices" / f"{provider}.csv"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("cloudtrain") / "prices" / f"{provider}.csv"
+
+
+def read(text: str) -> Table:
+    """Raises ValueError for a text that no table is."""
+    first, _, rest = text.partition("\n")
+    found = re.match(r"# (\d{4}-\d\d-\d\d)\b", first)
+    if not found:
+        raise ValueError("a table of prices begins with its date")
+    lines = csv.reader(rest.splitlines())
+    head = next(lines, [])
+    if tuple(head[: len(HEAD)]) != HEAD:
+        raise ValueError(f"a table of prices has the columns {', '.join(HEAD)}")
+    regions = head[len(HEAD) :]
+    return Table(date=date.fromisoformat(found[1]), rows=tuple(_rows(lines, regions)))
+
+
+def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
+    for line in lines:
+        machine, vcpus, memory, kind, count, market = (*line, "", "", "", "", "", "")[: len(HEAD)]
+        cells = zip(regions, line[len(HEAD) :], strict=False)
+        yield Row(
+            machine=machine,
+            vcpus=int(float(vcpus)),
+            memory_gib=float(memory),
+            accelerator=Accelerator(kind=kind, count=int(count)) if kind else None,
+            spot=market == "spot",
+            prices={region: float(cell) for region, cell in cells if cell},
+        )
+
+
+def written(day: date, source: str, rows: tuple[Row, ...]) -> str:
+    """The text that `read` reads."""
+    regions = sorted({region for row in rows for region in row.prices})
+    lines = [f"# {day.isoformat()} {source}", ",".join([*HEAD, *regions])]
+    for row in rows:
+        kind = (row.accelerator.kind, str(row.accelerator.count)) if row.accelerator else ("", "")
+        facts = [row.machine, f"{row.vcpus}", f"{row.memory_gib:g}", *kind]
+        cells = [f"{row.prices[r]:.6g}" if r in row.prices else "" for r in regions]
+        lines.append(",".join([*facts, "spot" if row.spot else "on-demand", *cells]).rstrip(","))
+    return "\n".join(lines) + "\n"

