@@ -129,6 +129,7 @@ STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "account": account,
     "local": local,
     "aws": stand_in("aws"),
+    "gcp": stand_in("gcp"),
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""
 
