@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.shapes import BEFORE_TURING, Shape
 
@@ -76,7 +76,9 @@ class Images:
         best: tuple[tuple[int, int], Json] | None = None
         try:
             path = f"projects/{DEEP_LEARNING}/global/images"
-            for page in self._api.pages("deep learning images", path, filter="family:common-cu*"):
+            for page in self._api.pages(
+                "deep learning images", path, filter="family eq common-cu.*"
+            ):
                 for image in page.get("items") or ():
                     match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
                     if match is None or (image.get("deprecated") or {}).get("state"):
@@ -84,8 +86,8 @@ class Images:
                     rank = (int(match[1]), int(match[2] or 0))
                     if best is None or rank > best[0]:
                         best = rank, image
-        except NotFoundError:
-            return None
+        except (NotFoundError, CloudConfigError, PermissionsError):
+            return None  # an endpoint of one's own, or an organization that lets no other image in
         if best is None:
             return None
         family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
