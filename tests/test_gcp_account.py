@@ -124,13 +124,11 @@ def test_a_filter_that_the_endpoint_ignores_shows_no_other_cluster(gcp: Gcp) -> 
 
 def test_each_thing_is_announced_before_it_is_made(gcp: Gcp) -> None:
     gcp.ground(gcp.account(), gcp.plan())
-    assert gcp.journaled[:2] == [
-        "make network cloudtrain-mnist",
-        "make subnetwork cloudtrain-mnist",
-    ]
-    assert sorted(gcp.journaled[2:]) == [
+    assert gcp.journaled[0] == "make network cloudtrain-mnist"
+    assert sorted(gcp.journaled[1:]) == [
         "make firewall cloudtrain-mnist-inside",
         "make firewall cloudtrain-mnist-ssh",
+        "make subnetwork cloudtrain-mnist",
     ]
     assert gcp.cloud.holdings() == [
         "firewall cloudtrain-mnist-inside",
