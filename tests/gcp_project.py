@@ -110,6 +110,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         lambda _: False,
     )
     stand_in = GcpStandIn()
+    stand_in.delay = 0.005
     with serving(stand_in) as url:
         yield Project(stand_in, url, tmp_path)
     assert stand_in.wrong == [], "it answered what Google never would"

@@ -148,6 +148,7 @@ def test_stop_and_start(project: Project) -> None:
 
 def test_two_deletions_at_once_one_finds_nothing(project: Project) -> None:
     project.make()
+    project.stand_in.delay = 0.3
     first, second = (project.ask("DELETE", f"zones/{ZONE}/instances/one").json() for _ in "12")
     assert "error" not in project.waited(first)
     assert project.waited(second)["error"]["errors"][0]["code"] == "RESOURCE_NOT_FOUND"
@@ -155,6 +156,7 @@ def test_two_deletions_at_once_one_finds_nothing(project: Project) -> None:
 
 
 def test_a_vm_is_deleted_while_it_is_made(project: Project) -> None:
+    project.stand_in.delay = 0.3
     project.ask("POST", f"zones/{ZONE}/instances", vm())
     assert "error" not in project.done("DELETE", f"zones/{ZONE}/instances/one")
     assert project.stand_in.holdings() == []
@@ -181,9 +183,10 @@ def test_max_run_duration_ends_it_from_its_start_on(project: Project) -> None:
 )
 def test_google_takes_a_spot_vm_back(action: str, left: list[str], project: Project) -> None:
     project.make(scheduling={**SPOT, "instanceTerminationAction": action})
+    project.stand_in.delay = 1
     project.stand_in.interrupt("one")
     assert "instance one us-east4-c STOPPING" in project.stand_in.holdings()
-    project.stand_in.advance(1)
+    project.stand_in.advance(2)
     assert [one for one in project.stand_in.holdings() if "instance" in one] == left
     found = project.get(f"zones/{ZONE}/operations", filter="operationType eq .*preempted")
     assert len(found["items"]) == 1
