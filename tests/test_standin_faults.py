@@ -56,8 +56,9 @@ def counter() -> Counter:
 
 @pytest.fixture
 def cloud(counter: Counter) -> Iterator[Cloud]:
-    with serve.serving(Faults(counter)) as url:
-        yield Cloud("aws", {"url": url, "environment": {}, "endpoints": {}}, counter)
+    faults = Faults(counter)
+    with serve.serving(faults) as url:
+        yield Cloud("aws", {"url": url, "environment": {}, "endpoints": {}}, faults)
 
 
 @pytest.fixture

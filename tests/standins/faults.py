@@ -10,6 +10,7 @@ A test speaks to it over HTTP, as the stand-in may run in another process:
     POST   /_standin/clock       {"seconds": 60}: the stand-in's time goes on by so much
     PUT    /_standin/set         {"lag": 2.0}: attributes of the stand-in
     POST   /_standin/tell        {"do": "interrupt", "with": {…}}: a public method of it
+    DELETE /_standin/world       an empty account again, with no faults and no calls
 
 Those calls are not counted.
 """
@@ -150,6 +151,14 @@ class Faults:
         with self._lock:
             self._calls.clear()
 
+    def renew(self) -> None:
+        """An empty account."""
+        self.disarm()
+        self.forget()
+        app: Any = type(self.app)()
+        app.nodes = getattr(self.app, "nodes", None)
+        self.app = app
+
     # ── One call ─────────────────────────────────────────────────────────────
 
     def _begin(self, environ: WSGIEnvironment) -> tuple[Call, Fault | None]:
@@ -214,6 +223,8 @@ class Faults:
                     setattr(self.app, name, value)
             case ("POST", "tell") if not given["do"].startswith("_"):
                 answer = getattr(self.app, given["do"])(**given.get("with", {}))
+            case ("DELETE", "world"):
+                self.renew()
             case _:
                 return Response(f"see {__name__}\n", 404)
         return Response(json.dumps(answer), content_type="application/json")
