@@ -15,6 +15,9 @@ from cloudtrain.errors import CredentialsError, UsageError
 from cloudtrain.model import HostKey, Identity, Node
 from cloudtrain.shell import Secret
 
+_ACCEPTED = ".accepted"
+"""Ends the name of the file beside a node's first host key; no node's name has a dot."""
+
 _MAGIC = b"openssh-key-v1\0"
 _PEM = re.compile(
     r"\A-----BEGIN OPENSSH PRIVATE KEY-----\n([A-Za-z0-9+/=\n]+)"
@@ -43,8 +46,14 @@ def load_identity(folder: Path) -> Identity:
     """The keys that `create_identity` made there. Raises CredentialsError naming a bad one."""
     host_keys = {}
     for path in sorted((folder / "host_keys").glob("[!.]*")):
-        text = _read(path)
-        host_keys[path.name] = HostKey(public=_public_or_refuse(path, text), private=Secret(text))
+        if path.suffix == _ACCEPTED:
+            continue
+        text, accepted = _read(path), path.with_suffix(_ACCEPTED)
+        host_keys[path.name] = HostKey(
+            public=_public_or_refuse(path, text),
+            private=Secret(text),
+            accepted=tuple(_read(accepted).splitlines()) if accepted.exists() else (),
+        )
     key = folder / "key"
     return Identity(
         private_key=key,
@@ -54,12 +63,34 @@ def load_identity(folder: Path) -> Identity:
     )
 
 
+def new_host_key() -> HostKey:
+    """A pair that is on no disk yet."""
+    text = _generate()
+    return HostKey(public=_public(text), private=Secret(text))
+
+
+def accept(folder: Path, node: str, public_keys: Sequence[str]) -> None:
+    """From now on, also for commands that come later, that node answers with one of these."""
+    _write(folder / "host_keys" / f"{node}{_ACCEPTED}", "".join(f"{key}\n" for key in public_keys))
+
+
+def renew_host_key(folder: Path, node: str) -> HostKey:
+    """For a node that is made again: the key that its predecessor was made with may be known to
+    who could read the user data, and the one that it got then is gone with it."""
+    path = folder / "host_keys" / node
+    made = new_host_key()
+    _write(path, made.private.reveal())
+    path.with_suffix(_ACCEPTED).unlink(missing_ok=True)
+    return made
+
+
 def pin(identity: Identity, nodes: Sequence[Node]) -> None:
     """Write the cluster's known_hosts: an entry for each of these nodes, and no other."""
     lines = [
-        f"{_known_as(node)} {identity.host_keys[node.name].public}\n"
+        f"{_known_as(node)} {public}\n"
         for node in nodes
         if node.name in identity.host_keys
+        for public in identity.host_keys[node.name].pins
     ]
     _write(identity.known_hosts, "".join(lines))
 

@@ -278,9 +278,23 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class HostKey:
+    """The key that a node is made with. On a cloud it stands in the user data, so the node gets
+    another at its first login, whose private half is on that node alone."""
+
     public: str
     """`ssh-ed25519 AAAA…`"""
     private: Secret
+    accepted: tuple[str, ...] = ()
+    """Public keys, where others than `public` are accepted now: two while the key is changed."""
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What the node may answer with."""
+        return self.accepted or (self.public,)
+
+    @property
+    def rotated(self) -> bool:
+        return self.public not in self.pins
 
 
 @dataclass(frozen=True, kw_only=True)

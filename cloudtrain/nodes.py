@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from cloudtrain.keys import create_identity
-from cloudtrain.model import Plan
+from cloudtrain.errors import CapacityError, QuotaError
+from cloudtrain.first_login import first_login
+from cloudtrain.keys import create_identity, load_identity, renew_host_key
+from cloudtrain.model import CLOUDS, Identity, Plan
+from cloudtrain.protocols import Journal, Stage
 from cloudtrain.session import Session, ask_nodes, write_ssh_config
 
 
@@ -23,13 +28,95 @@ def revive(session: Session) -> Session:
 
 
 def created(session: Session, plan: Plan) -> Session:
-    identity = create_identity(session.records.folder, [node.name for node in session.plan.nodes])
+    """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
+    made = {node.name for node in plan.nodes}
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
-        session.provider.create(plan, identity, session.records.journal)
+        journal = shown(session, stage)
+        try:
+            session.provider.create(plan, identity_for(session), journal)
+        except (CapacityError, QuotaError) as error:
+            if not clear_leftovers(session, error, journal):
+                raise
+            session.provider.create(plan, identity_for(session), journal)
         nodes = ask_nodes(session.provider, session.plan)
-        made = {node.name for node in plan.nodes}
         for node in nodes:
             if node.name in made:
                 stage.done(node.name, node.address)
+    identity = load_identity(session.records.folder)
+    new = [node for node in nodes if node.name in made]
+    if session.config.provider in CLOUDS:
+        with session.console.stage("first login", len(new)) as stage:
+            first_login(new, identity, session.records.folder, session.transport, stage)
+        identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
     return replace(session, identity=identity, nodes=nodes)
+
+
+def identity_for(session: Session) -> Identity:
+    """The cluster's keys. A node that has to be made again gets a first host key of its own."""
+    folder = session.records.folder
+    identity = create_identity(folder, [node.name for node in session.plan.nodes])
+    changed = {name for name, host_key in identity.host_keys.items() if host_key.accepted}
+    if changed:
+        changed -= {node.name for node in session.provider.nodes(session.config.name)}
+    for name in sorted(changed):
+        session.transport.trust(name, renew_host_key(folder, name).pins)
+    return load_identity(folder) if changed else identity
+
+
+def clear_leftovers(session: Session, error: Exception, journal: Journal) -> bool:
+    """Nodes of an `up` that never came to its end tie the cluster to a placement that has no
+    more of them, and hold nothing: destroyed, so that every placement can be tried."""
+    events = session.records.events()
+    if was_ready(events) or not session.provider.nodes(session.config.name):
+        return False
+    session.console.warn(f"{error}\nthe nodes of an `up` that was cut off are given back for it")
+    session.provider.destroy(session.config.name, journal, asked_for(events))
+    return True
+
+
+def was_ready(events: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the nodes that exist may hold work: since the last `down`, `up` came to its end or
+    a run was started."""
+    milestones = [event["event"] for event in events if event["event"] in _MILESTONES]
+    return milestones[-1:] not in ([], ["down"])
+
+
+_MILESTONES = frozenset({"down", "ready", "start"})
+
+
+def asked_for(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Nodes that were asked for and not seen since, with the Unix time: a cloud may list them yet.
+
+    What a `refused` placement was asked for was given back before that was written, unless that
+    went wrong too (`left over`).
+    """
+    late: dict[str, float] = {}
+    uncertain = False
+    for event in events:
+        if event["event"] == "create":
+            late[event["node"]] = event["time"]
+        elif event["event"] == "destroy":
+            late.pop(event["node"], None)
+        elif event["event"] == "left over":
+            uncertain = True
+        elif event["event"] == "refused" and not uncertain:
+            late.clear()
+    return late
+
+
+def shown(session: Session, stage: Stage) -> Journal:
+    """The journal, and each of its events on the console as it happens."""
+
+    def journal(event: str, **facts: Any) -> None:
+        session.records.journal(event, **facts)
+        if event == "create":
+            stage.node(facts["node"], "asked for")
+        elif event == "destroy":
+            stage.node(facts["node"], "given back")
+        elif event == "make":
+            stage.node(facts["name"], f"making the {facts['what']}")
+        elif event == "refused":
+            session.console.warn(f"{facts['placement']}: {facts['text']}")
+
+    return journal

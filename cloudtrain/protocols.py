@@ -102,6 +102,9 @@ class Transport(Protocol):
     def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
         """A port of 127.0.0.1 here that leads to `port` on the node's 127.0.0.1."""
 
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        """From now on that node answers with one of these; its open connections are closed."""
+
     def close(self) -> None:
         """Close every connection; what runs detached on the nodes goes on."""
 

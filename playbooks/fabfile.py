@@ -111,6 +111,9 @@ class _OverFabric:
     def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
         raise NotImplementedError("no playbook needs a port")
 
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        raise NotImplementedError("no playbook changes a host key")
+
     def close(self) -> None:
         self._connection.close()
 

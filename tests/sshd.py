@@ -53,10 +53,10 @@ class SshdNode:
     folder: Path
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         assert SSHD is not None
         self._process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+            [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config"), *options],
             stdin=subprocess.DEVNULL,
             stderr=(self.folder / "sshd.log").open("ab"),
         )
@@ -75,6 +75,10 @@ class SshdNode:
     @property
     def place(self) -> tuple[str, int]:
         return self.node.address, self.node.ssh_port
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
 
     @property
     def pid(self) -> int:

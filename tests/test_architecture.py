@@ -14,7 +14,7 @@ LAYERS = [
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
     },
-    {"plan", "session", "nodes", "ready", "apply", "landing"},
+    {"plan", "session", "nodes", "first_login", "rotation", "ready", "apply", "landing"},
     {"training"},
     {"verbs"},
     {"cli"},

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError
-from cloudtrain.model import Attempt, Cause, ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.model import Accelerator, Attempt, Cause, ClusterConfig, Node, NodeGroup, Run
 from cloudtrain.records import Records
-from cloudtrain.verbs.status import report_text, status
+from cloudtrain.verbs.status import report_json, report_text, status
 from tests.fakes import FakeProvider
 
 BEGUN = time.mktime((2026, 11, 21, 6, 41, 7, 0, 0, -1))
@@ -70,6 +70,7 @@ RUNNING = replace(
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -132,6 +133,74 @@ def test_status_json_has_all_of_it(provider: FakeProvider) -> None:
     assert cluster["runs"][0]["attempts"][0]["cause"]["task"] == "worker0"
     assert cluster["at_work"]["doing"] == "train"
     assert (cluster["open"], cluster["error"], cluster["unreadable"]) == (True, None, [])
+
+
+RENTED = replace(
+    NODES["mnist-chief0"],
+    placement="us-central1-a",
+    machine="n1-standard-8",
+    created=BEGUN,
+    expires=BEGUN + 12 * 3600,
+)
+
+
+def rented(*nodes: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster on GCP whose chief has a T4."""
+    chief = NodeGroup(machine="n1-standard-8", accelerator=Accelerator(kind="T4"))
+    config = ClusterConfig(
+        name="mnist",
+        provider="gcp",
+        strategy="custom",
+        nodes={"chief": chief, "worker": NodeGroup(machine="n1-standard-4")},
+        placement=("us-central1",),
+    )
+    records = Records("mnist")
+    records.create()
+    records.save_config(to_json(config))
+    use(FakeProvider(cloud={"mnist": {node.name: node for node in nodes}}), monkeypatch)
+
+
+def test_status_tells_the_cost_so_far_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = replace(RENTED, name="mnist-worker0", role="worker", machine="n1-standard-4")
+    worker = replace(worker, created=BEGUN + 3600, expires=BEGUN + 13 * 3600, spot=True)
+    rented(RENTED, worker, monkeypatch=monkeypatch)
+    report = status(None, offline=False)
+    assert report_text(report, BEGUN + 2 * 3600).splitlines() == [
+        "mnist  gcp  custom  2 of 2 nodes running",
+        "  chief0   running   127.0.0.1:2201  us-central1-a  n1-standard-8",
+        "  worker0  running   127.0.0.1:2201  us-central1-a  n1-standard-4  spot",
+        "  cost so far  1.51 $, without disks",  # 2 h of 0.73 and 1 h of 0.05224
+        "  ends by itself  2026-11-21 18:41, in 10h 00m",
+    ]
+    (cluster,) = report_json(report, BEGUN + 2 * 3600)["clusters"]
+    assert cluster["cost"] == pytest.approx(2 * 0.73 + 0.05224)
+    assert cluster["ends"] == BEGUN + 12 * 3600
+    assert [node["price_per_hour"] for node in cluster["nodes"]] == [0.73, 0.05224]
+    assert cluster["nodes"][0]["machine"] == "n1-standard-8"
+
+
+@pytest.mark.parametrize("unknown", [{"machine": "z9-brandnew-4"}, {"created": None}])
+def test_a_cost_that_is_not_known_is_never_zero(
+    unknown: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rented(Node(**{**vars(RENTED), **unknown}), monkeypatch=monkeypatch)
+    report = status(None, offline=False)
+    assert "  cost so far  not known" in report_text(report, BEGUN + 60).splitlines()
+    assert report_json(report, BEGUN + 60)["clusters"][0]["cost"] is None
+
+
+def test_nodes_that_are_still_without_an_address_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    rented(replace(RENTED, address="", state="starting"), monkeypatch=monkeypatch)
+    assert "  chief0  starting  no address yet  us-central1-a" in report_text(
+        status(None, offline=False), BEGUN
+    )
+
+
+def test_what_runs_here_costs_nothing(provider: FakeProvider) -> None:
+    known()
+    report = status(None, offline=False)
+    assert report_json(report, BEGUN)["clusters"][0]["cost"] == 0.0
+    assert "cost" not in report_text(report, BEGUN)
 
 
 def test_offline_asks_nobody(provider: FakeProvider) -> None:

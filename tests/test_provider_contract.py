@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +22,7 @@ from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.shell import Secret
 from tests.fake_account import PLACES, FakeAccount, cloud_plan
 from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
+from tests.standins import cloud as standins
 
 MODULES = sorted(
     module.name
@@ -91,10 +94,41 @@ def local(folder: Path, stack: ExitStack) -> Cloud:
     return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil)
 
 
+def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
+    """A cloud's own driver, on a server that answers in the cloud's place."""
+
+    def make(folder: Path, stack: ExitStack) -> Cloud:
+        cloud = stack.enter_context(standins.start(name, delay=0.01))
+        stack.enter_context(patch.dict(os.environ, cloud.environment))
+        module = importlib.import_module(f"cloudtrain.providers.{name}")
+
+        def dress(plan: Plan) -> Plan:
+            config = cloud.config(name=plan.config.name)
+            group = config.nodes["chief"]
+            nodes = [
+                replace(node, machine=group.machine, disk_gb=group.disk_gb) for node in plan.nodes
+            ]
+            return Plan(config=config, nodes=tuple(nodes))
+
+        def provider() -> Provider:
+            made: Provider = module.provider(cloud.config())
+            return made
+
+        def spoil(identity: Identity, node: str) -> Identity:
+            """More first-boot data than any cloud takes."""
+            much = replace(identity.host_keys[node], private=Secret(os.urandom(300_000).hex()))
+            return replace(identity, host_keys={**identity.host_keys, node: much})
+
+        return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=dress)
+
+    return make
+
+
 STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "fake": fake,
     "account": account,
     "local": local,
+    "aws": stand_in("aws"),
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""
 

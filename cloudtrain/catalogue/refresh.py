@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import date
@@ -15,6 +17,9 @@ from cloudtrain.catalogue import region_of, table
 from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.errors import UsageError
 from cloudtrain.model import CLOUDS, Accelerator
+
+TIMEOUT = 30.0
+"""Seconds without an answer; gpuhunt sets none."""
 
 
 def refresh(today: date) -> dict[str, Path]:
@@ -30,7 +35,7 @@ def refresh(today: date) -> dict[str, Path]:
             hint="pip install 'cloudtrain[prices]'",
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
-    with _silent("gpuhunt"):
+    with _silent("gpuhunt"), _patience(TIMEOUT):
         try:
             catalog.load()
         except gpuhunt.GPUHuntError as error:
@@ -39,7 +44,17 @@ def refresh(today: date) -> dict[str, Path]:
     missing = [cloud for cloud, found in items.items() if not found]
     if missing:
         raise _offline(f"it has nothing of {', '.join(missing)}")
-    return {cloud: save(cloud, today, found) for cloud, found in items.items()}
+    return {
+        cloud: save(cloud, _version(catalog, cloud) or today, found)
+        for cloud, found in items.items()
+    }
+
+
+def _version(catalog: Any, cloud: str) -> date | None:
+    """Catalogs are named after the day on which they were collected: `20261120`."""
+    name = str(getattr(catalog.catalog.get(cloud), "version", ""))
+    found = re.match(r"(\d{4})(\d\d)(\d\d)", name)
+    return date(int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
@@ -116,3 +131,13 @@ def _silent(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _patience(seconds: float) -> Iterator[None]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

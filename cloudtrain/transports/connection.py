@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +47,9 @@ _CIPHERS = (*_GCM, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 # A library must not print: its errors come to the user as ours, once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
+_SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+"""By kind of host key, where they are called otherwise."""
+
 _SIGNAL_BASE = -1000
 _NAMELESS_SIGNAL = 128
 """OpenSSH has no name on the wire for SIGBUS, SIGSYS and the like."""
@@ -56,8 +59,15 @@ class Connection:
     """Open and authenticated once made; `alive` until it breaks or is closed."""
 
     def __init__(
-        self, node: Node, socket: TunedSocket, *, pinned: str, key: paramiko.PKey, timeout: float
+        self,
+        node: Node,
+        socket: TunedSocket,
+        *,
+        pinned: Sequence[str],
+        key: paramiko.PKey,
+        timeout: float,
     ) -> None:
+        """`pinned`: the public keys that the node may answer with."""
         self._node = node
         self._timeout = timeout
         self._transport = _Transport(socket)
@@ -102,25 +112,25 @@ class Connection:
                 raise Refused(str(error)) from error
             raise
 
-    def _shake_hands(self, pinned: str) -> None:
-        kind, _, key = pinned.partition(" ")
-        kinds = ("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,)
+    def _shake_hands(self, pinned: Sequence[str]) -> None:
+        kinds = tuple(dict.fromkeys(key.split()[0] for key in pinned))
         options = self._transport.get_security_options()
-        options.key_types = kinds
+        options.key_types = tuple(name for kind in kinds for name in _SIGNATURES.get(kind, (kind,)))
         options.ciphers = _CIPHERS
         try:
             self._transport.start_client(timeout=self._timeout)
         except IncompatiblePeer as error:
             if "host key" not in str(error):
                 raise
-            raise self._mismatch(f"it has no host key of the kind {kind}") from error
+            raise self._mismatch(f"it has no host key of the kind {', '.join(kinds)}") from error
         if not self._transport.initial_kex_done:
             raise NodeUnreachable(
                 self._node.name,
                 f"the SSH handshake was not done within {self._timeout:g} s",
                 hint="the node accepts connections but does not answer: it may be overloaded",
             )
-        if self._transport.get_remote_server_key().get_base64() != key.split()[0]:
+        answered = self._transport.get_remote_server_key().get_base64()
+        if answered not in {key.split()[1] for key in pinned}:
             raise self._mismatch("its host key is not the one that was put on the node")
 
     def _mismatch(self, why: str) -> HostKeyMismatch:

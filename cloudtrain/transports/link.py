@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.model import Identity, Node
+from cloudtrain.model import Node
 from cloudtrain.transports import tcp
 
 if TYPE_CHECKING:
@@ -25,10 +25,14 @@ class Link:
     no more sessions through those that are open (OpenSSH's MaxSessions is 10 by default)."""
 
     def __init__(
-        self, node: Node, identity: Identity, key: Callable[[], paramiko.PKey], timeout: float
+        self,
+        node: Node,
+        pinned: tuple[str, ...],
+        key: Callable[[], paramiko.PKey],
+        timeout: float,
     ) -> None:
         self._node = node
-        self._identity = identity
+        self._pinned = pinned
         self._key = key
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -109,8 +113,7 @@ class Link:
 
     def _connect(self) -> Connection:
         node, timeout = self._node, self._timeout
-        pinned = self._identity.host_keys.get(node.name)
-        if pinned is None:
+        if not self._pinned:
             raise HostKeyMismatch(
                 node.name,
                 "no host key is pinned for this node, so whoever answers cannot be trusted",
@@ -123,7 +126,7 @@ class Link:
         try:
             if self._closed:
                 raise self._unreachable("the connections were closed", None)
-            return Connection(node, opened, pinned=pinned.public, key=self._key(), timeout=timeout)
+            return Connection(node, opened, pinned=self._pinned, key=self._key(), timeout=timeout)
         except BROKEN as error:
             raise self._unreachable(
                 f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "

@@ -57,6 +57,9 @@ class PrinterTransport:
         self._print(f"{node.name}: forward 127.0.0.1:{port}")
         yield port
 
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        """Nobody answers."""
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -23,6 +23,7 @@ class SshTransport:
 
     def __init__(self, identity: Identity, *, connect_timeout: float = 10.0) -> None:
         self._identity = identity
+        self._pins = {name: key.pins for name, key in identity.host_keys.items()}
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()
         self._key_lock = threading.Lock()
@@ -96,6 +97,13 @@ class SshTransport:
         link = self._link(node)
         return forward(lambda origin: link.tunnel(port, origin))
 
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        with self._lock:
+            self._pins[node] = host_keys
+            changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]
+        for link in changed:
+            link.close()
+
     def close(self) -> None:
         """At once, also for what other threads are waiting for: that ends with NodeUnreachable."""
         with self._lock:
@@ -111,9 +119,8 @@ class SshTransport:
                 raise NodeUnreachable(node.name, "the connections were closed")
             link = self._links.get(place)
             if link is None:
-                link = self._links[place] = Link(
-                    node, self._identity, self._key, self._connect_timeout
-                )
+                pinned = self._pins.get(node.name, ())
+                link = self._links[place] = Link(node, pinned, self._key, self._connect_timeout)
             return link
 
     def _key(self) -> paramiko.PKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.errors import NotLanded, RunFailed, StoreError
 from cloudtrain.landing.land import land, unlanded
 from cloudtrain.model import ClusterConfig, Run
-from cloudtrain.nodes import revive
+from cloudtrain.nodes import asked_for, revive
 from cloudtrain.plan import tasks as planned
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
@@ -46,9 +46,10 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
         except (NotLanded, StoreError):
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
             raise
+    expected = asked_for(records.events())
     records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
-        provider.destroy(config.name, records.journal)
+        provider.destroy(config.name, records.journal, expected)
         for node in nodes:
             stage.done(node.name, "gone")
     left = provider.nodes(config.name)

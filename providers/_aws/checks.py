@@ -46,8 +46,8 @@ def _in_each(
     for region in regions:
         try:
             told.append(ask(region))
-        except CloudError as error:
-            told.append((error.message, error))
+        except CloudError as refusal:
+            told.append((refusal.message, refusal))
     served = any(error is None for _, error in told)
     for region, (text, error) in zip(regions, told, strict=True):
         yield Finding(

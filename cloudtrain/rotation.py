@@ -1,0 +1,142 @@
+"""A node's host key changed for one that nobody else has ever seen, over a verified connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cloudtrain import keys
+from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable, StepFailed
+from cloudtrain.model import HostKey, Node
+from cloudtrain.protocols import Transport
+from cloudtrain.shell import Command, script
+
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+PATIENCE = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
+"""Seconds before each look whether sshd answers with the new key."""
+
+SECOND_WAY = 4
+"""The look before which sshd is asked to read its keys by a signal, where systemd did not."""
+
+
+def rotate(
+    node: Node,
+    host_key: HostKey,
+    folder: Path,
+    transport: Transport,
+    *,
+    place: str = HOST_KEY,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """`node` answers with a new host key and no other; its private half was never on a disk here.
+
+    `folder` is the cluster's. Killed at any point, the keys that the node may answer with are on
+    disk, and a second call completes it. Raises StepFailed, NodeUnreachable, HostKeyMismatch.
+    """
+    new = keys.new_host_key()
+    both = (*host_key.pins, new.public)
+    keys.accept(folder, node.name, both)
+    done = transport.run(
+        node, _as_root(_INSTALL, place), stdin=new.private.reveal().encode(), timeout=60.0
+    )
+    if done.exit_code != 0:
+        words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise StepFailed(
+            node.name,
+            f"its host key could not be changed: exit {done.exit_code}: {words}",
+            hint="the image must let the user `cloudtrain` use sudo without a password",
+            step="host key",
+            step_exit_code=done.exit_code,
+        )
+    transport.trust(node.name, both)
+    _reload(node, transport, _RESTART)
+    _verify(node, both, transport, sleep)
+    keys.accept(folder, node.name, (new.public,))
+
+
+def _verify(
+    node: Node, both: tuple[str, ...], transport: Transport, sleep: Callable[[float], object]
+) -> None:
+    """The node answers with the last of `both`; the transport takes no other from now on."""
+    error: NodeError | None = None
+    for number, wait in enumerate(PATIENCE):
+        sleep(wait)
+        if number == SECOND_WAY:
+            transport.trust(node.name, both)
+            _reload(node, transport, _SIGNAL)
+        transport.trust(node.name, both[-1:])
+        try:
+            transport.ask(node, ":")
+        except (HostKeyMismatch, NodeUnreachable) as caught:
+            error = caught
+        else:
+            return
+    transport.trust(node.name, both)
+    assert error is not None
+    raise error
+
+
+def _reload(node: Node, transport: Transport, how: str) -> None:
+    """Where it goes wrong, or cuts this connection off, is seen by what sshd answers with."""
+    try:
+        transport.run(node, _as_root(how), timeout=30.0)
+    except NodeUnreachable:
+        return
+
+
+def _as_root(text: str, place: str = HOST_KEY) -> Command:
+    """Without sudo where the keys are the user's own."""
+    return script(
+        '[ -w "${1%/*}" ] || exec sudo -n /bin/sh -c "$2" sh "$1"; exec /bin/sh -c "$2" sh "$1"',
+        place,
+        text,
+    )
+
+
+# The key comes on stdin. Whole or not at all; that it is whole is what ssh-keygen proves.
+_INSTALL = """\
+set -eu
+umask 077
+PATH=$PATH:/usr/sbin:/sbin
+new=$(mktemp "$1.XXXXXX")
+trap 'rm -f "$new" "$new.pub"' EXIT
+cat >"$new"
+ssh-keygen -y -f "$new" >"$new.pub"
+chmod 644 "$new.pub"
+sync
+mv -f "$new" "$1"
+mv -f "$new.pub" "$1.pub"
+for kind in rsa ecdsa dsa; do rm -f "${1%ed25519_key}${kind}_key" "${1%ed25519_key}${kind}_key.pub"; done
+sync
+"""  # noqa: E501
+
+# The sshd that listens is the last of the sshd among this shell's forebears.
+_LISTENER = """\
+PATH=$PATH:/usr/sbin:/sbin
+pid=$$ listener=
+while [ "${pid:-0}" -gt 0 ]; do
+  read -r name <"/proc/$pid/comm" || break
+  case $name in
+    sshd*) listener=$pid ;;
+    *) [ -z "$listener" ] || break ;;
+  esac
+  pid=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status")
+done
+[ -n "$listener" ] || exit 1
+"""
+
+_SIGNAL = f"""{_LISTENER}
+kill -HUP "$listener"
+"""
+
+# Under systemd with a restart, which leaves sessions alone (KillMode=process) and is what socket
+# activation knows; a unit that is not this sshd's is never touched.
+_RESTART = f"""{_LISTENER}
+for unit in ssh.service sshd.service; do
+  if [ "$(systemctl show -p MainPID "$unit" 2>/dev/null)" = "MainPID=$listener" ] && sshd -t; then
+    systemctl restart "$unit" && exit 0
+  fi
+done
+kill -HUP "$listener"
+"""

@@ -1,0 +1,174 @@
+"""A stand-in for Google Compute Engine: a project in memory, behind Google's own description.
+
+Calls are routed and their bodies checked by the discovery document of Google's Python client, and
+so is every answer that leaves here. See README.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from werkzeug.wrappers import Request, Response
+
+from tests.standins import gcp_instances, gcp_networks, gcp_offer, gcp_operations  # noqa: F401
+from tests.standins.gcp_api import Method, api
+from tests.standins.gcp_auth import Authority
+from tests.standins.gcp_catalogue import IMAGES, REGIONS, ZONES
+from tests.standins.gcp_errors import REASONS, ApiError, answer, invalid, not_found
+from tests.standins.gcp_world import HANDLERS, Body, Call, World
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+PROJECT = "test-project"
+PUBLIC = frozenset(project for project, _ in IMAGES)
+"""Projects whose images everybody may use."""
+KINDS = {"resourcePolicies": "resource policy", "disks": "disk", "instances": "instance"}
+DEFAULT_RULES = {
+    "default-allow-icmp": ("icmp", [], ["0.0.0.0/0"]),
+    "default-allow-internal": ("all", [], ["10.128.0.0/9"]),
+    "default-allow-rdp": ("tcp", ["3389"], ["0.0.0.0/0"]),
+    "default-allow-ssh": ("tcp", ["22"], ["0.0.0.0/0"]),
+}
+
+
+class GcpStandIn(World):
+    """A WSGI application; World has what a test turns, here is what it does."""
+
+    def __init__(self, project: str = PROJECT, *, default_network: bool = True) -> None:
+        super().__init__(project=project)
+        self.authority = Authority()
+        self.wrong: list[str] = []
+        """Answers that Google would never give, each one a fault of this stand-in."""
+        if default_network:
+            self._default_network()
+        self._first = frozenset(self.things)
+
+    # ── What tests do ────────────────────────────────────────────────────────
+
+    def holdings(self) -> list[str]:
+        """Everything beyond what a new project has."""
+        with self.changed:
+            self.tick()
+            return sorted(self._words(path) for path in self.things if path not in self._first)
+
+    def interrupt(self, name: str) -> None:
+        """Google takes a spot VM back."""
+        with self.changed:
+            self.tick()
+            thing = next(t for t in self.under("instances") if t.name == name)
+            assert thing.body["scheduling"]["preemptible"], f"{name} is no spot VM"
+            gcp_instances.end_by_google(self, thing, "compute.instances.preempted")
+
+    def fail(
+        self,
+        action: str,
+        code: str = "INTERNAL_ERROR",
+        message: str = "Internal error. Please try again or contact Google Support.",
+        status: int = 503,
+        name: str = "",
+        times: int = 1,
+    ) -> None:
+        """The next operations of this action (`instances.insert`), on the resource of this name,
+        are accepted and end with this error."""
+        wanted = {"action": action, "code": code, "message": message, "status": status}
+        with self.changed:
+            self.failures.append({**wanted, "name": name, "times": times})
+
+    def service_account(self, folder: Path, url: str) -> Path:
+        """A key file for GOOGLE_APPLICATION_CREDENTIALS that this stand-in knows."""
+        return self.authority.service_account(folder, url, self.project)
+
+    def forget_tokens(self) -> None:
+        """All tokens so far are refused from now on."""
+        self.authority.forget_tokens()
+
+    # ── What a server and its faults need ────────────────────────────────────
+
+    def action(self, environ: WSGIEnvironment) -> str:
+        """`instances.insert`."""
+        verb, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if path == "/token":
+            return "token"
+        try:
+            return api().route(verb, path)[0].id
+        except ApiError:
+            return f"{verb} {path}"
+
+    def error(self, status: int, code: str, message: str) -> Response:
+        return ApiError(status, code or REASONS.get(status, "backendError"), message).response()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return self._answer(Request(environ))(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        if request.path == "/token" and request.method == "POST":
+            return self.authority.token(request)
+        try:
+            method, in_path = api().route(request.method, request.path)
+            user = self.authority.caller(request.headers.get("Authorization"))
+            query = list(request.args.items(multi=True))
+            given = api().parameters(method, in_path, query)
+            body = api().take(method, request.get_data())
+            told = self._act(method, given, body, user)
+            api().check_answer(method, told)
+            return answer(told)
+        except ApiError as error:
+            return error.response()
+        except Exception:  # noqa: BLE001 - a fault of this stand-in, which its test then shows
+            self.wrong.append(traceback.format_exc())
+            traceback.print_exc()
+            return self.error(500, "internalError", "a fault of the stand-in")
+
+    def _act(self, method: Method, given: Body, body: Body, user: str) -> Body:
+        handler = HANDLERS.get(method.id)
+        if handler is None:
+            message = f"compute.{method.id} is not acted out by this stand-in"
+            raise ApiError(501, "notImplemented", message)
+        self._check_place(method, given)
+        call = Call(world=self, method=method.id, given=given, body=body, user=user)
+        with self.changed:
+            self.tick()
+            return copy.deepcopy(handler(call))
+
+    def _check_place(self, method: Method, given: Body) -> None:
+        project = given["project"]
+        if project != self.project and not (project in PUBLIC and method.id.startswith("images.")):
+            raise not_found(f"projects/{project}")
+        zone, region = given.get("zone"), given.get("region")
+        if zone is not None and zone not in ZONES:
+            if method.id == "zones.get":
+                raise not_found(f"projects/{project}/zones/{zone}")
+            raise invalid("zone", zone, "Unknown zone.")
+        if region is not None and region not in REGIONS:
+            if method.id == "regions.get":
+                raise not_found(f"projects/{project}/regions/{region}")
+            raise invalid("region", region, "Unknown region.")
+        if zone in self.unreachable:
+            raise ApiError(503, "backendError", f"The zone '{zone}' does not answer.")
+
+    # ── The rest ─────────────────────────────────────────────────────────────
+
+    def _default_network(self) -> None:
+        base = f"projects/{self.project}/global"
+        gcp_networks.add_network(
+            self,
+            f"{base}/networks/default",
+            {"name": "default", "autoCreateSubnetworks": True},
+        )
+        for name, (protocol, ports, ranges) in DEFAULT_RULES.items():
+            rule: Body = {"IPProtocol": protocol, **({"ports": ports} if ports else {})}
+            body = {"name": name, "allowed": [rule], "sourceRanges": ranges, "priority": 65534}
+            told = gcp_networks.checked_firewall(self, body)
+            self.add(f"{base}/firewalls/{name}", "firewall", told)
+
+    def _words(self, path: str) -> str:
+        thing = self.things[path]
+        kind = KINDS.get(thing.collection, thing.collection.removesuffix("s"))
+        place = thing.scope.partition("/")[2]
+        status = thing.body["status"] if thing.collection == "instances" else ""
+        return " ".join(word for word in (kind, thing.name, place, status) if word)

@@ -1,0 +1,130 @@
+"""Google's token endpoint, and who a call comes from; the signatures are real."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from werkzeug.wrappers import Request, Response
+
+from tests.standins.gcp_errors import ApiError, answer
+
+SCOPES = (
+    "https://www.googleapis.com/auth/cloud-platform",
+    "https://www.googleapis.com/auth/compute",
+)
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+AUDIENCES = ("https://compute.googleapis.com/",)
+MISSING = (
+    "Request is missing required authentication credential. Expected OAuth 2 access token, login "
+    "cookie or other valid authentication credential. See "
+    "https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+
+
+@dataclass
+class Authority:
+    """Service accounts with their keys, and the tokens that they got."""
+
+    lifetime: float = 3600.0
+    """Of a token, in seconds."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Key id → public key (PEM)."""
+    emails: dict[str, str] = field(default_factory=dict)
+    """Key id → service account."""
+    _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def service_account(self, folder: Path, url: str, project: str, name: str = "tests") -> Path:
+        """What `GOOGLE_APPLICATION_CREDENTIALS` points to; `url` is this stand-in's."""
+        from cryptography.hazmat.primitives import serialization as form
+        from cryptography.hazmat.primitives.asymmetric import rsa
+
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        private = key.private_bytes(
+            form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
+        )
+        public = key.public_key().public_bytes(
+            form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo
+        )
+        key_id, email = secrets.token_hex(20), f"{name}@{project}.iam.gserviceaccount.com"
+        self.keys[key_id], self.emails[key_id] = public.decode(), email
+        account = {
+            "type": "service_account",
+            "project_id": project,
+            "private_key_id": key_id,
+            "private_key": private.decode(),
+            "client_email": email,
+            "client_id": str(100000000000000000000 + secrets.randbelow(10**12)),
+            "auth_uri": "https://accounts.google.com/o/oauth2/auth",
+            "token_uri": f"{url}/token",
+            "universe_domain": "googleapis.com",
+        }
+        file = folder / f"{name}-{project}.json"
+        file.write_text(json.dumps(account, indent=2))
+        file.chmod(0o600)
+        return file
+
+    def token(self, request: Request) -> Response:
+        """https://developers.google.com/identity/protocols/oauth2/service-account"""
+        if request.form.get("grant_type") != GRANT:
+            return _refusal("unsupported_grant_type", "Invalid grant_type")
+        try:
+            email, claims = self._verified(request.form.get("assertion", ""), request.base_url)
+        except ValueError as error:
+            return _refusal("invalid_grant", f"Invalid JWT: {error}")
+        if claims.get("iss") != email:
+            return _refusal("invalid_grant", "Invalid JWT: iss is not the owner of the key")
+        if not set(str(claims.get("scope", "")).split()) & set(SCOPES):
+            return _refusal("invalid_scope", "Invalid OAuth scope or ID token audience provided.")
+        token = f"ya29.c.{secrets.token_urlsafe(48)}"
+        self._tokens[token] = email, time.time() + self.lifetime
+        told = {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer"}
+        return answer(told)
+
+    def forget_tokens(self) -> None:
+        """As when an account's keys are revoked: the next call is refused with 401."""
+        self._tokens.clear()
+
+    def caller(self, header: str | None) -> str:
+        """The e-mail address behind an `Authorization` header; raises 401."""
+        if not header:
+            location = {"location": "Authorization", "locationType": "header"}
+            raise ApiError(401, "required", MISSING, "UNAUTHENTICATED", location)
+        kind, _, token = header.partition(" ")
+        email, expires = self._tokens.get(token, ("", 0.0))
+        if kind == "Bearer" and expires > time.time():
+            return email
+        if kind == "Bearer" and token.count(".") == 2:
+            # Google's clients sign one for themselves where they may: https://google.aip.dev/auth/4111
+            try:
+                email, claims = self._verified(token, None)
+            except ValueError:
+                pass
+            else:
+                scopes = set(str(claims.get("scope", "")).split())
+                if claims.get("aud") in AUDIENCES or scopes & set(SCOPES):
+                    return email
+        location = {"location": "Authorization", "locationType": "header"}
+        message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
+        raise ApiError(401, "authError", message, "UNAUTHENTICATED", location)
+
+    def _verified(self, assertion: str, audience: str | None) -> tuple[str, dict[str, Any]]:
+        """Signature, times and audience; raises ValueError."""
+        from google.auth import exceptions, jwt
+
+        try:
+            key_id = jwt.decode_header(assertion).get("kid")
+            if key_id not in self.keys:
+                raise ValueError(f"no such key: {key_id}")
+            claims = jwt.decode(assertion, certs=self.keys, audience=audience)
+        except exceptions.GoogleAuthError as error:
+            raise ValueError(str(error)) from error
+        return self.emails[key_id], dict(claims)
+
+
+def _refusal(error: str, words: str) -> Response:
+    return answer({"error": error, "error_description": words}, 400)

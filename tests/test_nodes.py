@@ -1,0 +1,175 @@
+"""What `up` and `down` do around a provider's create and destroy."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain import keys
+from cloudtrain.errors import CapacityError, QuotaError
+from cloudtrain.model import Node, Plan
+from cloudtrain.nodes import asked_for, identity_for, make_whole, was_ready
+from cloudtrain.records import Records
+from cloudtrain.session import Session, adopt_identity
+from tests.fakes import FakeProvider, make_plan
+from tests.landing_parts import Heard
+
+
+def event(name: str, time: float = 0.0, **facts: Any) -> dict[str, Any]:
+    return {"event": name, "time": time, **facts}
+
+
+def test_a_node_is_awaited_from_its_last_request_until_it_was_seen() -> None:
+    assert asked_for([]) == {}
+    asked = [event("up"), event("create", 1.0, node="a"), event("create", 2.0, node="b")]
+    assert asked_for(asked) == {"a": 1.0, "b": 2.0}
+    assert asked_for([*asked, event("destroy", 3.0, node="a")]) == {"b": 2.0}
+    again = event("create", 4.0, node="a")
+    assert asked_for([*asked, event("destroy", 3.0, node="a"), again]) == {"a": 4.0, "b": 2.0}
+
+
+def test_a_down_that_was_cut_off_does_not_make_the_next_one_forget() -> None:
+    assert asked_for([event("create", 1.0, node="a"), event("down")]) == {"a": 1.0}
+
+
+def test_what_a_refused_placement_was_asked_for_was_given_back() -> None:
+    events = [event("create", 1.0, node="a"), event("refused", placement="east-a")]
+    assert asked_for(events) == {}
+    assert asked_for([events[0], event("left over", text="503"), events[1]]) == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("events", "ready"),
+    [
+        ([], False),
+        (["up"], False),
+        (["up", "ready"], True),
+        (["up", "start"], True),
+        (["up", "ready", "down"], False),
+        (["up", "ready", "down", "up"], False),
+        (["up", "ready", "up"], True),
+    ],
+)
+def test_nodes_may_hold_work_once_an_up_or_a_start_came_through(
+    events: list[str], ready: bool
+) -> None:
+    assert was_ready([event(name) for name in events]) == ready
+
+
+@dataclasses.dataclass
+class Trusting:
+    """A transport that is only told whom to trust."""
+
+    told: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        self.told[node] = host_keys
+
+
+@dataclasses.dataclass
+class Full(FakeProvider):
+    """Has no room for further nodes beside those that exist, as a zone may."""
+
+    error: Exception = dataclasses.field(default_factory=lambda: CapacityError("east-a is full"))
+
+    def create(self, plan: Plan, *rest: Any) -> tuple[Node, ...]:
+        if self.nodes(plan.config.name):
+            raise self.error
+        return super().create(plan, *rest)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path))
+    plan = make_plan(workers=1)
+    records = Records(plan.config.name)
+    records.create()
+    return Session(
+        plan=plan,
+        records=records,
+        provider=Full(),
+        store=None,  # type: ignore[arg-type]
+        console=Heard(),
+        identity=adopt_identity(records, plan, ()),
+        transport=Trusting(),  # type: ignore[arg-type]
+        nodes=(),
+    )
+
+
+def half_made(session: Session) -> None:
+    """By an `up` that was killed after its first node."""
+    one = dataclasses.replace(session.plan, nodes=session.plan.nodes[:1])
+    session.provider.create(one, session.identity, session.records.journal)
+
+
+def test_nodes_of_an_up_that_was_cut_off_are_given_up_where_they_are_in_the_way(
+    session: Session,
+) -> None:
+    half_made(session)
+    assert len(make_whole(session).nodes) == 2
+    assert [deed for deed, _ in session.provider.deeds] == [  # type: ignore[attr-defined]
+        "create",
+        "destroy",
+        "create",
+        "create",
+    ]
+
+
+@pytest.mark.parametrize("milestone", ["ready", "start"])
+def test_nodes_that_may_hold_work_are_kept(session: Session, milestone: str) -> None:
+    half_made(session)
+    session.records.journal(milestone)
+    with pytest.raises(CapacityError):
+        make_whole(session)
+    assert len(session.provider.nodes("mnist")) == 1
+
+
+def test_a_quota_is_no_reason_to_try_a_third_time(session: Session) -> None:
+    half_made(session)
+    session.provider.create_fails = {"mnist-worker0": QuotaError("0 left")}  # type: ignore[attr-defined]
+    with pytest.raises(QuotaError):
+        make_whole(session)
+    assert [deed for deed, _ in session.provider.deeds].count("destroy") == 2  # type: ignore[attr-defined]
+
+
+def test_without_leftovers_a_refusal_stays_one(session: Session) -> None:
+    session.provider.create_fails = {"mnist-chief0": QuotaError("0 left")}  # type: ignore[attr-defined]
+    with pytest.raises(QuotaError):
+        make_whole(session)
+    assert session.provider.deeds == []  # type: ignore[attr-defined]
+
+
+def test_only_a_node_that_is_gone_gets_a_new_first_host_key(session: Session) -> None:
+    half_made(session)
+    folder = session.records.folder
+    before = session.identity.host_keys
+    for name in before:
+        keys.accept(folder, name, (keys.new_host_key().public,))
+    after = identity_for(session).host_keys
+    assert after["mnist-chief0"].public == before["mnist-chief0"].public
+    assert after["mnist-chief0"].rotated
+    assert after["mnist-worker0"].public != before["mnist-worker0"].public
+    assert after["mnist-worker0"].pins == (after["mnist-worker0"].public,)
+    assert session.transport.told == {  # type: ignore[attr-defined]
+        "mnist-worker0": after["mnist-worker0"].pins
+    }
+
+
+def test_a_first_host_key_that_was_never_changed_is_kept_for_asking_again(session: Session) -> None:
+    before = {name: key.pins for name, key in session.identity.host_keys.items()}
+    assert {name: key.pins for name, key in identity_for(session).host_keys.items()} == before
+
+
+def test_refusals_are_told_as_they_happen(session: Session) -> None:
+    class Refusing(FakeProvider):
+        def create(self, plan: Plan, identity: Any, journal: Any) -> tuple[Node, ...]:
+            journal("make", what="firewall", name="cloudtrain-mnist")
+            journal("refused", placement="east-a", error="CapacityError", text="no T4 today")
+            return super().create(plan, identity, journal)
+
+    session = dataclasses.replace(session, provider=Refusing())
+    make_whole(session)
+    assert session.console.warned == ["east-a: no T4 today"]  # type: ignore[attr-defined]

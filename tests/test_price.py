@@ -1,0 +1,237 @@
+"""What `plan`, `check` and `up` say of machines and their price before anything is rented."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cloudtrain.cli.app import cli
+from cloudtrain.config import load
+from cloudtrain.errors import QuotaError, UsageError
+from cloudtrain.protocols import Finding
+from cloudtrain.verbs import check as verb
+from tests.fakes import FakeProvider
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    fake = FakeProvider()
+    monkeypatch.setattr(verb, "open_provider", lambda config: fake)
+    return fake
+
+
+def cloudtrain(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=stdin)
+
+
+def config(nodes: str, provider: str = "gcp", limits: str = "{}", place: str = "us-east4-c") -> str:
+    text = (
+        f"name: mnist\nprovider: {provider}\nproject: p\nplacement: [{place}]\nstrategy: custom\n"
+    )
+    text += f"nodes: {nodes}\nlimits: {limits}\ntrain: {{command: echo}}\n"
+    Path("mnist.yaml").write_text(text)
+    return "mnist.yaml"
+
+
+T4 = "{worker: {count: 2, machine: n1-standard-8, accelerator: T4:1}}"
+SPOT = "{worker: {count: 2, accelerator: T4:1, spot: true}}"
+BRAND_NEW = "{worker: {machine: z9-brandnew-4}}"
+
+
+# ── plan ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_tells_what_it_costs_and_what_was_chosen() -> None:
+    file = config("{chief: {machine: n1-standard-8, accelerator: T4:1}, worker: {accelerator: T4}}")
+    lines = cloudtrain("plan", file).stdout.splitlines()
+    assert "  mnist-chief0  n1-standard-8  T4:1  0.798 $/hour  port 8900" in lines
+    assert "  mnist-worker0  n1-standard-4  T4:1  0.584 $/hour  port 8900" in lines
+    assert (
+        "  price      1.38 $/hour in us-east4-c, at most 16.58 $ in 12h "
+        "(prices of 2025-03-02, without disks)" in lines
+    )
+    assert lines[-1] == (
+        "  note: nodes.worker: no machine is named: n1-standard-4, the cheapest with T4:1"
+    )
+
+
+def test_a_plan_as_json_has_every_price() -> None:
+    document = json.loads(
+        cloudtrain("plan", config(T4, limits="{max_lifetime: 2h}"), "--json").stdout
+    )
+    assert [node["price_per_hour"] for node in document["nodes"]] == [0.79797] * 2
+    assert document["price_per_hour"] == pytest.approx(1.59594)
+    assert document["price_per_hour_at_most"] == document["price_per_hour"]
+    assert document["price_at_most"] == pytest.approx(3.19188)
+    assert (document["price_place"], document["price_date"]) == ("us-east4-c", "2025-03-02")
+
+
+def test_what_is_not_known_is_null_and_said_to_be_unknown() -> None:
+    document = json.loads(cloudtrain("plan", config(BRAND_NEW), "--json").stdout)
+    assert document["nodes"][0]["price_per_hour"] is None
+    names = ("price_per_hour", "price_per_hour_at_most", "price_at_most")
+    assert [document[name] for name in names] == [None] * 3
+    text = cloudtrain("plan", "mnist.yaml").stdout
+    assert "  price      not known: z9-brandnew-4 in us-east4 (prices of" in text
+    assert "0.00" not in text
+
+
+def test_a_spot_price_that_is_not_known_is_bounded_by_that_on_demand() -> None:
+    file = config(SPOT, provider="aws", place="us-east-1")
+    document = json.loads(cloudtrain("plan", file, "--json").stdout)
+    assert (document["price_per_hour"], document["price_per_hour_at_most"]) == (None, 1.052)
+    assert (
+        "not known: spot g4dn.xlarge in us-east-1; at most 1.05 $/hour, the price on demand, "
+        "at most 12.62 $ in 12h" in document["price"]
+    )
+
+
+def test_a_cluster_without_an_end_has_no_most() -> None:
+    file = config(T4, limits="{max_lifetime: off}")
+    assert json.loads(cloudtrain("plan", file, "--json").stdout)["price_at_most"] is None
+    assert "without an end (limits.max_lifetime is off)" in cloudtrain("plan", file).stdout
+
+
+def test_what_runs_here_costs_nothing() -> None:
+    file = config("{worker: {count: 2}}", provider="local")
+    text = Path(file).read_text().replace("project: p\nplacement: [us-east4-c]\n", "")
+    Path(file).write_text(text)
+    document = json.loads(cloudtrain("plan", file, "--json").stdout)
+    assert (document["price_per_hour"], document["price_date"]) == (0.0, None)
+    assert "  price      none: nothing is rented" in cloudtrain("plan", file).stdout
+
+
+def test_a_plan_refuses_what_no_cloud_makes() -> None:
+    done = cloudtrain("plan", config("{worker: {machine: Standard_NC6}}", "azure", place="eastus"))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(
+        "error: nodes.worker: Standard_NC6 is retired: no more are made; today's equivalent is "
+        "Standard_NC4as_T4_v3 (T4:1)\nhint: "
+    )
+
+
+def test_prices_that_cannot_be_refreshed_are_an_error_of_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUHUNT_CATALOG_URL", (tmp_path / "nowhere").as_uri())
+    done = cloudtrain("plan", config(T4), "--refresh-prices")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: today's prices cannot be fetched: ")
+    assert done.stderr.endswith("hint: without --refresh-prices the table that is here counts\n")
+    assert (len(done.stderr.splitlines()), done.stdout) == (2, "")
+
+
+# ── check ────────────────────────────────────────────────────────────────────
+
+
+def found(file: str, what: str = "price") -> Finding:
+    (finding,) = [one for one in verb.check(load(Path(file))) if one.what == what]
+    return finding
+
+
+def test_check_tells_the_price(cloud: FakeProvider) -> None:
+    finding = found(config(T4))
+    assert (finding.ok, finding.text) == (
+        True,
+        "1.60 $/hour in us-east4-c, at most 19.15 $ in 12h (prices of 2025-03-02, without disks)",
+    )
+
+
+def test_a_price_over_max_price_is_refused_before_anything_is_made(cloud: FakeProvider) -> None:
+    assert found(config(T4, limits="{max_price: 1.6}")).ok
+    finding = found(config(T4, limits="{max_price: 1.5}"))
+    assert (finding.ok, finding.error) == (False, UsageError)
+    assert finding.text.endswith(", more than limits.max_price: 1.5 $/hour")
+    with pytest.raises(UsageError, match=r"more than limits\.max_price"):
+        verb.refuse(load(Path("mnist.yaml")))
+
+
+def test_the_dearest_placement_is_held_against_max_price(cloud: FakeProvider) -> None:
+    limits = "{max_price: 1.6}"
+    assert not found(config(T4, limits=limits, place="us-east4-c, southamerica-east1")).ok
+
+
+def test_max_price_needs_a_price_that_is_known(cloud: FakeProvider) -> None:
+    assert found(config(BRAND_NEW)).ok
+    finding = found(config(BRAND_NEW, limits="{max_price: 20}"))
+    assert (finding.ok, finding.error) == (False, UsageError)
+    assert finding.text.endswith("so limits.max_price cannot be held")
+    assert finding.hint is not None
+    assert "--refresh-prices" in finding.hint
+    assert "leave limits.max_price out" in finding.hint
+
+
+def test_a_spot_price_that_is_not_known_does_not_stand_in_the_way(cloud: FakeProvider) -> None:
+    file = config(SPOT, provider="aws", place="us-east-1", limits="{max_price: 2}")
+    assert found(file).ok
+    assert not found(config(SPOT, provider="aws", place="us-east-1", limits="{max_price: 1}")).ok
+
+
+def test_a_machine_that_cannot_be_is_told_before_the_cloud_is_asked(cloud: FakeProvider) -> None:
+    cloud.findings = (Finding(what="quota", ok=True, text="asked"),)
+    findings = verb.check(load(Path(config("{worker: {accelerator: T4:3}}"))))
+    assert [one.what for one in findings][:2] == ["machines", "setup"]
+    assert findings[0].text == (
+        "nodes.worker: no machine of gcp has T4:3; there is T4:1, T4:2, T4:4"
+    )
+    assert "quota" in [one.what for one in verb.check(load(Path(config(T4))))]
+
+
+def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvider) -> None:
+    cloud.findings = (
+        Finding(
+            what="quota",
+            ok=False,
+            text="us-east4: 2 T4 needed, 0 of 0 left\nus-central1: 2 T4 needed, 1 of 1 left",
+            hint="ask for more, or name another region",
+            error=QuotaError,
+        ),
+        Finding(what="credentials", ok=True, text="me@example.org\nby application default"),
+    )
+    done = cloudtrain("check", config(T4))
+    assert done.exit_code == 3
+    assert done.stdout.splitlines() == [
+        "ok    machines     n1-standard-8",
+        "ok    price        1.60 $/hour in us-east4-c, at most 19.15 $ in 12h "
+        "(prices of 2025-03-02, without disks)",
+        "ok    credentials  me@example.org …",
+        "ok    setup        none",
+        "ok    code         none",
+        "ok    secrets      none",
+        "ok    store        artifacts come home to this machine",
+        "FAIL  quota        us-east4: 2 T4 needed, 0 of 0 left",
+        "                   us-central1: 2 T4 needed, 1 of 1 left",
+        "                   hint: ask for more, or name another region",
+        "1 of 8 would stop `cloudtrain up`",
+    ]
+    cloud.findings = ()
+    assert cloudtrain("check", "mnist.yaml").stdout.splitlines()[-1] == (
+        "nothing would stop `cloudtrain up`"
+    )
+
+
+# ── up ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("nodes", "question"),
+    [
+        (T4, "Create 2 worker (n1-standard-8, T4:1) on gcp, 1.60 $/hour?"),
+        (BRAND_NEW, "Create 1 worker (z9-brandnew-4) on gcp, price not known?"),
+        ("{worker: {}}", "Create 1 worker (e2-standard-4) on gcp, 0.15 $/hour?"),
+    ],
+)
+def test_up_asks_with_the_price(nodes: str, question: str) -> None:
+    done = cloudtrain("up", config(nodes))
+    assert done.exit_code == 2
+    assert question in done.stderr
