@@ -4,78 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.plan import make_plan
-from tests.cloud_client import Client, Job, Outcome, Verb, client
-from tests.fakes import make_identity
-from tests.standins.cloud import DESCRIPTIONS, Cloud, start
-
-CLOUDS = [
-    name
-    for name, described in DESCRIPTIONS.items()
-    if find_spec(f"cloudtrain.providers.{name}") and find_spec(described.at.partition(":")[0])
-]
-
-
-class Rig:
-    """A cloud, a user's processes, and one cluster's keys and journal."""
-
-    def __init__(self, cloud: Cloud, client: Client, folder: Path) -> None:
-        self.cloud = cloud
-        self.client = client
-        self._folders = (folder / f"cluster{number}" for number in itertools.count())
-        self.begin_anew()
-
-    def begin_anew(self, workers: int = 1) -> None:
-        """An empty account, new keys."""
-        self.cloud.renew()
-        self.cloud.set(delay=0.0)
-        folder = next(self._folders)
-        folder.mkdir(parents=True)
-        self.journal = folder / "journal"
-        self.journal.touch()
-        self.plan = make_plan(config(self.cloud, workers))
-        self.identity = make_identity(folder, self.plan)
-
-    def job(self, do: Verb, **changes: object) -> Job:
-        return replace(Job(do=do, plan=self.plan, identity=self.identity), **changes)  # type: ignore[arg-type]
-
-    def run(self, do: Verb, **changes: object) -> Outcome:
-        return self.client.run(self.job(do, **changes), self.journal)
-
-    def killed(self, do: Verb, number: int, after: bool) -> bool:
-        """Whether there was such a call to be killed at."""
-        self.cloud.forget_calls()
-        running = self.client.ready(self.job(do), self.journal)
-        self.cloud.fault("kill", number=number, after=after, pid=running.pid)
-        outcome = running.go().outcome()
-        self.cloud.no_more_faults()
-        assert outcome.clean, outcome
-        return outcome.killed
-
-    def instances(self) -> list[str]:
-        """Names, once for each that exists."""
-        return [line.split()[1] for line in self.cloud.holdings() if line.startswith("instance ")]
-
-
-def config(cloud: Cloud, workers: int) -> ClusterConfig:
-    made = cloud.config()
-    group = made.nodes["chief"]
-    nodes: dict[str, NodeGroup] = {"chief": group, "worker": replace(group, count=workers)}
-    return replace(made, nodes=nodes)
+from tests.cloud_client import Verb
+from tests.cloud_rig import CLOUDS, Rig, rigged
 
 
 @pytest.fixture(scope="module", params=CLOUDS)
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with start(request.param) as cloud, client(cloud, folder) as clients:
-        yield Rig(cloud, clients, folder)
+    with rigged(request.param, tmp_path_factory.mktemp(request.param)) as rig:
+        yield rig
 
 
 def points() -> Iterator[tuple[int, bool]]:
@@ -133,8 +72,7 @@ def test_a_killed_up_or_down_is_cleared_away_where_no_file_tells_of_it(rig: Rig)
 def test_a_killed_up_is_finished_by_the_next_and_nothing_is_doubled(rig: Rig) -> None:
     def finished(count: int) -> None:
         made = rig.run("create").nodes
-        assert [node.name for node in made] == ["mnist-chief0", "mnist-worker0"]
-        assert rig.instances() == ["mnist-chief0", "mnist-worker0"]
+        assert [node.name for node in made] == rig.instances() == rig.names()
         assert not rig.run("destroy").error
         assert rig.cloud.holdings() == []
 

@@ -122,6 +122,13 @@ def test_a_pattern_names_the_calls_and_times_says_how_many(
     assert ask(client, "POST", "/things", "x")[0] == 200
 
 
+def test_each_call_goes_wrong_once(client: http.client.HTTPConnection, cloud: Cloud) -> None:
+    cloud.fault("answer", action="*", times=9, once_each=True, status=500)
+    asked = [("POST", "a"), ("POST", "a"), ("POST", "b"), ("PUT", "b"), ("POST", "b")]
+    told = [ask(client, method, "/things", body)[0] for method, body in asked]
+    assert told == [500, 200, 500, 500, 200]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_reset_comes_before_or_after_the_work(
     client: http.client.HTTPConnection, cloud: Cloud, counter: Counter, after: bool

@@ -172,7 +172,7 @@ def running(name: str, port: int = 0, nodes: Any = None) -> Iterator[Cloud]:
         url = stack.enter_context(serve.serving(faults, port, tls))
         told = {
             "url": url,
-            "environment": ENVIRONMENTS[name](url, folder),
+            "environment": ENVIRONMENTS[name](url, folder, app),
             "endpoints": endpoints(name, url),
         }
         yield Cloud(name, told, faults)
@@ -204,7 +204,7 @@ def endpoints(name: str, url: str) -> dict[str, str]:
     return {"compute": url, "auth": url}
 
 
-def _aws(url: str, folder: Path) -> dict[str, str]:
+def _aws(url: str, folder: Path, app: Any) -> dict[str, str]:
     (folder / "empty").touch()
     return {
         "AWS_ENDPOINT_URL": url,
@@ -216,35 +216,16 @@ def _aws(url: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _gcp(url: str, folder: Path) -> dict[str, str]:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    project = DESCRIPTIONS["gcp"].project
-    account = {
-        "type": "service_account",
-        "project_id": project,
-        "private_key_id": "stand-in",
-        "private_key": key.decode(),
-        "client_email": f"tests@{project}.iam.gserviceaccount.com",
-        "client_id": "1",
-        "token_uri": f"{url}/token",
-    }
-    file = folder / "service_account.json"
-    file.write_text(json.dumps(account))
+def _gcp(url: str, folder: Path, app: Any) -> dict[str, str]:
+    """A key that this stand-in made itself: it checks the signature."""
     return {
-        "GOOGLE_APPLICATION_CREDENTIALS": str(file),
-        "GOOGLE_CLOUD_PROJECT": str(project),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(app.service_account(folder, url)),
+        "GOOGLE_CLOUD_PROJECT": app.project,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{url}/compute/v1/",
     }
 
 
-def _azure(url: str, folder: Path) -> dict[str, str]:
+def _azure(url: str, folder: Path, app: Any) -> dict[str, str]:
     return {
         "ARM_ENDPOINT": url,
         "AZURE_AUTHORITY_HOST": url,
