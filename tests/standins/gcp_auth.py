@@ -18,6 +18,8 @@ SCOPES = (
     "https://www.googleapis.com/auth/compute",
 )
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+GOOGLES = "https://oauth2.googleapis.com/token"
+"""What google-auth writes as the audience, whatever `token_uri` says."""
 AUDIENCES = ("https://compute.googleapis.com/",)
 MISSING = (
     "Request is missing required authentication credential. Expected OAuth 2 access token, login "
@@ -73,7 +75,9 @@ class Authority:
         if request.form.get("grant_type") != GRANT:
             return _refusal("unsupported_grant_type", "Invalid grant_type")
         try:
-            email, claims = self._verified(request.form.get("assertion", ""), request.base_url)
+            email, claims = self._verified(
+                request.form.get("assertion", ""), [request.base_url, GOOGLES]
+            )
         except ValueError as error:
             return _refusal("invalid_grant", f"Invalid JWT: {error}")
         if claims.get("iss") != email:
@@ -112,7 +116,7 @@ class Authority:
         message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
         raise ApiError(401, "authError", message, "UNAUTHENTICATED", location)
 
-    def _verified(self, assertion: str, audience: str | None) -> tuple[str, dict[str, Any]]:
+    def _verified(self, assertion: str, audience: list[str] | None) -> tuple[str, dict[str, Any]]:
         """Signature, times and audience; raises ValueError."""
         from google.auth import exceptions, jwt
 

@@ -1,0 +1,126 @@
+"""What a node is at Google: its machine, its GPUs, its disk, and what its family can do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Accelerator, NodePlan
+
+ATTACHABLE = {
+    # https://cloud.google.com/compute/docs/gpus#n1-gpus
+    "T4": "nvidia-tesla-t4",
+    "V100": "nvidia-tesla-v100",
+    "P100": "nvidia-tesla-p100",
+    "P4": "nvidia-tesla-p4",
+}
+
+BUILT_IN = {
+    # https://cloud.google.com/compute/docs/accelerator-optimized-machines
+    "a2-highgpu": "A100",
+    "a2-megagpu": "A100",
+    "a2-ultragpu": "A100-80GB",
+    "a3-highgpu": "H100",
+    "a3-megagpu": "H100",
+    "a3-edgegpu": "H100",
+    "a3-ultragpu": "H200",
+    "a4-highgpu": "B200",
+    "g2-standard": "L4",
+}
+_L4_COUNT = {"4": 1, "8": 1, "12": 1, "16": 1, "32": 1, "24": 2, "48": 4, "96": 8}
+
+COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
+"""Families that a compact placement policy takes; n1 and e2 are not among them:
+https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
+
+HYPERDISK = ("a4", "a3-ultragpu", "c4", "c4a", "c4d", "n4", "h4d")
+"""Families and machines that take no Persistent Disk:
+https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support"""
+
+BEFORE_TURING = frozenset({"V100", "P100", "P4"})
+"""NVIDIA's open kernel modules, which the deep learning images have, do not serve these."""
+
+QUOTAS = {
+    "T4": "NVIDIA_T4_GPUS",
+    "V100": "NVIDIA_V100_GPUS",
+    "P100": "NVIDIA_P100_GPUS",
+    "P4": "NVIDIA_P4_GPUS",
+    "A100": "NVIDIA_A100_GPUS",
+    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
+    "H100": "NVIDIA_H100_GPUS",
+    "L4": "NVIDIA_L4_GPUS",
+}
+"""Regional quotas; H200 and B200 are counted elsewhere, which this API does not tell."""
+
+SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
+"""They count as CPUS, all others as `<family>_CPUS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    machine: str
+    gpus: Accelerator | None = None
+    attached: str | None = None
+    """The accelerator type that has to be asked for; None where the machine brings its own."""
+
+    @property
+    def family(self) -> str:
+        return family(self.machine)
+
+    @property
+    def disk_type(self) -> str:
+        names = (self.family, self.machine.rpartition("-")[0])
+        return "hyperdisk-balanced" if set(names) & set(HYPERDISK) else "pd-balanced"
+
+
+def shape(node: NodePlan) -> Shape:
+    """Raises CloudConfigError where machine and accelerator do not go together."""
+    machine = node.machine
+    if machine is None:
+        raise CloudConfigError(
+            f"{node.name}: no machine type is named",
+            hint=f"`nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
+        )
+    wanted = node.accelerator and Accelerator(
+        kind=_kind(node.accelerator.kind), count=node.accelerator.count
+    )
+    own = built_in(machine)
+    if own is not None:
+        if wanted is not None and wanted != own:
+            raise CloudConfigError(
+                f"{node.name}: {machine} has {own}, not {wanted}",
+                hint="leave `machine` or `accelerator` out",
+            )
+        return Shape(machine=machine, gpus=own)
+    if wanted is None:
+        return Shape(machine=machine)
+    if family(machine) != "n1" or wanted.kind not in ATTACHABLE:
+        kinds = ", ".join(ATTACHABLE)
+        raise CloudConfigError(
+            f"{node.name}: {wanted} cannot be attached to {machine}",
+            hint=f"n1 machines take {kinds}; the others are part of a2, a3, a4 and g2 machines",
+        )
+    return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
+
+
+def built_in(machine: str) -> Accelerator | None:
+    """The GPUs that a machine type brings with it: `a2-highgpu-4g` has four."""
+    series, _, size = machine.rpartition("-")
+    kind = BUILT_IN.get(series)
+    if kind is None:
+        return None
+    count = re.fullmatch(r"(\d+)g", size)
+    if count:
+        return Accelerator(kind=kind, count=int(count[1]))
+    return Accelerator(kind=kind, count=_L4_COUNT[size]) if size in _L4_COUNT else None
+
+
+def family(machine: str) -> str:
+    return machine.partition("-")[0]
+
+
+def _kind(kind: str) -> str:
+    """`A100-80` and `A100-80GB` are one."""
+    upper = kind.upper()
+    return "A100-80GB" if upper == "A100-80" else upper
