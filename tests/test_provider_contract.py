@@ -9,6 +9,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -94,12 +95,33 @@ def local(folder: Path, stack: ExitStack) -> Cloud:
     return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil)
 
 
+_RUNNING = ExitStack()
+
+
+@cache
+def running(name: str) -> standins.Cloud:
+    """One for all tests of this process; each test leaves it empty."""
+    return _RUNNING.enter_context(standins.start(name, delay=0.01))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stand_ins_end() -> Iterator[None]:
+    yield
+    running.cache_clear()
+    _RUNNING.close()
+
+
+def check_empty(cloud: standins.Cloud) -> None:
+    assert cloud.holdings() == []
+
+
 def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
     """A cloud's own driver, on a server that answers in the cloud's place."""
 
     def make(folder: Path, stack: ExitStack) -> Cloud:
-        cloud = stack.enter_context(standins.start(name, delay=0.01))
+        cloud = running(name)
         stack.enter_context(patch.dict(os.environ, cloud.environment))
+        stack.callback(lambda: check_empty(cloud))
         module = importlib.import_module(f"cloudtrain.providers.{name}")
 
         def dress(plan: Plan) -> Plan:
@@ -128,8 +150,7 @@ STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "fake": fake,
     "account": account,
     "local": local,
-    "aws": stand_in("aws"),
-    "gcp": stand_in("gcp"),
+    **{name: stand_in(name) for name in ("gcp", "aws", "azure")},
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""
 

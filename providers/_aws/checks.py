@@ -163,12 +163,14 @@ def _permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
             what="permissions", ok=False, text=text, hint=denied[0].hint, error=PermissionsError
         )
     allowed = [name for name, e in answers.items() if e.code == "DryRunOperation"]
-    rest = [name for name in answers if name not in allowed]
-    text = "; ".join(
-        ([f"{', '.join(allowed)} allowed"] if allowed else [])
-        + ([f"{', '.join(rest)} {NOT_TOLD}"] if rest else [])
-    )
-    return Finding(what="permissions", ok=True, text=text)
+    # That there is no such instance tells nothing of the permission to end one.
+    rest = [name for name, e in answers.items() if name not in allowed and e.code != _NO_INSTANCE]
+    told = [f"{', '.join(allowed)} allowed"] if allowed else []
+    told += [f"{', '.join(rest)} {NOT_TOLD}"] if rest else []
+    return Finding(what="permissions", ok=True, text="; ".join(told) or NOT_TOLD)
+
+
+_NO_INSTANCE = "InvalidInstanceID.NotFound"
 
 
 def _dry_run(ec2: Ec2, region: str, action: str, parameters: Mapping[str, object]) -> CloudError:
