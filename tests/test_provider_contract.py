@@ -20,6 +20,7 @@ from cloudtrain.model import Identity, Plan
 from cloudtrain.protocols import Provider
 from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.shell import Secret
+from tests import aws_parts
 from tests.fake_account import PLACES, FakeAccount, cloud_plan
 from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
 from tests.standins import cloud as standins
@@ -122,6 +123,31 @@ def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
         return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=dress)
 
     return make
+
+
+def aws(folder: Path, stack: ExitStack) -> Cloud:
+    """Each node is of another machine type, so that one of them can be out of capacity."""
+    from cloudtrain.providers.aws import AwsAccount
+
+    stand_in = stack.enter_context(aws_parts.stand_in())
+    sizes = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge")
+
+    def dress(plan: Plan) -> Plan:
+        config = stand_in.config(name=plan.config.name, placement=("us-east-1a", "us-east-1b"))
+        nodes = zip(plan.nodes, sizes, strict=False)
+        dressed = tuple(replace(node, machine=f"m5.{size}") for node, size in nodes)
+        return replace(plan, config=config, nodes=dressed)
+
+    def provider() -> Provider:
+        account = AwsAccount(stand_in.config(), aws_parts.FAST)
+        return CloudProvider(account, caller=lambda: aws_parts.CALLER, pace=aws_parts.FAST)
+
+    def spoil(identity: Identity, node: str) -> Identity:
+        size = sizes[list(identity.host_keys).index(node)]
+        stand_in.set(capacity={f"m5.{size} us-east-1{letter}": 0 for letter in "ab"})
+        return identity
+
+    return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=dress)
 
 
 STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
