@@ -88,8 +88,8 @@ def test_a_machine_whose_host_key_is_not_known_is_never_trusted(
     assert [finding.ok for finding in findings] == [False, False]
     assert findings[0].error is HostKeyMismatch
     assert "compare the fingerprint" in str(findings[0].hint)
+    plan = make_plan(workers=0)
     with pytest.raises(HostKeyMismatch):
-        plan = make_plan(workers=0)
         provider(machines).create(plan, make_identity(tmp_path, plan), no_journal)
 
 
