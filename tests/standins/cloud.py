@@ -150,6 +150,8 @@ def running(name: str, port: int = 0, nodes: Any = None) -> Iterator[Cloud]:
         tls = serve.certificate(folder) if described.tls else None
         app = getattr(importlib.import_module(module), kind)()
         app.nodes = nodes
+        if nodes is not None:
+            nodes.on_shutdown = app.shut_down
         url = stack.enter_context(serve.serving(Faults(app), port, tls))
         told = {
             "url": url,
