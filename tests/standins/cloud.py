@@ -168,6 +168,8 @@ def running(name: str, port: int = 0, nodes: Any = None) -> Iterator[Cloud]:
         tls = serve.certificate(folder) if described.tls else None
         app = getattr(importlib.import_module(module), kind)()
         app.nodes = nodes
+        if nodes is not None:
+            nodes.on_shutdown = app.shut_down
         faults = Faults(app)
         url = stack.enter_context(serve.serving(faults, port, tls))
         told = {
