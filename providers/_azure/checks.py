@@ -17,6 +17,7 @@ from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers._azure import bodies, ground
 from cloudtrain.providers._azure.connection import Arm, Tree, optional
+from cloudtrain.providers._azure.faults import not_told
 from cloudtrain.providers._azure.places import places
 from cloudtrain.providers._azure.skus import Sku, Skus
 from cloudtrain.providers._azure.vms import refuse_long_life
@@ -206,20 +207,26 @@ def _image(arm: Arm, region: str, plan: Plan) -> str:
             f"{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
             f"/skus/{reference['sku']}/versions"
         )
-        answer = arm.call("GET", path).body if _tells_images(arm, region) else None
-        versions = [str(v.get("name")) for v in answer or ()]
-        if answer is not None and not versions:
+        versions = _versions(arm, path)
+        if versions == []:
             raise CloudConfigError(f"there is no image {image}", hint="az vm image list --all")
         if versions and reference["version"] not in ("latest", *versions):
             raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
-        told.append(image if answer is not None else f"{image} ({NOT_TOLD})")
+        told.append(image if versions else f"{image} ({NOT_TOLD})")
     return ", ".join(told)
 
 
-def _tells_images(arm: Arm, region: str) -> bool:
-    """A 404 for an image says something only where publishers are known at all."""
-    path = f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers"
-    return bool(optional(lambda: arm.call("GET", path).body))
+def _versions(arm: Arm, path: str) -> list[str] | None:
+    """None where this endpoint does not tell; a list without names where there is no such image."""
+    try:
+        answer = arm.call("GET", path).body
+    except CloudError as error:
+        if "VMImage" in error.message:  # "Artifact: VMImage was not found."
+            return []
+        if not_told(error) or isinstance(error, PermissionsError):
+            return None
+        raise
+    return [str(version.get("name")) for version in answer or ()]
 
 
 def _quota(arm: Arm, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> str:

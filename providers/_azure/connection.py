@@ -309,9 +309,12 @@ class _Connection(AzureResourceManagementConnection):  # type: ignore[misc, unus
         self.request_path = parts.path
         # Not this class's own `connect`, which logs in.
         Connection.connect(self)  # type: ignore[no-untyped-call]
-        session: Any = self.connection
+        http: Any = self.connection
+        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+            # What azure-identity trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            http.ca_cert = None
         # A line for this host in ~/.netrc would replace the token.
-        session.session.auth = _unchanged
+        http.session.auth = _unchanged
 
     def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> Answer:
         self.asked, self.access_token = asked, token

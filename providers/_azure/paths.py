@@ -66,14 +66,17 @@ def group_name(cluster: str, region: str) -> str:
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:
-    """The group and name in a VM's id; None for another id."""
+    """The group and name in a VM's id; None for another id.
+
+    Lists tell groups' names in capitals at times; all of ours are small.
+    """
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
         r"microsoft\.compute/virtualmachines/([^/]+)",
         id,
         re.IGNORECASE,
     )
-    return (Group(found[1], found[2]), found[3]) if found else None
+    return (Group(found[1], found[2].lower()), found[3]) if found else None
 
 
 def group_of(id: str) -> str:
