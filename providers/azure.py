@@ -15,7 +15,7 @@ from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
 from cloudtrain.providers._azure.skus import Skus
-from cloudtrain.providers._azure.vms import Vms
+from cloudtrain.providers._azure.vms import Vms, refuse_long_life
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
@@ -46,6 +46,7 @@ class AzureAccount:
         return checks.check(self._arm, self._skus, plan, self.machines)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
+        refuse_long_life(plan.config.limits.max_lifetime)
         return places.places(self._arm, self._skus, plan)
 
     def machines(

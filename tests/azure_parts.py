@@ -1,17 +1,25 @@
-"""What the tests of the Azure driver begin with: a scripted server, tokens, plans."""
+"""What the tests of the Azure driver begin with: a scripted server, the stand-in, orders."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import serve
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.plan import make_plan
+from cloudtrain.providers._azure.ground import Ground
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Order, Place
+from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers.azure import AzureAccount
+from tests.standins import cloud, serve
 
 SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
 TENANT = "00000000-0000-4000-8000-00000000000a"
@@ -96,3 +104,66 @@ def credentials(patch: pytest.MonkeyPatch, url: str) -> None:
 def statuses(*names: str) -> Sequence[Response]:
     """An operation's, one after the other."""
     return [told({"status": name}) for name in names]
+
+
+# ── On the stand-in ──────────────────────────────────────────────────────────
+
+FAST = Pace(first=0.005, longest=0.02, poll_first=0.005, poll_longest=0.02, boot=20.0, listing=1.0)
+"""The stand-in's own delays are 30 ms at most."""
+CALLER = "203.0.113.7/32"
+HERE = Place(region="eastus", zone="eastus-1")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Rk0C4S3YkNn3nCeS5oH1c9mYt4yqRj1sQxk7q1mXz t@example"
+LIFETIME = 12 * 3600.0
+
+
+@contextmanager
+def stand_in(**settings: Any) -> Iterator[cloud.Cloud]:
+    """In a thread; the environment is as its user would have set it."""
+    with (
+        cloud.start("azure", thread=True, **{"delay": 0.0, **settings}) as azure,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in list(os.environ):
+            if name.startswith(("AZURE_", "ARM_")) or name.lower().endswith("_proxy"):
+                patch.delenv(name)
+        for name, value in azure.environment.items():
+            patch.setenv(name, value)
+        yield azure
+
+
+def plan_of(azure: cloud.Cloud, **changes: Any) -> Plan:
+    return make_plan(azure.config(**changes))
+
+
+def account_of(plan: Plan, pace: Pace = FAST) -> AzureAccount:
+    return AzureAccount(plan.config, pace=pace)
+
+
+def silent(kind: str, **facts: object) -> None:
+    """A journal that nobody reads."""
+
+
+def order_of(
+    plan: Plan,
+    node: NodePlan,
+    ground: Ground,
+    *,
+    place: Place = HERE,
+    lifetime: float | None = LIFETIME,
+) -> Order[Ground]:
+    expires = None if lifetime is None else FAST.now() + lifetime
+    return Order(
+        plan=plan,
+        node=node,
+        place=place,
+        ground=ground,
+        user_data=f"#cloud-config\n# of {node.name}\n",
+        public_key=KEY,
+        token="0" * 32,
+        expires=expires,
+        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+    )
+
+
+def with_spot(plan: Plan) -> Plan:
+    return replace(plan, nodes=tuple(replace(node, spot=True) for node in plan.nodes))

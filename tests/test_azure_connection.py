@@ -92,6 +92,18 @@ def test_one_token_serves_all_calls_until_it_is_old(
     assert case.script.tokens == 2
 
 
+def test_a_token_that_is_refused_before_its_time_is_replaced_once(case: Case) -> None:
+    """This machine's clock may be another than Azure's."""
+    old = refused(401, "ExpiredAuthenticationToken")
+    case.script.on(f"GET {VM}", old, told({"name": "n"}))
+    assert case.arm.get(VM) == {"name": "n"}
+    assert [h["authorization"] for h in case.script.headers] == ["Bearer t1", "Bearer t2"]
+    case.script.on(f"GET {VM}", old)
+    with pytest.raises(CredentialsError):
+        case.arm.get(VM)
+    assert len(case.script.asked) == 4
+
+
 def test_a_wrong_secret_is_told_in_azures_words_and_at_once(
     case: Case, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

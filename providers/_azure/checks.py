@@ -284,6 +284,5 @@ def need(
             if sku.family:
                 needs[sku.family] += sku.cores
         if public:
-            needs["PublicIPAddresses"] += 1
             needs["StandardSkuPublicIpAddresses"] += 1
     return dict(needs), unknown

@@ -20,10 +20,12 @@ from cloudtrain.errors import (
     CloudConfigError,
     CloudError,
     CredentialsError,
+    NodesError,
     NotFoundError,
     PermissionsError,
     TransientError,
 )
+from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._azure import faults, paths
 from cloudtrain.providers._azure.credentials import Tokens
@@ -34,6 +36,7 @@ TIMEOUT = 60.0
 """Seconds without a byte."""
 OPERATION = 300.0
 """Seconds that any operation but a VM's or a group's may take."""
+REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
 DONE = frozenset({"succeeded", "failed", "canceled", ""})
 
 Tree = Mapping[str, Any]
@@ -104,12 +107,21 @@ class Arm:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
 
-        def once() -> Answer:
-            token = self._tokens.get()
+        def once(token: str) -> Answer:
             with mapped(asked), self._lent() as connection:
                 return connection.call(asked, method, url, body, token)
 
-        return self.pace.patiently(once, retried=retried)
+        def signed() -> Answer:
+            token = self._tokens.get()
+            try:
+                return once(token)
+            except CredentialsError as error:
+                if error.code not in REFUSED_TOKENS:
+                    raise
+                self._tokens.forget(token)
+                return once(self._tokens.get())
+
+        return self.pace.patiently(signed, retried=retried)
 
     def get(self, path: str, **query: str) -> Tree:
         body = self.call("GET", path, query=query).body
@@ -231,6 +243,15 @@ class Arm:
             yield connection
         finally:
             self._idle.append(connection)
+
+
+def side_by_side(*questions: Callable[[], T]) -> list[T]:
+    """Their answers; where several fail, it is mostly for one reason: the first one's is raised."""
+    numbers = list(range(len(questions)))
+    try:
+        return fan_out(numbers, lambda number: questions[number](), name=str)
+    except NodesError as failures:
+        raise next(iter(failures.failures.values())) from None
 
 
 def optional(ask: Callable[[], T]) -> T | None:

@@ -42,6 +42,12 @@ class Tokens:
                 self._token = self._ask()
             return str(self._token.token)
 
+    def forget(self, token: str) -> None:
+        """It was refused, whatever its time says: by another clock, or withdrawn."""
+        with self._lock:
+            if self._token is not None and self._token.token == token:
+                self._token = self._credential = None
+
     def _ask(self) -> Any:
         # Without a handler, logging prints to stderr what we tell ourselves.
         logging.getLogger("azure.identity").addHandler(logging.NullHandler())

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NameTakenError
-from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
-from cloudtrain.providers._azure.connection import Arm, Tree
+from cloudtrain.providers._azure.connection import Arm, Tree, side_by_side
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
@@ -61,7 +60,7 @@ def make(
     subnet = plan.config.network.subnet
     inside = () if subnet is None else ranges(arm, subnet)
     steps["firewall"] = lambda: site.firewall(caller, inside, fresh=fresh)
-    made = dict(zip(steps, fan_out(list(steps), lambda n: steps[n](), name=str), strict=True))
+    made = dict(zip(steps, side_by_side(*steps.values()), strict=True))
     known = made["machine types"] or {}
     return Ground(
         group=group,
@@ -161,8 +160,9 @@ class _Site:
         return f"{path}/subnets/{name}"
 
     def proximity(self, *, fresh: bool) -> str | None:
-        """None where this endpoint has no such thing: nodes train without it too."""
-        name = str(self.place)
+        """One for each place, as its first VM binds it to a data centre. None where this endpoint
+        has no such thing: nodes train without it too."""
+        name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)
         if fresh or self.arm.find(path) is None:
             self.journal("make", what="proximity placement group", name=name)

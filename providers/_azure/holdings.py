@@ -8,7 +8,7 @@ from functools import partial
 from cloudtrain.errors import BusyError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure import listing, paths
-from cloudtrain.providers._azure.connection import Arm, Tree, optional
+from cloudtrain.providers._azure.connection import Arm, Tree, optional, side_by_side
 from cloudtrain.providers._azure.ground import BEING_DELETED
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud import labels
@@ -40,7 +40,7 @@ class Holdings:
         """From five lists side by side, however many VMs there are."""
         compute = f"{self._arm.path}/providers/Microsoft.Compute/virtualMachines"
         network = f"{self._arm.path}/providers/Microsoft.Network"
-        vms, views, nics, addresses, groups = _side_by_side(
+        vms, views, nics, addresses, groups = side_by_side(
             lambda: self._arm.pages(compute),
             lambda: optional(lambda: self._arm.pages(compute, statusOnly="true")) or [],
             lambda: self._arm.pages(f"{network}/networkInterfaces"),
@@ -76,7 +76,7 @@ class Holdings:
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"
-        groups, others = _side_by_side(
+        groups, others = side_by_side(
             self._groups,
             lambda: optional(lambda: self._arm.pages(path, **{"$filter": query})) or [],
         )
@@ -131,11 +131,6 @@ class Holdings:
                 hint="run it again in some minutes",
                 scope="region",
             )
-
-
-def _side_by_side(*questions: Callable[[], list[Tree]]) -> list[list[Tree]]:
-    numbers = range(len(questions))
-    return fan_out(list(numbers), lambda number: questions[number](), name=str)
 
 
 def _cluster(thing: Tree) -> str | None:

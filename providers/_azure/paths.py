@@ -38,8 +38,8 @@ class Group:
     def vm(self, name: str) -> str:
         return f"{self.path}/providers/Microsoft.Compute/virtualMachines/{name}"
 
-    def proximity(self, place: str) -> str:
-        return f"{self.path}/providers/Microsoft.Compute/proximityPlacementGroups/{place}"
+    def proximity(self, name: str) -> str:
+        return f"{self.path}/providers/Microsoft.Compute/proximityPlacementGroups/{name}"
 
     def nic(self, node: str) -> str:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"

@@ -27,7 +27,7 @@ def refuse_long_life(seconds: float | None) -> None:
     """Raises CloudConfigError for a lifetime that Azure cannot end by itself."""
     if seconds is not None and seconds > LONGEST:
         raise CloudConfigError(
-            f"limits.max_lifetime of {seconds / 3600:g} h: on Azure a VM is ended by a schedule "
+            f"limits.max_lifetime of {seconds / 3600:.3g} h: on Azure a VM is ended by a schedule "
             "that reaches 24 h ahead",
             hint="limits.max_lifetime: 24h or less; a restarted cluster gets as much again",
         )
