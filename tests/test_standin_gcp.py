@@ -1,125 +1,37 @@
-"""The stand-in for Compute Engine, driven by Google's own two Python clients and by plain HTTP."""
+"""The stand-in for Compute Engine: driven by Google's own two clients, checked by its document."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from google.api_core import exceptions
-from google.auth.credentials import CredentialsWithRegionalAccessBoundary
-from google.auth.transport.requests import AuthorizedSession
+from google.auth import jwt
+from google.auth.exceptions import RefreshError
+from google.auth.transport.requests import Request
 from google.cloud import compute_v1
 from google.oauth2 import service_account
 from googleapiclient import discovery, errors
 
+from tests import gcp_project
+from tests.gcp_project import SCOPE, UBUNTU, ZONE, Project, gpu, vm
 from tests.standins.gcp import GcpStandIn
+from tests.standins.gcp_auth import Authority
 from tests.standins.serve import serving
-
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-ZONE = "us-east4-c"
-UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
-
-
-class Project:
-    """A stand-in that answers, and what a test asks it with."""
-
-    def __init__(self, stand_in: GcpStandIn, url: str, folder: Path) -> None:
-        self.stand_in, self.url = stand_in, url
-        self.key_file = stand_in.service_account(folder, url)
-        self.credentials = service_account.Credentials.from_service_account_file(
-            str(self.key_file), scopes=[SCOPE]
-        )
-        self.http = AuthorizedSession(self.credentials)
-        self.base = f"{url}/compute/v1/projects/test-project"
-
-    def ask(self, verb: str, path: str, body: Any = None, **query: Any) -> requests.Response:
-        return self.http.request(verb, f"{self.base}/{path}", json=body, params=query)
-
-    def get(self, path: str, **query: Any) -> dict[str, Any]:
-        answer = self.ask("GET", path, **query)
-        assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
-
-    def names(self, path: str, **query: Any) -> list[str]:
-        return [item["name"] for item in self.get(path, **query).get("items", [])]
-
-    def done(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
-        """The operation at its end."""
-        answer = self.ask(verb, path, body, **query)
-        assert answer.status_code == 200, answer.text
-        return self.waited(answer.json())
-
-    def waited(self, operation: dict[str, Any]) -> dict[str, Any]:
-        scope = operation["selfLink"].partition("/test-project/")[2]
-        told: dict[str, Any] = self.ask("POST", f"{scope}/wait").json()
-        return told
-
-    def make(self, name: str = "one", zone: str = ZONE, **changes: Any) -> dict[str, Any]:
-        return self.done("POST", f"zones/{zone}/instances", vm(name, zone, **changes))
-
-    def refusal(self, verb: str, path: str, body: Any = None, **query: Any) -> tuple[int, str, str]:
-        """Status, reason, message."""
-        answer = self.ask(verb, path, body, **query)
-        assert answer.status_code >= 400, answer.text
-        error = answer.json()["error"]
-        assert error["code"] == answer.status_code
-        return answer.status_code, error["errors"][0]["reason"], error["message"]
-
-    def refused_vm(self, zone: str = ZONE, **changes: Any) -> str:
-        """Why such a VM is refused, with 400 or 404."""
-        status, _, message = self.refusal(
-            "POST", f"zones/{zone}/instances", vm(zone=zone, **changes)
-        )
-        assert status in (400, 404)
-        assert self.stand_in.holdings() == []
-        return message
-
-
-def vm(name: str = "one", zone: str = ZONE, **changes: Any) -> dict[str, Any]:
-    """Parts that are None are left out."""
-    machine = changes.pop("machine", "n1-standard-8")
-    disk = changes.pop("disk", {"sourceImage": UBUNTU, "diskSizeGb": "50"})
-    body = {
-        "name": name,
-        "machineType": f"zones/{zone}/machineTypes/{machine}",
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [
-            {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
-        ],
-        **changes,
-    }
-    return {key: value for key, value in body.items() if value is not None}
-
-
-def gpu(kind: str, count: int = 1, zone: str = ZONE) -> list[dict[str, Any]]:
-    path = f"projects/test-project/zones/{zone}/acceleratorTypes/{kind}"
-    return [{"acceleratorType": path, "acceleratorCount": count}]
-
-
-SPOT = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
-STAYS = {"onHostMaintenance": "TERMINATE"}
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    # google-auth asks iamcredentials.googleapis.com in a thread; nothing turns that off.
-    monkeypatch.setattr(
-        CredentialsWithRegionalAccessBoundary,
-        "_is_regional_access_boundary_lookup_required",
-        lambda _: False,
-    )
-    stand_in = GcpStandIn()
-    with serving(stand_in) as url:
-        yield Project(stand_in, url, tmp_path)
-    assert stand_in.wrong == [], "it answered what Google never would"
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[gcp_project.Project]:
+    yield from gcp_project.project(tmp_path, monkeypatch)
 
 
-# ── Google's own clients ─────────────────────────────────────────────────────
+# ── Google's own clients ───────────────────────────────────────────────────────
 
 
 def test_google_cloud_compute_makes_lists_and_deletes(project: Project) -> None:
@@ -258,3 +170,192 @@ def test_google_api_python_client_makes_lists_and_deletes(project: Project) -> N
     wait(compute.instances().delete(project="test-project", zone=ZONE, instance="one").execute())
     wait(compute.networks().delete(project="test-project", network="net").execute())
     assert project.stand_in.holdings() == []
+
+
+# ── Who asks ───────────────────────────────────────────────────────────────────
+
+
+def test_a_call_without_a_token_is_refused(project: Project) -> None:
+    answer = requests.get(f"{project.base}/zones", timeout=10)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["errors"][0]["reason"] == "required"
+    assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
+
+
+def test_a_token_from_elsewhere_is_refused(project: Project) -> None:
+    header = {"Authorization": "Bearer ya29.somebody-else"}
+    answer = requests.get(f"{project.base}/zones", headers=header, timeout=10)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["errors"][0]["reason"] == "authError"
+
+
+def test_a_token_that_was_revoked_is_asked_for_again(project: Project) -> None:
+    project.get("zones")
+    project.stand_in.forget_tokens()
+    assert project.get("zones")["kind"] == "compute#zoneList"
+
+
+@pytest.mark.parametrize("wrong", ["key", "scope", "account", "grant"])
+def test_no_token_for(wrong: str, project: Project, tmp_path: Path) -> None:
+    told = json.loads(project.key_file.read_text())
+    scopes = [SCOPE]
+    if wrong == "key":  # Somebody else's, under a known name.
+        stranger = Authority().service_account(tmp_path, project.url, "test-project", "other")
+        other = json.loads(stranger.read_text())
+        told["private_key"] = other["private_key"]
+    elif wrong == "account":
+        told["client_email"] = "root@test-project.iam.gserviceaccount.com"
+    elif wrong == "scope":
+        scopes = ["https://www.googleapis.com/auth/devstorage.read_only"]
+    else:
+        answer = requests.post(f"{project.url}/token", data={"grant_type": "x"}, timeout=10)
+        assert answer.json()["error"] == "unsupported_grant_type"
+        return
+    credentials = service_account.Credentials.from_service_account_info(told, scopes=scopes)
+    with pytest.raises(RefreshError, match="invalid_"):
+        credentials.refresh(Request())
+
+
+def test_a_token_that_google_s_client_signed_for_itself_serves_too(project: Project) -> None:
+    signed = jwt.Credentials.from_service_account_file(
+        str(project.key_file), audience="https://compute.googleapis.com/"
+    )
+    signed.refresh(None)
+    header = {"Authorization": f"Bearer {signed.token.decode()}"}
+    assert requests.get(f"{project.base}/zones", headers=header, timeout=10).status_code == 200
+
+
+# ── The document ───────────────────────────────────────────────────────────────
+
+
+def test_what_the_document_lacks_is_not_found(project: Project) -> None:
+    assert project.refusal("GET", "zones/us-east4-c/machines")[0] == 404
+    assert project.refusal("PUT", f"zones/{ZONE}/instances/one")[:2] == (501, "notImplemented")
+    assert project.refusal("DELETE", f"zones/{ZONE}/instances")[0] == 404
+
+
+def test_what_is_not_acted_out_says_so(project: Project) -> None:
+    refused = project.refusal("GET", "global/routes")
+    assert refused == (
+        501,
+        "notImplemented",
+        "compute.routes.list is not acted out by this stand-in",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"nmae": "x"}, 'Unknown name "nmae": Cannot find field.'),
+        ({"scheduling": {"spot": True}}, "Unknown name \"spot\" at 'scheduling'"),
+        ({"disks": [{"boot": "yes"}]}, "Invalid value at 'disks[0].boot' (TYPE_BOOL), \"yes\""),
+        ({"name": 5}, "Invalid value at 'name' (TYPE_STRING), 5"),
+        ({"labels": {"a": 1}}, "Invalid value at 'labels.a' (TYPE_STRING), 1"),
+        ({"tags": {"items": "x"}}, "Invalid value at 'tags.items' (a list), \"x\""),
+        (
+            {"scheduling": {"provisioningModel": "spot"}},
+            "Invalid value at 'scheduling.provisioningModel' (TYPE_ENUM), \"spot\"",
+        ),
+        (
+            {"scheduling": {"maxRunDuration": {"seconds": "an hour"}}},
+            "Invalid value at 'scheduling.maxRunDuration.seconds' (TYPE_INT64)",
+        ),
+    ],
+)
+def test_a_body_that_the_document_does_not_know(
+    body: dict[str, Any], message: str, project: Project
+) -> None:
+    status, reason, told = project.refusal("POST", f"zones/{ZONE}/instances", body)
+    assert (status, reason) == (400, "badRequest")
+    assert message in told
+
+
+def test_a_name_is_required(project: Project) -> None:
+    refused = project.refusal("POST", f"zones/{ZONE}/instances", vm(name=None))
+    assert refused == (400, "required", "Required field 'resource.name' not specified")
+
+
+def test_a_query_that_the_document_does_not_know(project: Project) -> None:
+    assert 'Unknown name "zone"' in project.refusal("GET", "zones", zone=ZONE)[2]
+    assert project.refusal("GET", "zones", maxResults="many")[0] == 400
+    assert project.refusal("GET", "zones", maxResults="501")[0] == 400
+    assert project.refusal("GET", "zones", pageToken="x")[0] == 400
+
+
+def test_whole_numbers_may_be_text_and_text_numbers(project: Project) -> None:
+    project.make(disk={"sourceImage": UBUNTU, "diskSizeGb": 60})
+    assert project.get(f"zones/{ZONE}/disks/one")["sizeGb"] == "60"
+
+
+def test_an_answer_that_google_would_not_give_is_a_fault(tmp_path: Path) -> None:
+    stand_in = GcpStandIn()
+    stand_in.things["projects/test-project/global/networks/default"].body["id"] = 5
+    with serving(stand_in) as url:
+        asking = Project(stand_in, url, tmp_path)
+        assert asking.refusal("GET", "global/networks/default")[0] == 500
+    assert "Network.id: 5 is no string" in stand_in.wrong[0]
+
+
+# ── Operations ─────────────────────────────────────────────────────────────────
+
+
+def test_an_operation_is_pending_then_running_then_done(project: Project) -> None:
+    project.stand_in.delay = 3000
+    operation = project.ask("POST", f"zones/{ZONE}/instances", vm()).json()
+    path = f"zones/{ZONE}/operations/{operation['name']}"
+    seen = []
+    for _ in range(4):
+        instance = project.get(f"zones/{ZONE}/instances/one")
+        told = project.get(path)
+        seen.append((told["status"], told["progress"], instance["status"]))
+        project.stand_in.advance(1001)
+    assert seen == [
+        ("PENDING", 0, "PROVISIONING"),
+        ("RUNNING", 0, "PROVISIONING"),
+        ("RUNNING", 0, "STAGING"),
+        ("DONE", 100, "RUNNING"),
+    ]
+    assert project.names(f"zones/{ZONE}/operations", filter="status=DONE") == [operation["name"]]
+
+
+def test_the_same_request_again_is_the_same_operation(project: Project) -> None:
+    request = str(uuid.uuid4())
+    answers = [
+        project.ask("POST", f"zones/{ZONE}/instances", vm(), requestId=request).json()
+        for _ in range(2)
+    ]
+    assert answers[0]["name"] == answers[1]["name"]
+    project.waited(answers[0])
+    project.done("DELETE", f"zones/{ZONE}/instances/one")
+    again = project.done("POST", f"zones/{ZONE}/instances", vm(), requestId=request)
+    assert again["name"] == answers[0]["name"]
+    assert project.stand_in.holdings() == []
+    other = project.refusal("POST", f"zones/{ZONE}/instances", vm("two"), requestId=request)
+    assert other[:2] == (400, "invalid")
+    project.stand_in.advance(3601)
+    project.done("POST", f"zones/{ZONE}/instances", vm(), requestId=request)
+    assert len(project.stand_in.holdings()) == 2
+
+
+@pytest.mark.parametrize("request_id", ["1", "00000000-0000-0000-0000-000000000000"])
+def test_a_request_id_is_a_uuid(request_id: str, project: Project) -> None:
+    refused = project.refusal("POST", "global/networks", {"name": "n"}, requestId=request_id)
+    assert refused[:2] == (400, "invalid")
+
+
+def test_an_operation_fails_as_a_test_wishes(project: Project) -> None:
+    project.stand_in.fail("instances.insert", "RESOURCE_NOT_READY", "not now", name="two")
+    assert "error" not in project.make("one")
+    failed = project.make("two")
+    assert failed["error"] == {"errors": [{"code": "RESOURCE_NOT_READY", "message": "not now"}]}
+    assert failed["httpErrorStatusCode"] == 503
+    assert "error" not in project.make("two")
+
+
+def test_many_at_once(project: Project) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        ended = list(threads.map(lambda number: project.make(f"n{number}"), range(64)))
+    assert {operation["status"] for operation in ended} == {"DONE"}
+    machines = project.get("aggregated/instances")["items"][f"zones/{ZONE}"]["instances"]
+    addresses = {machine["networkInterfaces"][0]["networkIP"] for machine in machines}
+    assert len(addresses) == 64

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from werkzeug.wrappers import Request, Response
 
 from tests.standins.gcp_errors import ApiError, answer
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 SCOPES = (
     "https://www.googleapis.com/auth/cloud-platform",
@@ -43,9 +47,8 @@ class Authority:
     def service_account(self, folder: Path, url: str, project: str, name: str = "tests") -> Path:
         """What `GOOGLE_APPLICATION_CREDENTIALS` points to; `url` is this stand-in's."""
         from cryptography.hazmat.primitives import serialization as form
-        from cryptography.hazmat.primitives.asymmetric import rsa
 
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        key = _key(name)
         private = key.private_bytes(
             form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
         )
@@ -128,6 +131,14 @@ class Authority:
         except exceptions.GoogleAuthError as error:
             raise ValueError(str(error)) from error
         return self.emails[key_id], dict(claims)
+
+
+@functools.cache
+def _key(name: str) -> RSAPrivateKey:
+    """Made once in a process, as it takes a while."""
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def _refusal(error: str, words: str) -> Response:
