@@ -53,8 +53,9 @@ class AzureStandIn(World):
             azure_machines.shut_down(self, name)
 
     def forget_tokens(self) -> None:
-        """All tokens so far are refused from now on."""
-        self.tokens.clear()
+        """All tokens so far are refused from now on, as if their time were over."""
+        with self.lock:
+            self.tokens = {token: (0.0, audience) for token, (_, audience) in self.tokens.items()}
 
     # ── What a server and its faults need ────────────────────────────────────
 

@@ -84,7 +84,6 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
             raise not_acted_out(f"{name} of a virtual machine")
     if old is not None:
         check_unchanged(properties, old.properties, given, old.given)
-        _keep(properties, old.properties)
     size = size_of(properties)
     check_zones(VMS, given)
     if len(given.get("zones") or []) > 1:
@@ -331,11 +330,10 @@ def check_unchanged(properties: Body, before: Body, given: Body, old: Body) -> N
         raise Refusal(409, "PropertyChangeNotAllowed", text, target=changed[0])
 
 
-def _keep(properties: Body, before: Body) -> None:
-    """What was left out stays as it was."""
+def keep(properties: Body, before: Body) -> None:
     for name, value in before.items():
         if isinstance(value, dict) and isinstance(properties.get(name), dict):
-            _keep(properties[name], value)
+            keep(properties[name], value)
         else:
             properties.setdefault(name, value)
 

@@ -46,6 +46,9 @@ class Machines(Kind):
     name_rule = r"[^\W_](?:[\w.-]{0,62}\w)?\Z"
     new_state = "Creating"
 
+    def keep(self, given: Body, old: Body) -> None:
+        rules.keep(given.setdefault("properties", {}), old["properties"])
+
     def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
         rules.check(world, id, given, old)
         if old is None or power(old) == "":
@@ -73,11 +76,7 @@ class Machines(Kind):
         found["osProfile"] |= {"secrets": [], "allowExtensionOperations": True}
         storage = found["storageProfile"]
         disk = world.find(thing.made["_disk"])
-        storage["osDisk"] = {
-            **(storage.get("osDisk") or {"createOption": "FromImage"}),
-            "osType": "Linux",
-            "name": thing.made["_disk"].rpartition("/")[2],
-        }
+        storage["osDisk"]["osType"] = "Linux"
         if disk is not None:
             storage["osDisk"]["managedDisk"] = {
                 "storageAccountType": disk.given["sku"]["name"],
@@ -166,8 +165,8 @@ def _goes_with(nic: Thing, address: Thing) -> bool:
 
 
 def _make_disk(world: World, thing: Thing) -> None:
-    given = thing.properties["storageProfile"].get("osDisk") or {}
-    name = given.get("name") or f"{thing.name}_OsDisk_1_{uuid.uuid4().hex}"
+    given = thing.properties["storageProfile"].setdefault("osDisk", {"createOption": "FromImage"})
+    name = given.setdefault("name", f"{thing.name}_OsDisk_1_{uuid.uuid4().hex}")
     id = resource_id(thing.group, DISKS, name)
     if world.find(id) is not None:
         world.remove(thing)
