@@ -204,7 +204,9 @@ def machine(name: str, nic: str, *, region: str = "eastus", **changes: Any) -> d
             "networkInterfaces": [{"id": nic, "properties": {"deleteOption": "Delete"}}]
         },
     }
-    top = {key: changes.pop(key) for key in ("zones", "tags", "identity") if key in changes}
+    top: dict[str, Any] = {
+        key: changes.pop(key) for key in ("zones", "tags", "identity") if key in changes
+    }
     return {"location": region, "tags": TAGS, **top, "properties": {**properties, **changes}}
 
 

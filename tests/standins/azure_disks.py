@@ -6,7 +6,7 @@ from azure.mgmt.compute import models
 
 from tests.standins.azure_call import Call
 from tests.standins.azure_errors import Body, Refusal
-from tests.standins.azure_network import check_zones
+from tests.standins.azure_references import check_zones
 from tests.standins.azure_resources import Kind, kind
 from tests.standins.azure_world import Thing, World, ids_in
 

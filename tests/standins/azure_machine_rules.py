@@ -8,8 +8,9 @@ import re
 from typing import Any
 
 from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
-from tests.standins.azure_network import INTERFACES, check_interface_free, check_zones
+from tests.standins.azure_network import check_interface_free
 from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
+from tests.standins.azure_references import INTERFACES, check_zones
 from tests.standins.azure_world import Thing, World, same
 
 VMS = "Microsoft.Compute/virtualMachines"

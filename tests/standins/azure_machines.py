@@ -20,11 +20,9 @@ from tests.standins.azure_resources import (
     existing,
     group_of,
     kind,
-    kind_of,
-    open_group,
 )
 from tests.standins.azure_room import check_room, no_room
-from tests.standins.azure_world import Operation, Thing, World, resource_id, same
+from tests.standins.azure_world import Thing, World, resource_id
 
 POWER = {
     "starting": "VM starting",
@@ -66,7 +64,7 @@ class Machines(Kind):
     def finish(self, world: World, thing: Thing) -> Refusal | None:
         if power(thing) != "":
             return None  # It was there before, and was only changed.
-        return _allocate(world, thing)
+        return allocate(world, thing)
 
     def properties(self, world: World, thing: Thing) -> Body:
         found = copy.deepcopy(thing.properties)
@@ -184,7 +182,7 @@ def _make_disk(world: World, thing: Thing) -> None:
     thing.made["_disk"] = disk.id
 
 
-def _allocate(world: World, thing: Thing) -> Refusal | None:
+def allocate(world: World, thing: Thing) -> Refusal | None:
     refusal = no_room(world, thing)
     if refusal is not None:
         return refusal
@@ -228,59 +226,19 @@ def _last_error(world: World, thing: Thing) -> Refusal | None:
     return max(own, key=lambda one: one.ended or 0.0).error
 
 
-# ── Power ────────────────────────────────────────────────────────────────────
-
-
-def begin(world: World, thing: Thing, what: str) -> Operation:
-    """start, restart, powerOff or deallocate."""
-    if what == "start" and power(thing) == "running":
-        return world.operate(thing, "Updating", lambda: None)
-    if what == "start" or (what == "restart" and power(thing) != "running"):
-        thing.made["_power"] = "starting"
-        return world.operate(thing, "Updating", lambda: _started(world, thing))
-    if what == "restart":
-        return world.operate(thing, "Updating", lambda: None)
-    stop_node(world, thing)
-    during, after = {
-        "powerOff": ("stopping", "stopped"),
-        "deallocate": ("deallocating", "deallocated"),
-    }[what]
-    if power(thing) == "deallocated":
-        return world.operate(thing, "Updating", lambda: None)
-    thing.made["_power"] = during
-    return world.operate(thing, "Updating", lambda: thing.made.update(_power=after))
-
-
-def _started(world: World, thing: Thing) -> Refusal | None:
-    thing.made["_power"] = "deallocated"
-    return _allocate(world, thing)
-
-
-def _power_call(what: str) -> None:
-    @route("POST", f"{_VM}/{what}", f"{VMS}/{what}/action")
-    def handler(call: Call) -> Response:
-        open_group(call)
-        thing = _vm(call)
-        if thing.state == "Deleting":
-            raise KINDS[VMS.lower()].busy(thing)
-        if what in ("start", "restart") and power(thing) in ("deallocated", ""):
-            check_room(call.world, thing.given, at_once=True)
-        return call.started(call.nothing(202), begin(call.world, thing, what))
-
+# ── Calls of their own ───────────────────────────────────────────────────────
 
 _ALL = "/subscriptions/{subscription}/providers/Microsoft.Compute/virtualMachines"
 _VMS = (
     "/subscriptions/{subscription}/resourceGroups/{group}"
     "/providers/Microsoft.Compute/virtualMachines"
 )
-_VM = _VMS + "/{name}"
-for _what in ("start", "restart", "powerOff", "deallocate"):
-    _power_call(_what)
+VM = _VMS + "/{name}"
 
 
-@route("GET", f"{_VM}/instanceView", f"{VMS}/read")
+@route("GET", f"{VM}/instanceView", f"{VMS}/read")
 def _instance_view(call: Call) -> Response:
-    return call.answer(instance_view(call.world, _vm(call)))
+    return call.answer(instance_view(call.world, vm_of(call)))
 
 
 @route("GET", _ALL, f"{VMS}/read")
@@ -321,29 +279,6 @@ def _shouting(body: Body) -> Body:
     return {**body, "id": "/".join(parts)}
 
 
-def _vm(call: Call) -> Thing:
+def vm_of(call: Call) -> Thing:
     call.given.update(namespace="Microsoft.Compute", kind="virtualMachines")
     return existing(call)
-
-
-# ── What happens by itself ───────────────────────────────────────────────────
-
-
-def named(world: World, name: str) -> Thing:
-    return next(one for one in world.of_type(VMS) if same(one.name, name))
-
-
-def shut_down(world: World, name: str) -> None:
-    """From inside: it stays allocated, and billed."""
-    thing = named(world, name)
-    stop_node(world, thing)
-    thing.made["_power"] = "stopped"
-
-
-def evict(world: World, name: str) -> None:
-    thing = named(world, name)
-    assert thing.properties.get("priority") == "Spot", f"{name} is no spot VM"
-    if thing.properties["evictionPolicy"] == "Delete":
-        kind_of(thing).delete(world, thing)
-    else:
-        begin(world, thing, "deallocate")
