@@ -48,8 +48,11 @@ def bare_moto(folder: Path) -> Iterator[str]:
     """moto with nothing around it, which others who stand in for EC2 begin with. In a process of
     its own: the stand-in's moto has other images."""
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "0"]
+    environ = {name: value for name, value in os.environ.items() if "MOTO" not in name}
     with (
-        subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as server,
+        subprocess.Popen(
+            command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         assert server.stderr

@@ -25,7 +25,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/l
 _CONFIG = """\
 ListenAddress {address}:{port}
 HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
+AuthorizedKeysFile {folder}/authorized_keys {home}/.ssh/authorized_keys
 PidFile none
 UsePAM no
 StrictModes no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from xml.sax.saxutils import escape
 
 import botocore.exceptions
@@ -174,9 +174,12 @@ def raised(kind: type[Exception]) -> Exception:
     """One of that class, however its constructor wants it."""
     made = kind.__new__(kind)
     Exception.__init__(made, "words")
-    for name in ("code", "driver", "value", "node", "name", "msg", "body", "headers", "message"):
+    for name in ("value", "name", "msg", "body", "headers", "message"):
         if not hasattr(made, name):
-            setattr(made, name, 503 if name == "code" else "words")
+            setattr(made, name, "words")
+    made.driver = SimpleNamespace(name="words")  # type: ignore[attr-defined]
+    made.code = getattr(made, "code", 503)  # type: ignore[attr-defined]
+    made.node = SimpleNamespace(id="words")  # type: ignore[attr-defined]
     return made
 
 
@@ -185,7 +188,8 @@ def exceptions(module: ModuleType) -> dict[str, type[Exception]]:
     return {
         name: kind
         for name, kind in found
-        if issubclass(kind, Exception) and kind.__module__ != "builtins" and "Warning" not in name
+        if issubclass(kind, Exception) and not issubclass(kind, Warning)
+        if kind.__module__.split(".")[0] in ("requests", "libcloud", "botocore")
     }
 
 

@@ -23,6 +23,8 @@ from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.shell import Secret
 from tests.fake_account import PLACES, FakeAccount, cloud_plan
 from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
+from tests.lent import hosts_config, lent_home
+from tests.sshd import sshd_nodes
 from tests.standins import cloud as standins
 
 MODULES = sorted(
@@ -146,10 +148,37 @@ def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
     return make
 
 
+def hosts(folder: Path, stack: ExitStack) -> Cloud:
+    """Real OpenSSH servers, as machines that somebody has."""
+    from cloudtrain.providers import hosts as module
+
+    roles = ["chief", "worker", "worker", "worker", "ps"]
+    names = [f"m{number}" for number in range(len(roles))]
+    machines = stack.enter_context(sshd_nodes(folder / "machines", names))
+    home = lent_home(folder / "home", machines)
+    stack.enter_context(patch.dict(os.environ, HOME=str(home)))
+    config = hosts_config(machines, roles)
+
+    def spoil(identity: Identity, node: str) -> Identity:
+        """What is in the way of our folder there."""
+        place = {"mnist-worker1": machines[2], "mnist-worker2": machines[3]}[node]
+        (place.home / ".cloudtrain").write_text("a file of the user's")
+        return identity
+
+    def provider() -> Provider:
+        return module.provider(config)
+
+    def dress(plan: Plan) -> Plan:
+        return replace(plan, config=replace(config, name=plan.config.name))
+
+    return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=dress)
+
+
 STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "fake": fake,
     "account": account,
     "local": local,
+    "hosts": hosts,
     **{name: stand_in(name) for name in ("gcp", "aws", "azure")},
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""

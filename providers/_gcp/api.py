@@ -114,7 +114,7 @@ class Api:
         """
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
-        operation = self._done(what, _scope(path), operation)
+        operation = self._done(what, _scope(self.path(path)), operation)
         error = _failure(what, operation, new_vm=new_vm)
         if error is not None:
             if not isinstance(error, NameTakenError):
@@ -209,9 +209,10 @@ def _connections(url: str, credentials: Credentials, seconds: float) -> PerThrea
 
 
 def _scope(path: str) -> str:
-    """`zones/us-east4-c`, `regions/us-east4` or `global`: where the operation of a call is."""
+    """Where the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or `…/global/…`
+    is."""
     parts = path.split("/")
-    return "global" if parts[0] == "global" else "/".join(parts[:2])
+    return "/".join(parts[: 3 if parts[2] == "global" else 4])
 
 
 def _failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:

@@ -85,7 +85,7 @@ class Maker:
     def _rule(self, body: Json) -> str:
         """Also mended: the caller's address may be another than the last time."""
         path, there = self._make("firewall", "global/firewalls", body)
-        wish = {k: v for k, v in body.items() if k not in ("name", "description", "network")}
+        wish = {k: v for k, v in body.items() if k not in ("description", "network")}
         if there is not None and any(there.get(key) != value for key, value in wish.items()):
             what = f"firewall {body['name']}"
             self.api.persist(lambda: self.api.run(what, "PATCH", path, body=wish))

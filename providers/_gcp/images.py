@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.shapes import BEFORE_TURING, Shape
 
@@ -86,8 +86,10 @@ class Images:
                     rank = (int(match[1]), int(match[2] or 0))
                     if best is None or rank > best[0]:
                         best = rank, image
-        except (NotFoundError, CloudConfigError):  # an endpoint without them, or without filters
-            return None
+        except (NotFoundError, CloudConfigError, PermissionsError):
+            return (
+                None  # an endpoint without them or their filter; an organization's own images only
+            )
         if best is None:
             return None
         family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from cloudtrain.errors import CloudConfigError
@@ -15,20 +14,6 @@ ATTACHABLE = {
     "P100": "nvidia-tesla-p100",
     "P4": "nvidia-tesla-p4",
 }
-
-BUILT_IN = {
-    # https://cloud.google.com/compute/docs/accelerator-optimized-machines
-    "a2-highgpu": "A100",
-    "a2-megagpu": "A100",
-    "a2-ultragpu": "A100-80GB",
-    "a3-highgpu": "H100",
-    "a3-megagpu": "H100",
-    "a3-edgegpu": "H100",
-    "a3-ultragpu": "H200",
-    "a4-highgpu": "B200",
-    "g2-standard": "L4",
-}
-_L4_COUNT = {"4": 1, "8": 1, "12": 1, "16": 1, "32": 1, "24": 2, "48": 4, "96": 8}
 
 COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
 """Families that a compact placement policy takes; n1 and e2 are not among them:
@@ -75,52 +60,26 @@ class Shape:
 
 
 def shape(node: NodePlan) -> Shape:
-    """Raises CloudConfigError where machine and accelerator do not go together."""
-    machine = node.machine
+    """Raises CloudConfigError where an accelerator cannot be attached.
+
+    The plan has named machine and accelerator, and refused what the catalogue knows not to go
+    together; a machine that it does not know brings its accelerators itself, as all but n1 do.
+    """
+    machine, wanted = node.machine, node.accelerator
     if machine is None:
         raise CloudConfigError(
             f"{node.name}: no machine type is named",
             hint=f"`nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
         )
-    wanted = node.accelerator and Accelerator(
-        kind=_kind(node.accelerator.kind), count=node.accelerator.count
-    )
-    own = built_in(machine)
-    if own is not None:
-        if wanted is not None and wanted != own:
-            raise CloudConfigError(
-                f"{node.name}: {machine} has {own}, not {wanted}",
-                hint="leave `machine` or `accelerator` out",
-            )
-        return Shape(machine=machine, gpus=own)
-    if wanted is None:
-        return Shape(machine=machine)
-    if family(machine) != "n1" or wanted.kind not in ATTACHABLE:
-        kinds = ", ".join(ATTACHABLE)
+    if wanted is None or family(machine) != "n1":
+        return Shape(machine=machine, gpus=wanted)
+    if wanted.kind not in ATTACHABLE:
         raise CloudConfigError(
             f"{node.name}: {wanted} cannot be attached to {machine}",
-            hint=f"n1 machines take {kinds}; the others are part of a2, a3, a4 and g2 machines",
+            hint=f"n1 machines take {', '.join(ATTACHABLE)}",
         )
     return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
 
 
-def built_in(machine: str) -> Accelerator | None:
-    """The GPUs that a machine type brings with it: `a2-highgpu-4g` has four."""
-    series, _, size = machine.rpartition("-")
-    kind = BUILT_IN.get(series)
-    if kind is None:
-        return None
-    count = re.fullmatch(r"(\d+)g", size)
-    if count:
-        return Accelerator(kind=kind, count=int(count[1]))
-    return Accelerator(kind=kind, count=_L4_COUNT[size]) if size in _L4_COUNT else None
-
-
 def family(machine: str) -> str:
     return machine.partition("-")[0]
-
-
-def _kind(kind: str) -> str:
-    """`A100-80` and `A100-80GB` are one."""
-    upper = kind.upper()
-    return "A100-80GB" if upper == "A100-80" else upper
