@@ -103,6 +103,22 @@ def test_up_train_down_on_real_nodes(account: Account) -> None:
     assert not (account.folder / "host_keys").exists()
 
 
+def test_no_private_key_is_told_anywhere(account: Account) -> None:
+    """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
+    up = account.do("--debug", "up", account.config(), "--yes")
+    secrets = [
+        key.private.reveal().splitlines()[2] for key in account.identity().host_keys.values()
+    ]
+    secrets.append((account.folder / "key").read_text().splitlines()[2])
+    keepers = {account.folder / "key", *(account.folder / "host_keys").iterdir()}
+    files = [path for path in account.project.folder.rglob("*") if path.is_file()]
+    told = [path.read_text(errors="replace") for path in files if path not in keepers]
+    told += [up.stdout, up.stderr, account.logs()]
+    assert [secret for secret in secrets if any(secret in text for text in told)] == []
+    account.do("down", account.project.name, "--yes")
+    assert not [path for path in keepers if path.exists()]
+
+
 def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
     """Started again with its disk where the cloud keeps it, else made again with new keys."""
     account.do("up", account.config(), "--yes")
