@@ -1,0 +1,98 @@
+"""What the tests of the Azure driver begin with: a scripted server, tokens, plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from werkzeug.wrappers import Request, Response
+
+from tests.standins import serve
+
+SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
+TENANT = "00000000-0000-4000-8000-00000000000a"
+
+Answers = Callable[[Request], Response]
+
+
+def told(body: Any, status: int = 200, **headers: str) -> Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(json.dumps(body), status, named, content_type="application/json")
+
+
+def refused(status: int, code: str, words: str = "no", **headers: str) -> Response:
+    return told({"error": {"code": code, "message": words}}, status, **headers)
+
+
+@dataclass
+class Script:
+    """Gives tokens, and each call its next answer: a function of it, or one that stays."""
+
+    answers: dict[str, list[Response | Answers]] = field(default_factory=dict)
+    """`GET /path` → what it says, in turn; the last stays."""
+    asked: list[str] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    tokens: int = 0
+    token_answers: list[Response] = field(default_factory=list)
+    """Instead of a token, in turn."""
+
+    def on(self, call: str, *answers: Response | Answers) -> None:
+        self.answers[call] = list(answers)
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        request = Request(environ)
+        return self._answer(request)(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        if request.path.endswith("/token"):
+            if self.token_answers:
+                return self.token_answers.pop(0)
+            self.tokens += 1
+            token = {"token_type": "Bearer", "expires_in": 3600, "access_token": f"t{self.tokens}"}
+            return told(token)
+        if request.path.endswith("openid-configuration"):
+            base = request.host_url.rstrip("/").replace("http:", "https:") + f"/{TENANT}"
+            return told(
+                {
+                    "issuer": f"{base}/v2.0",
+                    "authorization_endpoint": f"{base}/oauth2/v2.0/authorize",
+                    "token_endpoint": f"{base}/oauth2/v2.0/token",
+                }
+            )
+        call = f"{request.method} {request.path}"
+        self.asked.append(call)
+        self.headers.append({key.lower(): value for key, value in request.headers})
+        self.bodies.append(request.get_json(silent=True))
+        waiting = self.answers.get(call)
+        if not waiting:
+            return refused(404, "ResourceNotFound", f"{call} is not there")
+        answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        return answer(request) if callable(answer) and not isinstance(answer, Response) else answer
+
+
+@contextmanager
+def scripted() -> Iterator[tuple[Script, str]]:
+    """Served without TLS, with a service principal of the environment."""
+    script = Script()
+    with serve.serving(script) as url, pytest.MonkeyPatch.context() as patch:
+        credentials(patch, url)
+        yield script, url
+
+
+def credentials(patch: pytest.MonkeyPatch, url: str) -> None:
+    for name in ("AZURE_SUBSCRIPTION_ID", "ARM_ENDPOINT", "REQUESTS_CA_BUNDLE"):
+        patch.delenv(name, raising=False)
+    patch.setenv("AZURE_TENANT_ID", TENANT)
+    patch.setenv("AZURE_CLIENT_ID", "00000000-0000-4000-8000-00000000000b")
+    patch.setenv("AZURE_CLIENT_SECRET", "a-secret-of-tests")
+    patch.setenv("AZURE_AUTHORITY_HOST", url)
+
+
+def statuses(*names: str) -> Sequence[Response]:
+    """An operation's, one after the other."""
+    return [told({"status": name}) for name in names]
