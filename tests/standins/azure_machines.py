@@ -95,7 +95,9 @@ class Machines(Kind):
         return body
 
     def going(self, world: World, thing: Thing) -> None:
-        stop_node(world, thing)
+        if world.nodes is not None:
+            nodes = world.nodes
+            world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
 
     def gone(self, world: World, thing: Thing) -> None:
         """https://learn.microsoft.com/azure/virtual-machines/delete"""
@@ -198,10 +200,11 @@ def _allocate(world: World, thing: Thing) -> Refusal | None:
     return None
 
 
-def stop_node(world: World, thing: Thing) -> None:
+def halt_node(world: World, thing: Thing) -> None:
+    """Its disk is kept."""
     if world.nodes is not None and power(thing) == "running":
         nodes = world.nodes
-        world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
+        world.elsewhere(thing.name, lambda: nodes.halt(thing.name))
 
 
 def instance_view(world: World, thing: Thing) -> Body:
@@ -241,7 +244,7 @@ def begin(world: World, thing: Thing, what: str) -> Operation:
         return world.operate(thing, "Updating", lambda: _started(world, thing))
     if what == "restart":
         return world.operate(thing, "Updating", lambda: None)
-    stop_node(world, thing)
+    halt_node(world, thing)
     during, after = {
         "powerOff": ("stopping", "stopped"),
         "deallocate": ("deallocating", "deallocated"),
@@ -337,7 +340,7 @@ def named(world: World, name: str) -> Thing:
 def shut_down(world: World, name: str) -> None:
     """From inside: it stays allocated, and billed."""
     thing = named(world, name)
-    stop_node(world, thing)
+    halt_node(world, thing)
     thing.made["_power"] = "stopped"
 
 
