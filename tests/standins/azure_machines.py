@@ -92,7 +92,9 @@ class Machines(Kind):
         return body
 
     def going(self, world: World, thing: Thing) -> None:
-        stop_node(world, thing)
+        if world.nodes is not None:
+            nodes = world.nodes
+            world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
 
     def gone(self, world: World, thing: Thing) -> None:
         """https://learn.microsoft.com/azure/virtual-machines/delete"""
@@ -195,10 +197,11 @@ def allocate(world: World, thing: Thing) -> Refusal | None:
     return None
 
 
-def stop_node(world: World, thing: Thing) -> None:
+def halt_node(world: World, thing: Thing) -> None:
+    """Its disk is kept."""
     if world.nodes is not None and power(thing) == "running":
         nodes = world.nodes
-        world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
+        world.elsewhere(thing.name, lambda: nodes.halt(thing.name))
 
 
 def instance_view(world: World, thing: Thing) -> Body:

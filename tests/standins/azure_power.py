@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Refusal
 from tests.standins.azure_machine_rules import VMS
-from tests.standins.azure_machines import VM, allocate, power, stop_node, vm_of
+from tests.standins.azure_machines import VM, allocate, halt_node, power, vm_of
 from tests.standins.azure_resources import kind_of, open_group
 from tests.standins.azure_room import check_room
 from tests.standins.azure_world import Operation, Thing, World, same
@@ -22,7 +22,7 @@ def begin(world: World, thing: Thing, what: str) -> Operation:
         return world.operate(thing, "Updating", lambda: _started(world, thing))
     if what == "restart":
         return world.operate(thing, "Updating", lambda: None)
-    stop_node(world, thing)
+    halt_node(world, thing)
     during, after = {
         "powerOff": ("stopping", "stopped"),
         "deallocate": ("deallocating", "deallocated"),
@@ -64,7 +64,7 @@ def named(world: World, name: str) -> Thing:
 def shut_down(world: World, name: str) -> None:
     """From inside: it stays allocated, and billed."""
     thing = named(world, name)
-    stop_node(world, thing)
+    halt_node(world, thing)
     thing.made["_power"] = "stopped"
 
 
