@@ -172,7 +172,7 @@ class Instances(World):
                 instance.state_reason = StateReason(f"{code}: {text}", code)
 
         if self.nodes is not None:
-            self._elsewhere(lambda: self.nodes.stop(name_of(instance)))
+            self._elsewhere(lambda: self.nodes.halt(name_of(instance)))
         _state(instance, "stopping")
         instance.nics[0].public_ip = None
         instance.state_reason = StateReason(f"{code}: {text}", code)
