@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from werkzeug.wrappers import Request, Response
 
 from tests.standins import azure_auth as auth
-from tests.standins import azure_groups, azure_machines, azure_schedules, azure_subresources
+from tests.standins import (
+    azure_groups,
+    azure_power,
+    azure_schedules,
+    azure_skus,
+    azure_subresources,
+)
 from tests.standins.azure_account import ASSIGNMENTS, registered, subscription
 from tests.standins.azure_call import Call, find, name_of
 from tests.standins.azure_errors import Refusal, of_status
@@ -25,7 +31,7 @@ from tests.standins.azure_world import GROUPS, SUBSCRIPTION, Thing, World
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-__all__ = ["AzureStandIn", "azure_groups", "azure_schedules", "azure_subresources"]
+__all__ = ["AzureStandIn", "azure_groups", "azure_schedules", "azure_skus", "azure_subresources"]
 DEFAULTS = ("2026-04-01", "2026-03-03", "2026-03-02", "2026-03-01", "2025-04-01", "2021-07-01")
 """API versions that azure-mgmt's libraries ask for by themselves."""
 
@@ -44,17 +50,18 @@ class AzureStandIn(World):
         """Azure takes a spot VM back: deleted or deallocated, as its eviction policy says."""
         with self.lock:
             self.tick()
-            azure_machines.evict(self, name)
+            azure_power.evict(self, name)
 
     def shut_down(self, name: str) -> None:
         """A VM is shut down from inside."""
         with self.lock:
             self.tick()
-            azure_machines.shut_down(self, name)
+            azure_power.shut_down(self, name)
 
     def forget_tokens(self) -> None:
-        """All tokens so far are refused from now on."""
-        self.tokens.clear()
+        """All tokens so far are refused from now on, as if their time were over."""
+        with self.lock:
+            self.tokens = {token: (0.0, audience) for token, (_, audience) in self.tokens.items()}
 
     # ── What a server and its faults need ────────────────────────────────────
 

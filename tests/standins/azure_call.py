@@ -33,18 +33,18 @@ class Call:
     def url(self) -> str:
         return self.request.host_url.rstrip("/")
 
-    def body(self) -> Any:
+    def body(self) -> Body:
         if not self.request.content_type or "json" not in self.request.content_type:
             text = "The content media type is not supported. Only 'application/json' is supported."
             raise Refusal(415, "UnsupportedMediaType", text)
         try:
-            return json.loads(self.request.get_data() or b"")
+            found = json.loads(self.request.get_data() or b"")
         except ValueError as error:
-            raise Refusal(
-                400,
-                "InvalidRequestContent",
-                f"The request content was invalid and could not be deserialized: '{error}'.",
-            ) from None
+            found = error
+        if not isinstance(found, dict):
+            text = f"The request content was invalid and could not be deserialized: '{found}'."
+            raise Refusal(400, "InvalidRequestContent", text)
+        return found
 
     # ── Answers ──────────────────────────────────────────────────────────────
 
@@ -138,12 +138,32 @@ def name_of(verb: str, path: str) -> str:
     `POST virtualMachines/start mnist-chief0`, `GET operations`."""
     _, provider, after = path.rpartition("/providers/")
     parts = (after.partition("/")[2] if provider else path.strip("/")).strip("/").split("/")
+    parts = [_WORDS.get(part.lower(), part) for part in parts]
     if len(parts) % 2 == 0:
-        name = "" if parts[-2].lower().startswith("operation") else parts[-1]
+        name = "" if parts[-2].startswith("operation") else parts[-1]
         return f"{verb} {parts[-2]} {name}".strip()
     if verb == "POST":
         return f"POST {'/'.join(parts[-3::2])} {parts[-2] if len(parts) > 1 else ''}".strip()
     return f"{'LIST' if verb == 'GET' else verb} {parts[-1]}"
+
+
+_WORDS = {
+    word.lower(): word
+    for word in (
+        "resourceGroups",
+        "virtualMachines",
+        "instanceView",
+        "networkInterfaces",
+        "publicIPAddresses",
+        "networkSecurityGroups",
+        "virtualNetworks",
+        "securityRules",
+        "proximityPlacementGroups",
+        "roleAssignments",
+        "operationResults",
+    )
+}
+"""Libraries write some of them otherwise; faults should not need to know."""
 
 
 def described(call: Call, thing: Thing, properties: Body) -> Body:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from azure.mgmt.compute import models
 
+from tests.standins.azure_call import Call
 from tests.standins.azure_errors import Body, Refusal
-from tests.standins.azure_network import check_zones
+from tests.standins.azure_references import check_zones
 from tests.standins.azure_resources import Kind, kind
 from tests.standins.azure_world import Thing, World, ids_in
 
@@ -33,8 +34,8 @@ class Disks(Kind):
         state = "Attached" if "managedBy" in thing.made else "Unattached"
         return {**thing.properties, "diskState": state, "timeCreated": world.stamp(thing.born)}
 
-    def view(self, call: object, thing: Thing) -> Body:
-        body = super().view(call, thing)  # type: ignore[arg-type]
+    def view(self, call: Call, thing: Thing) -> Body:
+        body = super().view(call, thing)
         return {**body, **thing.made}
 
     def check_delete(self, world: World, thing: Thing) -> None:
@@ -57,6 +58,11 @@ class PlacementGroups(Kind):
             **thing.properties,
             "virtualMachines": users,
         }
+
+    def view(self, call: Call, thing: Thing) -> Body:
+        body = super().view(call, thing)
+        del body["properties"]["provisioningState"]
+        return body
 
     def check_delete(self, world: World, thing: Thing) -> None:
         if users := self._users(world, thing):

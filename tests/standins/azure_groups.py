@@ -40,7 +40,7 @@ def _put(call: Call) -> Response:
         )
         raise Refusal(400, "InvalidResourceGroup", text)
     body = call.body()
-    if isinstance(body, dict) and not body.get("location"):
+    if not body.get("location"):
         text = "The location property is required for this definition."
         raise Refusal(400, "LocationRequired", text)
     given = azure_models.checked(models.ResourceGroup, body)
@@ -106,7 +106,8 @@ def _emptied(world: World, group: Thing) -> Refusal | None:
     own = {one.id.lower() for one in inside}
     for other in world.things.values():
         if other.id.lower() not in own and other is not group:
-            blocked = [id for id in ids_in([other.properties, other.made]) if id in own]
+            used = ids_in([other.properties, other.made])
+            blocked = [id for id in used if id in own or id.rpartition("/subnets/")[0] in own]
             if blocked:
                 for one in inside:
                     one.state = "Succeeded"

@@ -8,8 +8,9 @@ import re
 from typing import Any
 
 from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
-from tests.standins.azure_network import INTERFACES, check_interface_free, check_zones
+from tests.standins.azure_network import check_interface_free
 from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
+from tests.standins.azure_references import INTERFACES, check_zones
 from tests.standins.azure_world import Thing, World, same
 
 VMS = "Microsoft.Compute/virtualMachines"
@@ -84,7 +85,6 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
             raise not_acted_out(f"{name} of a virtual machine")
     if old is not None:
         check_unchanged(properties, old.properties, given, old.given)
-        _keep(properties, old.properties)
     size = size_of(properties)
     check_zones(VMS, given)
     if len(given.get("zones") or []) > 1:
@@ -331,11 +331,10 @@ def check_unchanged(properties: Body, before: Body, given: Body, old: Body) -> N
         raise Refusal(409, "PropertyChangeNotAllowed", text, target=changed[0])
 
 
-def _keep(properties: Body, before: Body) -> None:
-    """What was left out stays as it was."""
+def keep(properties: Body, before: Body) -> None:
     for name, value in before.items():
         if isinstance(value, dict) and isinstance(properties.get(name), dict):
-            _keep(properties[name], value)
+            keep(properties[name], value)
         else:
             properties.setdefault(name, value)
 

@@ -20,11 +20,9 @@ from tests.standins.azure_resources import (
     existing,
     group_of,
     kind,
-    kind_of,
-    open_group,
 )
 from tests.standins.azure_room import check_room, no_room
-from tests.standins.azure_world import Operation, Thing, World, resource_id, same
+from tests.standins.azure_world import Thing, World, resource_id
 
 POWER = {
     "starting": "VM starting",
@@ -46,6 +44,9 @@ class Machines(Kind):
     name_rule = r"[^\W_](?:[\w.-]{0,62}\w)?\Z"
     new_state = "Creating"
 
+    def keep(self, given: Body, old: Body) -> None:
+        rules.keep(given.setdefault("properties", {}), old["properties"])
+
     def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
         rules.check(world, id, given, old)
         if old is None or power(old) == "":
@@ -63,7 +64,7 @@ class Machines(Kind):
     def finish(self, world: World, thing: Thing) -> Refusal | None:
         if power(thing) != "":
             return None  # It was there before, and was only changed.
-        return _allocate(world, thing)
+        return allocate(world, thing)
 
     def properties(self, world: World, thing: Thing) -> Body:
         found = copy.deepcopy(thing.properties)
@@ -73,11 +74,7 @@ class Machines(Kind):
         found["osProfile"] |= {"secrets": [], "allowExtensionOperations": True}
         storage = found["storageProfile"]
         disk = world.find(thing.made["_disk"])
-        storage["osDisk"] = {
-            **(storage.get("osDisk") or {"createOption": "FromImage"}),
-            "osType": "Linux",
-            "name": thing.made["_disk"].rpartition("/")[2],
-        }
+        storage["osDisk"]["osType"] = "Linux"
         if disk is not None:
             storage["osDisk"]["managedDisk"] = {
                 "storageAccountType": disk.given["sku"]["name"],
@@ -95,7 +92,9 @@ class Machines(Kind):
         return body
 
     def going(self, world: World, thing: Thing) -> None:
-        stop_node(world, thing)
+        if world.nodes is not None:
+            nodes = world.nodes
+            world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
 
     def gone(self, world: World, thing: Thing) -> None:
         """https://learn.microsoft.com/azure/virtual-machines/delete"""
@@ -166,8 +165,8 @@ def _goes_with(nic: Thing, address: Thing) -> bool:
 
 
 def _make_disk(world: World, thing: Thing) -> None:
-    given = thing.properties["storageProfile"].get("osDisk") or {}
-    name = given.get("name") or f"{thing.name}_OsDisk_1_{uuid.uuid4().hex}"
+    given = thing.properties["storageProfile"].setdefault("osDisk", {"createOption": "FromImage"})
+    name = given.setdefault("name", f"{thing.name}_OsDisk_1_{uuid.uuid4().hex}")
     id = resource_id(thing.group, DISKS, name)
     if world.find(id) is not None:
         world.remove(thing)
@@ -185,7 +184,7 @@ def _make_disk(world: World, thing: Thing) -> None:
     thing.made["_disk"] = disk.id
 
 
-def _allocate(world: World, thing: Thing) -> Refusal | None:
+def allocate(world: World, thing: Thing) -> Refusal | None:
     refusal = no_room(world, thing)
     if refusal is not None:
         return refusal
@@ -198,10 +197,11 @@ def _allocate(world: World, thing: Thing) -> Refusal | None:
     return None
 
 
-def stop_node(world: World, thing: Thing) -> None:
+def halt_node(world: World, thing: Thing) -> None:
+    """Its disk is kept."""
     if world.nodes is not None and power(thing) == "running":
         nodes = world.nodes
-        world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
+        world.elsewhere(thing.name, lambda: nodes.halt(thing.name))
 
 
 def instance_view(world: World, thing: Thing) -> Body:
@@ -229,59 +229,19 @@ def _last_error(world: World, thing: Thing) -> Refusal | None:
     return max(own, key=lambda one: one.ended or 0.0).error
 
 
-# ── Power ────────────────────────────────────────────────────────────────────
-
-
-def begin(world: World, thing: Thing, what: str) -> Operation:
-    """start, restart, powerOff or deallocate."""
-    if what == "start" and power(thing) == "running":
-        return world.operate(thing, "Updating", lambda: None)
-    if what == "start" or (what == "restart" and power(thing) != "running"):
-        thing.made["_power"] = "starting"
-        return world.operate(thing, "Updating", lambda: _started(world, thing))
-    if what == "restart":
-        return world.operate(thing, "Updating", lambda: None)
-    stop_node(world, thing)
-    during, after = {
-        "powerOff": ("stopping", "stopped"),
-        "deallocate": ("deallocating", "deallocated"),
-    }[what]
-    if power(thing) == "deallocated":
-        return world.operate(thing, "Updating", lambda: None)
-    thing.made["_power"] = during
-    return world.operate(thing, "Updating", lambda: thing.made.update(_power=after))
-
-
-def _started(world: World, thing: Thing) -> Refusal | None:
-    thing.made["_power"] = "deallocated"
-    return _allocate(world, thing)
-
-
-def _power_call(what: str) -> None:
-    @route("POST", f"{_VM}/{what}", f"{VMS}/{what}/action")
-    def handler(call: Call) -> Response:
-        open_group(call)
-        thing = _vm(call)
-        if thing.state == "Deleting":
-            raise KINDS[VMS.lower()].busy(thing)
-        if what in ("start", "restart") and power(thing) in ("deallocated", ""):
-            check_room(call.world, thing.given, at_once=True)
-        return call.started(call.nothing(202), begin(call.world, thing, what))
-
+# ── Calls of their own ───────────────────────────────────────────────────────
 
 _ALL = "/subscriptions/{subscription}/providers/Microsoft.Compute/virtualMachines"
 _VMS = (
     "/subscriptions/{subscription}/resourceGroups/{group}"
     "/providers/Microsoft.Compute/virtualMachines"
 )
-_VM = _VMS + "/{name}"
-for _what in ("start", "restart", "powerOff", "deallocate"):
-    _power_call(_what)
+VM = _VMS + "/{name}"
 
 
-@route("GET", f"{_VM}/instanceView", f"{VMS}/read")
+@route("GET", f"{VM}/instanceView", f"{VMS}/read")
 def _instance_view(call: Call) -> Response:
-    return call.answer(instance_view(call.world, _vm(call)))
+    return call.answer(instance_view(call.world, vm_of(call)))
 
 
 @route("GET", _ALL, f"{VMS}/read")
@@ -322,29 +282,6 @@ def _shouting(body: Body) -> Body:
     return {**body, "id": "/".join(parts)}
 
 
-def _vm(call: Call) -> Thing:
+def vm_of(call: Call) -> Thing:
     call.given.update(namespace="Microsoft.Compute", kind="virtualMachines")
     return existing(call)
-
-
-# ── What happens by itself ───────────────────────────────────────────────────
-
-
-def named(world: World, name: str) -> Thing:
-    return next(one for one in world.of_type(VMS) if same(one.name, name))
-
-
-def shut_down(world: World, name: str) -> None:
-    """From inside: it stays allocated, and billed."""
-    thing = named(world, name)
-    stop_node(world, thing)
-    thing.made["_power"] = "stopped"
-
-
-def evict(world: World, name: str) -> None:
-    thing = named(world, name)
-    assert thing.properties.get("priority") == "Spot", f"{name} is no spot VM"
-    if thing.properties["evictionPolicy"] == "Delete":
-        kind_of(thing).delete(world, thing)
-    else:
-        begin(world, thing, "deallocate")

@@ -25,9 +25,12 @@ def checked(model: Any, body: Any) -> Body:
     Raises Refusal for a property that the model has not, one of another type, a value that its
     enum has not, one that is required and missing.
     """
-    found = _value(model, body, "", model.__name__)
-    assert isinstance(found, dict)
-    return found
+    return _of_model(model, body, "", answer=False)
+
+
+def check_answer(model: Any, body: Any) -> None:
+    """The same for what the cloud answers, where it writes what only it may write."""
+    _of_model(model, body, "", answer=True)
 
 
 class Field(typing.NamedTuple):
@@ -53,7 +56,7 @@ def _models_of(model: Any) -> Any:
     return sys.modules[model.__module__.rpartition(".")[0]]
 
 
-def _value(kind: Any, value: Any, path: str, owner: str) -> Any:
+def _value(kind: Any, value: Any, path: str, answer: bool) -> Any:
     if kind is Any or kind is object:
         return value
     choices = typing.get_args(kind) if _is_union(kind) else (kind,)
@@ -67,14 +70,14 @@ def _value(kind: Any, value: Any, path: str, owner: str) -> Any:
         if not isinstance(value, list):
             raise _unfit(value, "an array", path)
         (inner,) = typing.get_args(kind)
-        return [_value(inner, one, f"{path}[{at}]", owner) for at, one in enumerate(value)]
+        return [_value(inner, one, f"{path}[{at}]", answer) for at, one in enumerate(value)]
     if typing.get_origin(kind) is dict:
         if not isinstance(value, dict):
             raise _unfit(value, "an object", path)
         inner = typing.get_args(kind)[1]
-        return {key: _value(inner, one, f"{path}.{key}", owner) for key, one in value.items()}
+        return {key: _value(inner, one, f"{path}.{key}", answer) for key, one in value.items()}
     if getattr(kind, "_is_model", False):
-        return _of_model(kind, value, path)
+        return _of_model(kind, value, path, answer)
     return _plain(kind, value, path)
 
 
@@ -82,7 +85,7 @@ def _is_union(kind: Any) -> bool:
     return typing.get_origin(kind) is typing.Union
 
 
-def _of_model(model: Any, value: Any, path: str) -> Body:
+def _of_model(model: Any, value: Any, path: str, answer: bool) -> Body:
     if not isinstance(value, dict):
         raise _unfit(value, "an object", path)
     model = _of_discriminator(model, value)
@@ -98,8 +101,8 @@ def _of_model(model: Any, value: Any, path: str) -> Body:
                 f"member '{name}' on object of type '{model.__name__}'. Path '{at}', line 1, "
                 "position 1.'.",
             )
-        if not known[name].read_only and one is not None:
-            found[name] = _value(known[name].type, one, at, model.__name__)
+        if (answer or not known[name].read_only) and one is not None:
+            found[name] = _value(known[name].type, one, at, answer)
     for name, field in known.items():
         if field.required and name not in found:
             raise missing(f"{path}.{name}".lstrip(".").removeprefix("properties."))

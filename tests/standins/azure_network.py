@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import ipaddress
-import itertools
-import re
-from collections.abc import Iterator
 from typing import Any
 
 from azure.mgmt.network import models
 
 from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
-from tests.standins.azure_offer import NETWORK_QUOTAS, REGIONS
+from tests.standins.azure_references import (
+    ADDRESSES,
+    INTERFACES,
+    NETWORKS,
+    SECURITY_GROUPS,
+    check_subnet_free,
+    check_zones,
+    children,
+    free_address,
+    holder_of,
+    limit,
+    named,
+    network_of,
+    prefixes,
+    referred,
+    referred_subnet,
+    users,
+)
 from tests.standins.azure_resources import Kind, kind
+from tests.standins.azure_security_rules import check_rule
 from tests.standins.azure_world import Thing, World, ids_in, same
-
-NETWORKS = "Microsoft.Network/virtualNetworks"
-SECURITY_GROUPS = "Microsoft.Network/networkSecurityGroups"
-ADDRESSES = "Microsoft.Network/publicIPAddresses"
-INTERFACES = "Microsoft.Network/networkInterfaces"
-SERVICE_TAGS = ("VirtualNetwork", "AzureLoadBalancer", "Internet", "*")
-FIRST_FREE = 4
-"""Azure keeps a subnet's first four addresses, and its last, for itself."""
 
 
 @kind
@@ -38,7 +44,7 @@ class SecurityGroups(Kind):
         for rule in rules:
             name = named(rule)
             properties = rule.get("properties") or {}
-            _check_rule(name, properties)
+            check_rule(name, properties)
             slot = properties["direction"], properties["priority"]
             if slot in seen:
                 raise Refusal(
@@ -51,25 +57,25 @@ class SecurityGroups(Kind):
 
     def properties(self, world: World, thing: Thing) -> Body:
         found = super().properties(world, thing)
-        found["securityRules"] = _children(thing, "securityRules")
+        found["securityRules"] = children(thing, "securityRules")
         found["defaultSecurityRules"] = []
-        found["networkInterfaces"] = [{"id": one.id} for one in _users(world, thing, INTERFACES)]
+        found["networkInterfaces"] = [{"id": one.id} for one in users(world, thing, INTERFACES)]
         found["subnets"] = [
             {"id": f"{network.id}/subnets/{subnet['name']}"}
-            for network in _users(world, thing, NETWORKS)
+            for network in users(world, thing, NETWORKS)
             for subnet in network.properties.get("subnets") or []
             if thing.id.lower() in ids_in(subnet)
         ]
         return found
 
     def check_delete(self, world: World, thing: Thing) -> None:
-        users = [one.id for one in _users(world, thing, INTERFACES, NETWORKS)]
-        if users:
+        found = [one.id for one in users(world, thing, INTERFACES, NETWORKS)]
+        if found:
             raise Refusal(
                 400,
                 "InUseNetworkSecurityGroupCannotBeDeleted",
                 f"Network security group {thing.id} cannot be deleted because it is in use by the "
-                f"following resources: {', '.join(users)}. In order to delete the Network security "
+                f"following resources: {', '.join(found)}. In order to delete the Network security "
                 "group, remove the association with the resource(s).",
             )
 
@@ -87,11 +93,11 @@ class Networks(Kind):
         space = (properties.get("addressSpace") or {}).get("addressPrefixes")
         if not space:
             raise missing("addressSpace.addressPrefixes")
-        ranges = [_network(text) for text in space]
+        ranges = [network_of(text) for text in space]
         taken: list[tuple[str, Any]] = []
         for subnet in properties.get("subnets") or []:
             name = named(subnet)
-            for part in [_network(text) for text in prefixes(subnet)]:
+            for part in [network_of(text) for text in prefixes(subnet)]:
                 if not any(part.subnet_of(one) for one in ranges):
                     raise Refusal(
                         400,
@@ -119,7 +125,7 @@ class Networks(Kind):
 
     def properties(self, world: World, thing: Thing) -> Body:
         found = super().properties(world, thing)
-        found["subnets"] = _children(thing, "subnets")
+        found["subnets"] = children(thing, "subnets")
         return found
 
     def check_delete(self, world: World, thing: Thing) -> None:
@@ -229,7 +235,7 @@ class Interfaces(Kind):
                     address.made["ipAddress"] if address else world.nodes.address()
                 )
             else:
-                thing.made["address"] = _free(world, inner["subnet"]["id"])
+                thing.made["address"] = free_address(world, inner["subnet"]["id"])
             tail = world.number()
             thing.made["mac"] = (
                 f"00-0D-3A-{tail >> 16 & 255:02X}-{tail >> 8 & 255:02X}-{tail & 255:02X}"
@@ -273,210 +279,3 @@ def check_interface_free(world: World, thing: Thing, by: str | None) -> None:
             "Nic(s) in request is reserved for another Virtual Machine for 180 seconds. Please "
             f"provide another nic(s) or retry after 180 seconds. Reserved VM: {keeper}",
         )
-
-
-# ── Parts ────────────────────────────────────────────────────────────────────
-
-
-def named(part: Body) -> str:
-    if not part.get("name"):
-        raise Refusal(400, "InvalidRequestFormat", "Cannot parse the request: a name is required.")
-    return str(part["name"])
-
-
-def prefixes(subnet: Body) -> list[str]:
-    properties = subnet.get("properties") or {}
-    one = properties.get("addressPrefix")
-    found = [one] if one else list(properties.get("addressPrefixes") or [])
-    if not found:
-        raise missing(f"subnets.{subnet.get('name')}.addressPrefix")
-    return found
-
-
-def _children(thing: Thing, name: str) -> list[Body]:
-    return [child(thing, name, part) for part in thing.properties.get(name) or []]
-
-
-def child(thing: Thing, name: str, part: Body) -> Body:
-    """A subnet or rule as it is shown."""
-    properties = {**part.get("properties", {}), "provisioningState": thing.state}
-    found = {"id": f"{thing.id}/{name}/{part['name']}", "name": part["name"]}
-    return {**found, "type": f"{thing.type}/{name}", "properties": properties}
-
-
-def _network(text: str) -> Any:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError:
-        text = (
-            f"The address prefix {text} is not formatted correctly. It should follow CIDR "
-            "notation, for example 10.0.0.0/24."
-        )
-        raise Refusal(400, "InvalidAddressPrefixFormat", text) from None
-
-
-def _users(world: World, thing: Thing, *types: str) -> Iterator[Thing]:
-    for type in types:
-        for one in world.of_type(type):
-            if thing.id.lower() in ids_in(one.properties):
-                yield one
-
-
-def holder_of(world: World, address: Thing) -> tuple[Thing, str] | None:
-    """The NIC that has the public address, and the id of its IP configuration."""
-    for one in _users(world, address, INTERFACES):
-        name = one.properties["ipConfigurations"][0]["name"]
-        return one, f"{one.id}/ipConfigurations/{name}"
-    return None
-
-
-def check_subnet_free(world: World, subnet: str) -> None:
-    for one in world.of_type(INTERFACES):
-        if subnet.lower() in ids_in(one.properties):
-            name = one.properties["ipConfigurations"][0]["name"]
-            network, _, last = subnet.rpartition("/subnets/")
-            raise Refusal(
-                400,
-                "InUseSubnetCannotBeDeleted",
-                f"Subnet {last} is in use by {one.id}/ipConfigurations/{name} and cannot "
-                "be deleted. "
-                "In order to delete the subnet, delete all the resources within the subnet. See "
-                f"aka.ms/deletesubnet. ({network})",
-            )
-
-
-def referred(world: World, given: Body, type: str, by: str, region: str) -> Thing:
-    id = str(given.get("id", ""))
-    found = world.find(id)
-    if found is None or not same(found.type, type) or found.region != region:
-        raise _bad_reference(id, by)
-    if found.state != "Succeeded":
-        raise Refusal(
-            409,
-            "ReferencedResourceNotProvisioned",
-            f"Cannot proceed with operation because resource {id} used by resource {by} is not in "
-            f"Succeeded state. Resource is in {found.state} state.",
-        )
-    return found
-
-
-def referred_subnet(world: World, given: Body, by: str, region: str) -> None:
-    id = str(given.get("id", ""))
-    network, _, name = id.rpartition("/subnets/")
-    found = referred(world, {"id": network or id}, NETWORKS, by, region)
-    if not any(same(one["name"], name) for one in found.properties.get("subnets") or []):
-        raise _bad_reference(id, by)
-
-
-def _bad_reference(id: str, by: str) -> Refusal:
-    return Refusal(
-        400,
-        "InvalidResourceReference",
-        f"Resource {id} referenced by resource {by} was not found. Please make sure that the "
-        "referenced resource exists, and that both resources are in the same region.",
-    )
-
-
-def _free(world: World, subnet: str) -> str:
-    network, _, name = subnet.rpartition("/subnets/")
-    found = world.find(network)
-    assert found
-    part = next(one for one in found.properties["subnets"] if same(one["name"], name))
-    range = _network(prefixes(part)[0])
-    taken = {one.made.get("address") for one in world.of_type(INTERFACES)}
-    for number in itertools.count(FIRST_FREE):
-        if number >= range.num_addresses - 1:
-            break
-        address = str(range[number])
-        if address not in taken:
-            return address
-    text = (
-        f"Subnet {name} with address prefix {range} does not have enough capacity for 1 "
-        "IP addresses."
-    )
-    raise Refusal(400, "SubnetIsFull", text)
-
-
-def check_zones(type: str, given: Body) -> None:
-    known = REGIONS[given["location"]][1]
-    for zone in given.get("zones") or []:
-        if not known:
-            text = (
-                f"The resource type '{type}' does not support availability zones at "
-                f"location '{given['location']}'."
-            )
-            raise Refusal(400, "LocationNotSupportAvailabilityZones", text)
-        if zone not in known:
-            text = (
-                f"The zone(s) '{zone}' for resource '{type}' is not supported. The "
-                f"supported zones for location '{given['location']}' are "
-                f"'{','.join(known)}'"
-            )
-            raise Refusal(400, "InvalidAvailabilityZone", text)
-
-
-def limit(world: World, region: str, name: str, type: str, old: Thing | None) -> None:
-    most = quota(world, region, name)
-    held = sum(1 for one in world.of_type(type) if one.region == region)
-    if old is None and held + 1 > most:
-        code = "PublicIPCountLimitReached" if "Public" in name else f"{name}CountLimitReached"
-        text = f"Cannot create more than {most} {name} for this subscription in this region."
-        raise Refusal(400, code, text)
-
-
-def quota(world: World, region: str, name: str) -> int:
-    for key in (f"{region}/{name}", name):
-        if key in world.quotas:
-            return world.quotas[key]
-    return NETWORK_QUOTAS[name]
-
-
-# ── Security rules ───────────────────────────────────────────────────────────
-
-
-def _check_rule(name: str, rule: Body) -> None:
-    if not 100 <= rule["priority"] <= 4096:
-        text = (
-            f"Security rule has invalid Priority. Value provided: {rule['priority']} "
-            "Allowed range 100-4096."
-        )
-        raise Refusal(400, "SecurityRuleInvalidPriority", text)
-    for side in ("source", "destination"):
-        for what, fits in (("AddressPrefix", _is_prefix), ("PortRange", _is_port)):
-            single, plural = (
-                f"{side}{what}",
-                f"{side}{what}{'es' if what == 'AddressPrefix' else 's'}",
-            )
-            several = rule.get(plural) or []
-            if rule.get(single) and several:
-                text = f"Security rule {name} has both {single} and {plural}."
-                raise Refusal(400, "SecurityRuleInvalidParameters", text)
-            values = several or [rule.get(single)]
-            if values == [None]:
-                text = (
-                    "Required security rule parameters are missing for security rule "
-                    f"with Id: {name}. Security rule must specify {plural} or {single}."
-                )
-                raise Refusal(400, "SecurityRuleParameterIsMissing", text)
-            for value in values:
-                if not fits(value):
-                    text = f"Security rule {name} has invalid {what}. Value provided: {value}."
-                    raise Refusal(400, f"SecurityRuleInvalid{what}", text)
-
-
-def _is_prefix(text: Any) -> bool:
-    if text in SERVICE_TAGS:
-        return True
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_port(text: Any) -> bool:
-    found = re.match(r"(\d+)(?:-(\d+))?\Z", str(text))
-    if text == "*":
-        return True
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    return low <= high <= 65535

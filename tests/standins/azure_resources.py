@@ -44,6 +44,9 @@ class Kind:
     new_state = "Updating"
     """While it is being made."""
 
+    def keep(self, given: Body, old: Body) -> None:
+        """What a second PUT may leave out stays as it was."""
+
     def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
         """Raises Refusal for what the model cannot tell."""
 
@@ -75,7 +78,7 @@ class Kind:
     def view(self, call: Call, thing: Thing) -> Body:
         return described(call, thing, self.properties(call.world, thing))
 
-    def put(self, call: Call, id: str, body: Any) -> tuple[Thing, bool]:
+    def put(self, call: Call, id: str, body: Body) -> tuple[Thing, bool]:
         """The thing, and whether it is new."""
         world, old = call.world, call.world.find(id)
         if not re.match(self.name_rule, id.rpartition("/")[2]):
@@ -97,7 +100,7 @@ class Kind:
                     f"member '{path.rpartition('.')[2]}' on object of type '{self.type}'. Path "
                     f"'{path}', line 1, position 1.'.",
                 )
-        if isinstance(body, dict) and not body.get("location"):
+        if not body.get("location"):
             text = "The location property is required for this definition."
             raise Refusal(400, "LocationRequired", text)
         given = azure_models.checked(self.model, body)
@@ -113,6 +116,8 @@ class Kind:
             )
         if old is not None and old.state == "Deleting":
             raise self.busy(old)
+        if old is not None:
+            self.keep(given, old.given)
         if old is not None and old.given == given and old.state != "Failed":
             return old, False
         if old is not None and old.state in WORKING:
@@ -158,7 +163,11 @@ def kind(cls: type[Kind]) -> type[Kind]:
 
 
 def kind_of(thing: Thing) -> Kind:
-    return KINDS[thing.type.lower()]
+    return KINDS.get(thing.type.lower()) or _PLAIN
+
+
+_PLAIN = Kind()
+"""Of a role assignment, which is no resource but goes with its group."""
 
 
 # ── Calls ────────────────────────────────────────────────────────────────────

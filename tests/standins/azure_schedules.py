@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 from werkzeug.wrappers import Response
 
-from tests.standins import azure_machines as machines
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
 from tests.standins.azure_machine_rules import VMS
+from tests.standins.azure_power import begin
 from tests.standins.azure_resources import (
     KINDS,
     Kind,
@@ -126,7 +126,7 @@ def _arm(world: World, thing: Thing) -> None:
             and target.state != "Deleting"
             and thing.properties.get("status") != "Disabled"
         ):
-            machines.begin(world, target, "deallocate")
+            begin(world, target, "deallocate")
         _again()
 
     def _again() -> None:

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response
 from tests.standins import azure_models
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Body, Refusal
-from tests.standins.azure_network import check_subnet_free, child
+from tests.standins.azure_references import check_subnet_free, child
 from tests.standins.azure_resources import KINDS, existing, open_group
 from tests.standins.azure_world import Thing, same
 
