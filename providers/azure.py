@@ -35,7 +35,7 @@ class AzureAccount:
     ends_by_shutdown = False
     """A VM that is shut down from inside is still billed: a schedule deallocates it."""
 
-    def __init__(self, config: ClusterConfig, *, pace: Pace = PACE) -> None:
+    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
         self._config = config
         self._arm = Arm(config, pace)
         self._skus = Skus(self._arm)
