@@ -233,6 +233,9 @@ class Nodes:
     def start(self, name: str, user_data: str, address: str) -> None:
         self.told.append(f"start {name} {user_data.strip()} {address}")
 
+    def halt(self, name: str) -> None:
+        self.told.append(f"halt {name}")
+
     def stop(self, name: str) -> None:
         self.told.append(f"stop {name}")
 
@@ -862,11 +865,12 @@ def test_a_node_is_started_with_the_vms_data_at_its_address_and_stopped_with_it(
     assert nic.ip_configurations[0].private_ip_address == address
     done(azure.compute.virtual_machines.begin_deallocate("rg", "n0"))
     done(azure.compute.virtual_machines.begin_start("rg", "n0"))
+    done(azure.compute.virtual_machines.begin_restart("rg", "n0"))
     done(azure.resource.resource_groups.begin_delete("rg"))
     for thread in cloud.app._at_work.values():
         thread.join()
     start = f"start n0 #cloud-config {address}"
-    assert nodes.told == [start, "stop n0", start, "stop n0"]
+    assert nodes.told == [start, "halt n0", start, "halt n0", start, "stop n0"]
 
 
 def test_image_versions_and_locations_are_told(azure: Azure) -> None:

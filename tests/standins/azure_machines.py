@@ -92,7 +92,9 @@ class Machines(Kind):
         return body
 
     def going(self, world: World, thing: Thing) -> None:
-        stop_node(world, thing)
+        if world.nodes is not None:
+            nodes = world.nodes
+            world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
 
     def gone(self, world: World, thing: Thing) -> None:
         """https://learn.microsoft.com/azure/virtual-machines/delete"""
@@ -187,18 +189,23 @@ def allocate(world: World, thing: Thing) -> Refusal | None:
     if refusal is not None:
         return refusal
     thing.made["_power"] = "running"
+    start_node(world, thing)
+    return None
+
+
+def start_node(world: World, thing: Thing) -> None:
     if world.nodes is not None:
         nodes, address = world.nodes, interface_of(world, thing).made["address"]
         data = thing.properties["osProfile"].get("customData", "")
         text = rules.decoded(data, "customData").decode()
         world.elsewhere(thing.name, lambda: nodes.start(thing.name, text, address))
-    return None
 
 
-def stop_node(world: World, thing: Thing) -> None:
+def halt_node(world: World, thing: Thing) -> None:
+    """Its disk is kept."""
     if world.nodes is not None and power(thing) == "running":
         nodes = world.nodes
-        world.elsewhere(thing.name, lambda: nodes.stop(thing.name))
+        world.elsewhere(thing.name, lambda: nodes.halt(thing.name))
 
 
 def instance_view(world: World, thing: Thing) -> Body:
