@@ -22,6 +22,7 @@ from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
 from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.providers.aws import AwsAccount
 from tests.standins import cloud
 
@@ -85,6 +86,10 @@ def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
 
 def account_of(plan: Plan, pace: Pace = FAST) -> AwsAccount:
     return AwsAccount(plan.config, pace)
+
+
+def provider_of(plan: Plan) -> CloudProvider[Ground]:
+    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, pace=FAST)
 
 
 def silent(kind: str, **facts: object) -> None:

@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
+    CloudtrainError,
     NameTakenError,
     PermissionsError,
     QuotaError,
@@ -36,10 +37,12 @@ from tests.aws_parts import (
     bare_moto,
     order_of,
     plan_of,
+    provider_of,
     silent,
     stand_in,
     with_spot,
 )
+from tests.fakes import make_identity
 from tests.standins.cloud import Cloud
 
 ROOT = Path(__file__).parent.parent
@@ -374,6 +377,16 @@ def test_a_wish_whose_vm_has_ended_gets_a_new_one(aws: Cloud, expires: float) ->
     assert len(instances(aws)) == 1
 
 
+def test_a_cluster_that_went_up_and_down_many_times_goes_up_again(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    for _ in range(40):
+        account.erase([account.launch(order)], [])
+    aws.forget_calls()
+    account.launch(order)
+    assert tries(aws, "RunInstances") == 2
+    assert len(instances(aws)) == 1
+
+
 def test_a_token_whose_instance_ec2_calls_terminated_is_followed_by_the_next(aws: Cloud) -> None:
     account, order = one_order(aws)
     aws.fault("answer", action="RunInstances *", status=400, code="IdempotentInstanceTerminated")
@@ -443,6 +456,33 @@ def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None
     account.start(stopping)
     (started,) = account.machines("mnist", HERE)
     assert started.node.state == "starting"
+
+
+def test_the_next_zone_is_taken_where_the_first_has_no_room(aws: Cloud, tmp_path: Path) -> None:
+    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b"))
+    aws.set(capacity={"g4dn.xlarge us-east-1a": 2})
+    refused: list[str] = []
+
+    def journal(kind: str, **facts: object) -> None:
+        if kind == "refused":
+            refused.append(f"{facts['placement']} {facts['error']}: {facts['text']}")
+
+    nodes = provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
+    assert {node.placement for node in nodes} == {"us-east-1b"}
+    assert len(instances(aws)) == 3
+    (told,) = refused
+    assert told.startswith("us-east-1a CapacityError: ")
+    assert "We currently do not have sufficient g4dn.xlarge capacity" in told
+
+
+def test_without_permission_no_other_place_is_tried(aws: Cloud, tmp_path: Path) -> None:
+    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b", "us-west-2"))
+    code = "UnauthorizedOperation"
+    aws.fault("answer", action="RunInstances *", status=403, code=code, times=100)
+    with pytest.raises(CloudtrainError, match="RunInstances in us-east-1"):
+        provider_of(plan).create(plan, make_identity(tmp_path, plan), silent)
+    assert tries(aws, "RunInstances") == 3
+    assert aws.holdings() == []
 
 
 # ── Erase ────────────────────────────────────────────────────────────────────

@@ -11,10 +11,7 @@ import pytest
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Identity, Plan
-from cloudtrain.providers._aws.nouns import Ground
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers.aws import AwsAccount
-from tests.aws_parts import CALLER, FAST, plan_of, silent, stand_in
+from tests.aws_parts import plan_of, provider_of, silent, stand_in
 from tests.fakes import make_identity
 from tests.standins.cloud import Cloud
 
@@ -43,10 +40,6 @@ def one_cloud() -> Iterator[Cloud]:
 @pytest.fixture
 def aws(one_cloud: Cloud) -> Cloud:
     return one_cloud
-
-
-def provider_of(plan: Plan) -> CloudProvider[Ground]:
-    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, pace=FAST)
 
 
 def emptied(aws: Cloud) -> None:
