@@ -34,10 +34,10 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[int], None]) -> int:
             return count
         try:
             then(count)
-        except BaseException as error:
+        except BaseException:
             calls = [call["action"] for call in rig.cloud.calls()]
             when = "after" if after else "before"
-            error.add_note(f"killed {when} call {number} of {do}: {calls[number - 1 : number]}")
+            print(f"killed {when} call {number} of {do}: {calls[number - 1 : number]}")
             raise
     raise AssertionError
 
