@@ -76,7 +76,8 @@ class Rig:
 
     def instances(self) -> list[str]:
         """Names, once for each that exists."""
-        return [line.split()[1] for line in self.cloud.holdings() if line.startswith("instance ")]
+        words = [line.replace("virtual machine ", "instance ") for line in self.cloud.holdings()]
+        return [line.split()[1] for line in words if line.startswith("instance ")]
 
 
 def config(cloud: Cloud, **changes: object) -> ClusterConfig:
