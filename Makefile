@@ -7,7 +7,7 @@ PYTHON ?= $(shell for needed in ensurepip sys; do \
 	{ echo $$python; exit; }; done; done)
 BIN := .venv/bin
 JOBS ?= 2
-TOOLS := ssh sshd rsync tmux zsh fish
+TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
 .PHONY: demo test check tools dist clean
@@ -28,7 +28,7 @@ check: .venv/.made-dev
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:
-	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish)
+	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap)
 
 dist: .venv/.made
 	rm -rf dist

@@ -89,8 +89,8 @@ def pin(identity: Identity, nodes: Sequence[Node]) -> None:
     lines = [
         f"{_known_as(node)} {public}\n"
         for node in nodes
-        if node.name in identity.host_keys
-        for public in identity.host_keys[node.name].pins
+        if node.host_keys or node.name in identity.host_keys
+        for public in node.host_keys or identity.host_keys[node.name].pins
     ]
     _write(identity.known_hosts, "".join(lines))
 
@@ -102,6 +102,7 @@ def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
     """
     blocks = []
     for node in nodes:
+        kinds = [key.split()[0] for key in node.host_keys] or ["ssh-ed25519"]
         options = {
             "HostName": node.address,
             "Port": str(node.ssh_port),
@@ -111,7 +112,7 @@ def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
             "UserKnownHostsFile": _percent(identity.known_hosts),
             "GlobalKnownHostsFile": "/dev/null",
             "StrictHostKeyChecking": "yes",
-            "HostKeyAlgorithms": "ssh-ed25519",
+            "HostKeyAlgorithms": ",".join(kinds),
         }
         lines = [f"    {option} {_quoted(value)}\n" for option, value in options.items()]
         blocks.append(f"Host {node.name}\n" + "".join(lines))

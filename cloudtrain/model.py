@@ -242,6 +242,8 @@ class Node:
     cache: str = ".cache/cloudtrain"
     placement: str = ""
     """The zone, or the region where it has none."""
+    host_keys: tuple[str, ...] = ()
+    """What its provider vouches for where the host key is not one that we made."""
     machine: str = ""
     """The cloud's machine type."""
     spot: bool = False

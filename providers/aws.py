@@ -26,12 +26,14 @@ from cloudtrain.providers._aws.nouns import Ground, Image
 from cloudtrain.providers._aws.regions import Regions
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
 
 
 def provider(config: ClusterConfig) -> CloudProvider[Ground]:
-    return CloudProvider(AwsAccount(config), caller=lambda: config.network.ssh_from)
+    account = AwsAccount(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
 
 
 class AwsAccount:
@@ -44,6 +46,8 @@ class AwsAccount:
         self._config = config
         self._pace = pace
         self._ec2 = Ec2(config, pace)
+        self.endpoint = self._ec2.endpoint
+        """EC2's address where it is not AWS's own."""
         self._regions = Regions(self._ec2, config)
         self._lock = threading.Lock()
         self._launched: dict[str, float] = {}

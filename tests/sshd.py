@@ -25,7 +25,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/l
 _CONFIG = """\
 ListenAddress {address}:{port}
 HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
+AuthorizedKeysFile {folder}/authorized_keys {home}/.ssh/authorized_keys
 PidFile none
 UsePAM no
 StrictModes no
@@ -182,21 +182,27 @@ def _sftp_server() -> Path:
 def children_of_all() -> dict[int, list[int]]:
     """By parent, from one look at /proc."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in _processes():
         with contextlib.suppress(OSError):
-            after_name = stat.read_text().rpartition(")")[2].split()
-            children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
+            after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(after_name[1]), []).append(process)
     return children
 
 
 def _at_home(home: Path) -> list[int]:
     """Processes that a session has started, also those that have outlived it."""
     found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
+    for process in _processes():
         with contextlib.suppress(OSError):
-            if f"HOME={home}".encode() in environment.read_bytes().split(b"\0"):
-                found.append(int(environment.parent.name))
+            environment = Path(f"/proc/{process}/environ").read_bytes()
+            if f"HOME={home}".encode() in environment.split(b"\0"):
+                found.append(process)
     return found
+
+
+def _processes() -> list[int]:
+    """A glob would fail where one ends while it looks."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def _tree(root: int) -> list[int]:

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,6 +23,8 @@ from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.shell import Secret
 from tests.fake_account import PLACES, FakeAccount, cloud_plan
 from tests.fakes import FakeProvider, make_identity, make_plan, no_journal
+from tests.lent import hosts_config, lent_home
+from tests.sshd import sshd_nodes
 from tests.standins import cloud as standins
 
 MODULES = sorted(
@@ -94,12 +97,33 @@ def local(folder: Path, stack: ExitStack) -> Cloud:
     return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil)
 
 
+_RUNNING = ExitStack()
+
+
+@cache
+def running(name: str) -> standins.Cloud:
+    """One for all tests of this process; each test leaves it empty."""
+    return _RUNNING.enter_context(standins.start(name, delay=0.01))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stand_ins_end() -> Iterator[None]:
+    yield
+    running.cache_clear()
+    _RUNNING.close()
+
+
+def check_empty(cloud: standins.Cloud) -> None:
+    assert cloud.holdings() == []
+
+
 def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
     """A cloud's own driver, on a server that answers in the cloud's place."""
 
     def make(folder: Path, stack: ExitStack) -> Cloud:
-        cloud = stack.enter_context(standins.start(name, delay=0.01))
+        cloud = running(name)
         stack.enter_context(patch.dict(os.environ, cloud.environment))
+        stack.callback(lambda: check_empty(cloud))
         module = importlib.import_module(f"cloudtrain.providers.{name}")
 
         def dress(plan: Plan) -> Plan:
@@ -124,11 +148,38 @@ def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
     return make
 
 
+def hosts(folder: Path, stack: ExitStack) -> Cloud:
+    """Real OpenSSH servers, as machines that somebody has."""
+    from cloudtrain.providers import hosts as module
+
+    roles = ["chief", "worker", "worker", "worker", "ps"]
+    names = [f"m{number}" for number in range(len(roles))]
+    machines = stack.enter_context(sshd_nodes(folder / "machines", names))
+    home = lent_home(folder / "home", machines)
+    stack.enter_context(patch.dict(os.environ, HOME=str(home)))
+    config = hosts_config(machines, roles)
+
+    def spoil(identity: Identity, node: str) -> Identity:
+        """What is in the way of our folder there."""
+        place = {"mnist-worker1": machines[2], "mnist-worker2": machines[3]}[node]
+        (place.home / ".cloudtrain").write_text("a file of the user's")
+        return identity
+
+    def provider() -> Provider:
+        return module.provider(config)
+
+    def dress(plan: Plan) -> Plan:
+        return replace(plan, config=replace(config, name=plan.config.name))
+
+    return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=dress)
+
+
 STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "fake": fake,
     "account": account,
     "local": local,
-    "aws": stand_in("aws"),
+    "hosts": hosts,
+    **{name: stand_in(name) for name in ("gcp", "aws", "azure")},
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""
 

@@ -56,8 +56,9 @@ def counter() -> Counter:
 
 @pytest.fixture
 def cloud(counter: Counter) -> Iterator[Cloud]:
-    with serve.serving(Faults(counter)) as url:
-        yield Cloud("aws", {"url": url, "environment": {}, "endpoints": {}}, counter)
+    faults = Faults(counter)
+    with serve.serving(faults) as url:
+        yield Cloud("aws", {"url": url, "environment": {}, "endpoints": {}}, faults)
 
 
 @pytest.fixture
@@ -119,6 +120,13 @@ def test_a_pattern_names_the_calls_and_times_says_how_many(
     cloud.fault("answer", action="POST /th*", status=500)
     cloud.no_more_faults()
     assert ask(client, "POST", "/things", "x")[0] == 200
+
+
+def test_each_call_goes_wrong_once(client: http.client.HTTPConnection, cloud: Cloud) -> None:
+    cloud.fault("answer", action="*", times=9, once_each=True, status=500)
+    asked = [("POST", "a"), ("POST", "a"), ("POST", "b"), ("PUT", "b"), ("POST", "b")]
+    told = [ask(client, method, "/things", body)[0] for method, body in asked]
+    assert told == [500, 200, 500, 500, 200]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -119,7 +119,7 @@ class SshTransport:
                 raise NodeUnreachable(node.name, "the connections were closed")
             link = self._links.get(place)
             if link is None:
-                pinned = self._pins.get(node.name, ())
+                pinned = node.host_keys or self._pins.get(node.name, ())
                 link = self._links[place] = Link(node, pinned, self._key, self._connect_timeout)
             return link
 

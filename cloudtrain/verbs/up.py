@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from cloudtrain.errors import UsageError
-from cloudtrain.model import Cluster, ClusterConfig
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.model import CLOUDS, Cluster, ClusterConfig
 from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
@@ -21,11 +24,27 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
     with records.lock("up"):
         refuse(config)
         record(config, records)
-        with open_session(config, records, console) as session:
+        with open_session(config, records, console) as session, what_runs_is_told(session):
             session = raise_cluster(session)
             make_ready(session)
             records.journal("ready")
     return Cluster(name=config.name, nodes=session.nodes)
+
+
+@contextmanager
+def what_runs_is_told(session: Session) -> Iterator[None]:
+    """Whoever is left with nodes that make a bill knows it, whatever went wrong."""
+    try:
+        yield
+    except BaseException:
+        with suppress(CloudtrainError):
+            nodes = session.provider.nodes(session.config.name)
+            if nodes and session.config.provider in CLOUDS:
+                session.console.warn(
+                    f"{len(nodes)} nodes exist on {session.provider.name} and are billed: "
+                    f"`cloudtrain up` goes on with them, `cloudtrain down` ends them"
+                )
+        raise
 
 
 def raise_cluster(session: Session) -> Session:

@@ -13,8 +13,9 @@ from cloudtrain.providers._cloud.account import Machine, Resource
 
 BATCH = 100
 """Instances in one call."""
-RELEASE = 180.0
-"""Seconds that EC2 may take to let go of what a terminated instance used."""
+RELEASE = 3
+"""Times the seconds in which EC2 lists what is new: in so long it lets go of what a terminated
+instance used."""
 
 
 def erase(
@@ -123,5 +124,5 @@ def _delete(ec2: Ec2, resource: Resource) -> None:
             return None
         return True
 
-    if ec2.pace.until(ask, within=RELEASE) is None:
+    if ec2.pace.until(ask, within=RELEASE * ec2.pace.listing) is None:
         raise busy[-1]

@@ -232,7 +232,11 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     """The first that fits counts: several of these classes are of two kinds."""
     from botocore import exceptions as boto
-    from libcloud.common.types import InvalidCredsError, MalformedResponseError
+    from libcloud.common.types import (
+        InvalidCredsError,
+        MalformedResponseError,
+        ServiceUnavailableError,
+    )
     from requests import exceptions as http
 
     return (
@@ -241,14 +245,19 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
             Fault(CloudError, "account", "AWS_CA_BUNDLE names the certificates to trust"),
         ),
         (
-            (http.InvalidURL, http.InvalidSchema, http.MissingSchema, boto.ProxyConfigurationError),
+            (
+                http.InvalidURL,
+                http.InvalidSchema,
+                http.MissingSchema,
+                boto.InvalidProxiesConfigError,
+            ),
             Fault(CloudConfigError, "account", "see `endpoints`, AWS_ENDPOINT_URL, HTTPS_PROXY"),
         ),
         (
             (
                 *(http.Timeout, http.ConnectionError, http.ChunkedEncodingError, http.RetryError),
                 *(http.ContentDecodingError, http.StreamConsumedError, boto.HTTPClientError),
-                MalformedResponseError,
+                *(MalformedResponseError, ServiceUnavailableError),
             ),
             _TRANSIENT,
         ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterator
 
-from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NotFoundError, TransientError
+from cloudtrain.errors import BusyError, CloudError, NotFoundError, TransientError
 from cloudtrain.providers._aws import answers, bodies, machines
 from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground
@@ -12,23 +14,27 @@ from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
 
 TOKENS = 32
-"""Instances of one wish that may have ended before the next is made."""
+"""How many are tried whose instance has ended and is told of no more: EC2 does so for an hour."""
 
 
 def launch(ec2: Ec2, order: Order[Ground]) -> Machine:
     """EC2 makes one instance for one client token, and none for one whose instance has ended:
     the next token follows from the first, so that two that ask get the same instance."""
-    if order.node.machine is None:
-        raise CloudConfigError(
-            f"{order.node.name} has no machine type", hint=f"see nodes.{order.node.role}.machine"
-        )
-    for number in range(TOKENS):
-        wish = f"{order.token}/{number}".encode()
-        token = hashlib.sha256(wish).hexdigest()[:32] if number else order.token
+    ended: set[str] = set()
+    tokens = _tokens(order.token)
+    for _ in range(TOKENS):
+        token = next(token for token in tokens if token not in ended)
         machine = _of_token(ec2, order, token)
         if machine is not None and machine.node.state != "gone":
             return machine
+        ended |= {used for used, each in _listed(ec2, order) if each.node.state == "gone"}
     raise BusyError(f"{order.node.name}: {TOKENS} instances of it were made and have ended")
+
+
+def _tokens(first: str) -> Iterator[str]:
+    yield first
+    for number in itertools.count(1):
+        yield hashlib.sha256(f"{first}/{number}".encode()).hexdigest()[:32]
 
 
 def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:

@@ -89,6 +89,7 @@ class Creation(Generic[GroundT]):
                 host_key=host_key,
                 expires=self.expires if self.account.ends_by_shutdown else None,
             ),
+            public_key=self.identity.public_key,
             token=hashlib.sha256(wish.encode()).hexdigest()[:32],
             expires=self.expires,
             labels=labels.of_node(cluster, node.role, node.index, self.expires),

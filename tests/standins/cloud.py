@@ -6,10 +6,11 @@ import importlib
 import json
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +32,8 @@ class Description:
     machine: str
     tls: bool = False
     project: str | None = None
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes with which it has less to be listed: for tests that list it a thousand times."""
 
 
 DESCRIPTIONS = {
@@ -38,6 +41,7 @@ DESCRIPTIONS = {
         at="tests.standins.aws:AwsStandIn",
         placement=("us-east-1a", "us-west-2"),
         machine="g4dn.xlarge",
+        small={"regions": ["us-east-1"]},
     ),
     "gcp": Description(
         at="tests.standins.gcp:GcpStandIn",
@@ -58,14 +62,19 @@ DESCRIPTIONS = {
 class Cloud:
     """`environment` is what a user exports before `cloudtrain up`."""
 
-    def __init__(self, name: str, told: dict[str, Any], app: Any = None) -> None:
+    def __init__(self, name: str, told: dict[str, Any], faults: Faults | None = None) -> None:
         self.name = name
         self.url: str = told["url"]
         self.environment: dict[str, str] = told["environment"]
         self.endpoints: dict[str, str] = told["endpoints"]
         self.placement = DESCRIPTIONS[name].placement
-        self.app = app
-        """The stand-in itself where it runs in this process."""
+        self._faults = faults
+
+    @property
+    def app(self) -> Any:
+        """The stand-in itself, where it runs in this process."""
+        assert self._faults, f"{self.name} runs in another process"
+        return self._faults.app
 
     def config(self, **changes: Any) -> ClusterConfig:
         """A chief and two workers, asked for in this cloud's first placement."""
@@ -117,6 +126,15 @@ class Cloud:
         """A method of the stand-in: `tell("interrupt", name="mnist-worker0")`."""
         return self._ask("POST", "tell", {"do": do, "with": given})
 
+    def renew(self) -> None:
+        """An empty account, no faults, no calls."""
+        self._ask("DELETE", "world")
+
+    def quiet(self) -> None:
+        """Returns when no call is being worked on: those of a killed client go on for a while."""
+        while any(call["ended"] is None for call in self.calls()):
+            time.sleep(0.002)
+
     def _ask(self, method: str, path: str, given: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             f"{self.url}/_standin/{path}",
@@ -150,13 +168,16 @@ def running(name: str, port: int = 0, nodes: Any = None) -> Iterator[Cloud]:
         tls = serve.certificate(folder) if described.tls else None
         app = getattr(importlib.import_module(module), kind)()
         app.nodes = nodes
-        url = stack.enter_context(serve.serving(Faults(app), port, tls))
+        if nodes is not None:
+            nodes.on_shutdown = app.shut_down
+        faults = Faults(app)
+        url = stack.enter_context(serve.serving(faults, port, tls))
         told = {
             "url": url,
-            "environment": ENVIRONMENTS[name](url, folder),
+            "environment": ENVIRONMENTS[name](url, folder, app),
             "endpoints": endpoints(name, url),
         }
-        yield Cloud(name, told, app)
+        yield Cloud(name, told, faults)
 
 
 def _in_a_thread(name: str) -> Any:
@@ -185,7 +206,7 @@ def endpoints(name: str, url: str) -> dict[str, str]:
     return {"compute": url, "auth": url}
 
 
-def _aws(url: str, folder: Path) -> dict[str, str]:
+def _aws(url: str, folder: Path, app: Any) -> dict[str, str]:
     (folder / "empty").touch()
     return {
         "AWS_ENDPOINT_URL": url,
@@ -197,41 +218,24 @@ def _aws(url: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _gcp(url: str, folder: Path) -> dict[str, str]:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    project = DESCRIPTIONS["gcp"].project
-    account = {
-        "type": "service_account",
-        "project_id": project,
-        "private_key_id": "stand-in",
-        "private_key": key.decode(),
-        "client_email": f"tests@{project}.iam.gserviceaccount.com",
-        "client_id": "1",
-        "token_uri": f"{url}/token",
-    }
-    file = folder / "service_account.json"
-    file.write_text(json.dumps(account))
+def _gcp(url: str, folder: Path, app: Any) -> dict[str, str]:
+    """A key that this stand-in made itself: it checks the signature."""
     return {
-        "GOOGLE_APPLICATION_CREDENTIALS": str(file),
-        "GOOGLE_CLOUD_PROJECT": str(project),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(app.service_account(folder, url)),
+        "GOOGLE_CLOUD_PROJECT": app.project,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{url}/compute/v1/",
     }
 
 
-def _azure(url: str, folder: Path) -> dict[str, str]:
+def _azure(url: str, folder: Path, app: Any) -> dict[str, str]:
+    from tests.standins import azure_auth
+
     return {
         "ARM_ENDPOINT": url,
         "AZURE_AUTHORITY_HOST": url,
-        "AZURE_TENANT_ID": "00000000-0000-4000-8000-00000000000a",
-        "AZURE_CLIENT_ID": "00000000-0000-4000-8000-00000000000b",
-        "AZURE_CLIENT_SECRET": "the-stand-in-takes-any-secret",
+        "AZURE_TENANT_ID": azure_auth.TENANT,
+        "AZURE_CLIENT_ID": azure_auth.CLIENT,
+        "AZURE_CLIENT_SECRET": azure_auth.SECRET,
         "AZURE_SUBSCRIPTION_ID": str(DESCRIPTIONS["azure"].project),
         "REQUESTS_CA_BUNDLE": str(folder / "standin.crt"),
     }

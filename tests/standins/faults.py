@@ -10,6 +10,7 @@ A test speaks to it over HTTP, as the stand-in may run in another process:
     POST   /_standin/clock       {"seconds": 60}: the stand-in's time goes on by so much
     PUT    /_standin/set         {"lag": 2.0}: attributes of the stand-in
     POST   /_standin/tell        {"do": "interrupt", "with": {…}}: a public method of it
+    DELETE /_standin/world       an empty account again, with no faults and no calls
 
 Those calls are not counted.
 """
@@ -17,6 +18,7 @@ Those calls are not counted.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import os
 import signal
@@ -34,9 +36,11 @@ from werkzeug.wrappers import Request, Response
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-Kind = Literal["answer", "delay", "silence", "reset", "kill"]
+Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt"]
 ADMIN = "/_standin/"
 EVER = 1_000_000
+KEPT = ("nodes", "authority")
+"""Attributes of a stand-in that outlive its account: real nodes, and who gave credentials out."""
 
 
 class StandIn(Protocol):
@@ -64,11 +68,13 @@ class Fault:
     kind: Kind
     """answer: `status`, `code`, `message`, `retry_after` · delay: `seconds`, then the answer ·
     silence: none at all for `seconds` · reset: of the connection · kill: SIGKILL of `pid`, and the
-    connection ends."""
+    connection ends · interrupt: SIGINT of `pid`, and `seconds` later the work is done and told."""
     number: int | None = None
     action: str | None = None
     skip: int = 0
     times: int = 1
+    once_each: bool = False
+    """Only the first of several calls that are the same to the last byte."""
     after: bool = False
     """The work is done first."""
     status: int = 503
@@ -85,6 +91,7 @@ class Call:
     action: str
     started: float
     ended: float | None = None
+    """When nothing more is done for it."""
     status: int | None = None
     """None when there was no answer."""
     fault: str | None = None
@@ -95,13 +102,17 @@ class _Armed:
     fault: Fault
     seen: int = 0
     used: int = 0
+    known: set[bytes] = field(default_factory=set)
 
-    def takes(self, call: Call) -> bool:
+    def takes(self, call: Call, digest: bytes) -> bool:
         fault = self.fault
         if fault.number is not None and fault.number != call.number:
             return False
         if fault.action is not None and not fnmatch.fnmatchcase(call.action, fault.action):
             return False
+        if fault.once_each and digest in self.known:
+            return False
+        self.known.add(digest)
         self.seen += 1
         if self.seen <= fault.skip or self.used >= fault.times:
             return False
@@ -124,11 +135,11 @@ class Faults:
             return self._admin(Request(environ))(environ, start_response)
         call, fault = self._begin(environ)
         try:
-            response = self._answer(environ, fault)
+            response = self._answer(environ, fault, call)
             call.status = response.status_code
             return response(environ, start_response)
         finally:
-            call.ended = time.time()
+            call.ended = call.ended or time.time()
 
     # ── In this process ──────────────────────────────────────────────────────
 
@@ -150,23 +161,35 @@ class Faults:
         with self._lock:
             self._calls.clear()
 
+    def renew(self) -> None:
+        """An empty account."""
+        self.disarm()
+        self.forget()
+        app: Any = type(self.app)()
+        for name in KEPT:
+            if hasattr(self.app, name):
+                setattr(app, name, getattr(self.app, name))
+        self.app = app
+
     # ── One call ─────────────────────────────────────────────────────────────
 
     def _begin(self, environ: WSGIEnvironment) -> tuple[Call, Fault | None]:
         named: Callable[[WSGIEnvironment], str] = getattr(self.app, "action", method_and_path)
         action = named(environ)
-        environ["wsgi.input"].seek(0)
+        digest = _digest(environ)
         with self._lock:
             call = Call(len(self._calls) + 1, action, time.time())
             self._calls.append(call)
-            fault = next((armed.fault for armed in self._armed if armed.takes(call)), None)
+            fault = next((armed.fault for armed in self._armed if armed.takes(call, digest)), None)
         call.fault = f"{fault.kind}{' after' if fault.after else ''}" if fault else None
         return call, fault
 
-    def _answer(self, environ: WSGIEnvironment, fault: Fault | None) -> Response:
+    def _answer(self, environ: WSGIEnvironment, fault: Fault | None, call: Call) -> Response:
         if fault is None:
             return self._work(environ)
-        if fault.kind == "delay":
+        if fault.kind in ("delay", "interrupt"):
+            if fault.kind == "interrupt":
+                os.kill(fault.pid, signal.SIGINT)
             time.sleep(fault.seconds)
             return self._work(environ)
         if fault.after:
@@ -174,6 +197,7 @@ class Faults:
         if fault.kind == "answer":
             return self._refusal(fault)
         if fault.kind == "silence":
+            call.ended = time.time()
             self._let_go.wait(fault.seconds or EVER)
         elif fault.kind == "kill":
             kill(fault.pid)
@@ -214,9 +238,21 @@ class Faults:
                     setattr(self.app, name, value)
             case ("POST", "tell") if not given["do"].startswith("_"):
                 answer = getattr(self.app, given["do"])(**given.get("with", {}))
+            case ("DELETE", "world"):
+                self.renew()
             case _:
                 return Response(f"see {__name__}\n", 404)
         return Response(json.dumps(answer), content_type="application/json")
+
+
+def _digest(environ: WSGIEnvironment) -> bytes:
+    """Of all that a call says, but for its headers."""
+    body = environ["wsgi.input"]
+    body.seek(0)
+    line = f"{method_and_path(environ)}?{environ['QUERY_STRING']}\n"
+    digest = hashlib.sha256(line.encode() + body.read()).digest()
+    body.seek(0)
+    return digest
 
 
 def method_and_path(environ: WSGIEnvironment) -> str:

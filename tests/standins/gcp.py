@@ -64,6 +64,13 @@ class GcpStandIn(World):
             assert thing.body["scheduling"]["preemptible"], f"{name} is no spot VM"
             gcp_instances.end_by_google(self, thing, "compute.instances.preempted")
 
+    def shut_down(self, name: str) -> None:
+        """What happens when the machine itself runs `shutdown`: it stops and is there still."""
+        with self.changed:
+            self.tick()
+            thing = next(t for t in self.under("instances") if t.name == name)
+            gcp_instances.end_by_itself(self, thing)
+
     def fail(
         self,
         action: str,

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from werkzeug.wrappers import Request, Response
 
 from tests.standins.gcp_errors import ApiError, answer
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 SCOPES = (
     "https://www.googleapis.com/auth/cloud-platform",
     "https://www.googleapis.com/auth/compute",
 )
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+GOOGLES = "https://oauth2.googleapis.com/token"
+"""What google-auth writes as the audience, whatever `token_uri` says."""
 AUDIENCES = ("https://compute.googleapis.com/",)
 MISSING = (
     "Request is missing required authentication credential. Expected OAuth 2 access token, login "
@@ -41,9 +47,8 @@ class Authority:
     def service_account(self, folder: Path, url: str, project: str, name: str = "tests") -> Path:
         """What `GOOGLE_APPLICATION_CREDENTIALS` points to; `url` is this stand-in's."""
         from cryptography.hazmat.primitives import serialization as form
-        from cryptography.hazmat.primitives.asymmetric import rsa
 
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        key = _key(name)
         private = key.private_bytes(
             form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
         )
@@ -73,7 +78,9 @@ class Authority:
         if request.form.get("grant_type") != GRANT:
             return _refusal("unsupported_grant_type", "Invalid grant_type")
         try:
-            email, claims = self._verified(request.form.get("assertion", ""), request.base_url)
+            email, claims = self._verified(
+                request.form.get("assertion", ""), [request.base_url, GOOGLES]
+            )
         except ValueError as error:
             return _refusal("invalid_grant", f"Invalid JWT: {error}")
         if claims.get("iss") != email:
@@ -112,7 +119,7 @@ class Authority:
         message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
         raise ApiError(401, "authError", message, "UNAUTHENTICATED", location)
 
-    def _verified(self, assertion: str, audience: str | None) -> tuple[str, dict[str, Any]]:
+    def _verified(self, assertion: str, audience: list[str] | None) -> tuple[str, dict[str, Any]]:
         """Signature, times and audience; raises ValueError."""
         from google.auth import exceptions, jwt
 
@@ -124,6 +131,14 @@ class Authority:
         except exceptions.GoogleAuthError as error:
             raise ValueError(str(error)) from error
         return self.emails[key_id], dict(claims)
+
+
+@functools.cache
+def _key(name: str) -> RSAPrivateKey:
+    """Made once in a process, as it takes a while."""
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def _refusal(error: str, words: str) -> Response:

@@ -327,7 +327,7 @@ def _halt(world: World, thing: Thing, status: str = "STOPPING") -> None:
     running = thing.body["status"] == "RUNNING"
     thing.body["status"] = status
     if running and world.nodes is not None:
-        _in_order(world, thing, lambda: world.nodes.stop(thing.name))
+        _in_order(world, thing, lambda: world.nodes.halt(thing.name))
 
 
 def _at_rest(world: World, thing: Thing) -> bool:
@@ -385,6 +385,13 @@ def end_by_google(world: World, thing: Thing, kind: str) -> None:
     _system_operation(world, thing, kind, finish)
 
 
+def end_by_itself(world: World, thing: Thing) -> None:
+    """Whatever its scheduling says: that is for Google's own deeds."""
+    _halt(world, thing)
+    kind = "compute.instances.guestTerminate"
+    _system_operation(world, thing, kind, lambda: _stopped(world, thing))
+
+
 def _system_operation(world: World, thing: Thing, kind: str, work: Callable[[], None]) -> None:
     def finish() -> Failure | None:
         if world.things.get(thing.path) is thing and not thing.deleting:
@@ -404,6 +411,8 @@ def _stopped(world: World, thing: Thing) -> None:
 
 def _forget(world: World, thing: Thing) -> None:
     world.remove(thing)
+    if world.nodes is not None:
+        _in_order(world, thing, lambda: world.nodes.stop(thing.name))
     for attached in thing.body["disks"]:
         disk = world.things.get(attached["source"].partition("/compute/v1/")[2])
         if disk is None:

@@ -25,11 +25,11 @@ def limit(world: World, region: str, metric: str) -> float | None:
     if metric not in REGION_QUOTAS:
         return None
     overall = world.quotas.get(metric, REGION_QUOTAS[metric])
-    return world.quotas.get(f"{region}/{metric}", overall)
+    return float(world.quotas.get(f"{region}/{metric}", overall))
 
 
 def project_limit(world: World, metric: str) -> float:
-    return world.quotas.get(metric, PROJECT_QUOTAS[metric])
+    return float(world.quotas.get(metric, PROJECT_QUOTAS[metric]))
 
 
 def need(world: World, region: str, instance: Body) -> Counter[str]:

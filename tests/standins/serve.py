@@ -105,7 +105,11 @@ class _Handler(WSGIRequestHandler):
         environ = self.environ = self.make_environ()
         if not environ.get("wsgi.input_terminated"):
             length = int(environ.get("CONTENT_LENGTH") or 0)
-            environ["wsgi.input"] = io.BytesIO(self.rfile.read(length))
+            body = self.rfile.read(length)
+            if len(body) < length:  # The client is gone.
+                self.close_connection = True
+                return
+            environ["wsgi.input"] = io.BytesIO(body)
         else:
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read())
             environ["CONTENT_LENGTH"] = str(environ["wsgi.input"].getbuffer().nbytes)

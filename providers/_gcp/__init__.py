@@ -1,0 +1,1 @@
+"""The parts of `provider: gcp`; nothing outside it knows Google's words."""

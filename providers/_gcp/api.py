@@ -1,0 +1,248 @@
+"""Calls to one project: paged, retried, and with what they set going seen through to its end."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.per_thread import PerThread
+from cloudtrain.providers._gcp import faults
+from cloudtrain.providers._gcp.connection import GOOGLE, SECONDS, WAITING, Connection, endpoint
+from cloudtrain.providers._gcp.credentials import Credentials
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+OPERATION = 300.0
+"""Seconds until an operation is done."""
+BUSY = 120.0
+"""Seconds in which what stands in the way has to go."""
+
+
+class Api:
+    """Paths are relative to the project (`zones/…`), or start with `projects/`.
+
+    Every error is one of `errors`, with `what` and Google's own words; TransientError and
+    RateError come only after many tries.
+    """
+
+    def __init__(self, config: ClusterConfig, pace: Pace) -> None:
+        self.pace = pace
+        self.endpoint = endpoint(config)
+        self.credentials = Credentials(config)
+        url = self.endpoint or GOOGLE
+        self._connections = _connections(url, self.credentials, SECONDS)
+        self._waits = True
+        self._waiter = self.at(url, WAITING)
+
+    def at(self, url: str, seconds: float = SECONDS) -> Api:
+        """Another of Google's services, or another time-out, with the same credentials."""
+        other = copy.copy(self)
+        other._connections = _connections(url, self.credentials, seconds)
+        return other
+
+    @property
+    def project(self) -> str:
+        return self.credentials.project
+
+    def path(self, path: str) -> str:
+        """From `projects/` on: this is also how one resource names another."""
+        return path if path.startswith("projects/") else f"projects/{self.project}/{path}"
+
+    def get(self, what: str, path: str) -> Json:
+        return self.call(what, "GET", path)
+
+    def find(self, what: str, path: str) -> Json | None:
+        """None where it is not there."""
+        try:
+            return self.get(what, path)
+        except NotFoundError:
+            return None
+
+    def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
+        """Every page of a list. Raises TransientError for one that leaves something out: a zone
+        that cannot be reached may hold machines."""
+        wanted: dict[str, str] = {"maxResults": "500", **params}
+        while True:
+            page = self.call(what, "GET", path, params=wanted)
+            _refuse_partial(what, page)
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+            wanted = {**wanted, "pageToken": str(token)}
+
+    def call(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+    ) -> Json:
+        action = self.path(path)
+        return self.pace.patiently(lambda: self._once(what, method, action, params, body))
+
+    def run(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Json | None = None,
+        new_vm: bool = False,
+        undo: Callable[[], None] = lambda: None,
+    ) -> Json:
+        """A call that changes something, and its operation until it is done; `undo` where that
+        failed. What failed in passing is a BusyError: `persist` asks again.
+
+        The request's id is new in each `run`, the same in its retries: with one that lasted
+        longer, Google would answer with an operation of an hour ago and make nothing.
+        """
+        params = {"requestId": str(uuid.uuid4())}
+        operation = self.call(what, method, path, params=params, body=body)
+        operation = self._done(what, _scope(self.path(path)), operation)
+        error = _failure(what, operation, new_vm=new_vm)
+        if error is not None:
+            if not isinstance(error, NameTakenError):
+                undo()
+            raise error
+        return operation
+
+    def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
+        """`attempt` until it raises no BusyError, or the time (seconds) is over."""
+        raised: list[BusyError] = []
+
+        def ask() -> tuple[T] | None:
+            try:
+                return (attempt(),)
+            except BusyError as error:
+                raised.append(error)
+                return None
+
+        answer = self.pace.until(ask, within=within)
+        if answer is None:
+            raise raised[-1]
+        return answer[0]
+
+    def _done(self, what: str, scope: str, operation: Json) -> Json:
+        latest = operation
+
+        def ask() -> Json | None:
+            nonlocal latest
+            if latest.get("status") != "DONE":
+                latest = self._progress(what, f"{scope}/operations/{operation.get('name')}")
+            return latest if latest.get("status") == "DONE" else None
+
+        done = self.pace.until(ask, within=OPERATION)
+        if done is None:
+            raise TransientError(f"{what}: not done after {OPERATION:.0f} s")
+        return done
+
+    def _progress(self, what: str, path: str) -> Json:
+        """Google answers `wait` when the operation is done, or after two minutes; its rate quota
+        is for one call of each node, not for polling: /compute/docs/api/best-practices."""
+        if self._waits:
+            try:
+                return self._waiter.call(what, "POST", f"{path}/wait")
+            except NotFoundError:
+                pass  # not every endpoint has it
+        try:
+            latest = self.get(what, path)
+        except NotFoundError as error:
+            raise TransientError(error.message, code=error.code) from error
+        self._waits = False
+        return latest
+
+    def _once(
+        self,
+        what: str,
+        method: str,
+        action: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+    ) -> Json:
+        answer = self._send(what, method, action, params, body)
+        if answer.status == 401:  # the token may have been revoked before its time
+            self.credentials.headers(renew=True)
+            answer = self._send(what, method, action, params, body)
+        if 200 <= answer.status < 300 and isinstance(answer.object, dict):
+            return answer.object
+        if 200 <= answer.status < 300:
+            raise TransientError(f"{what}: the answer is no JSON object")
+        raise faults.of_answer(
+            what, answer.status, answer.object, answer.headers, text=str(answer.body)
+        )
+
+    def _send(
+        self,
+        what: str,
+        method: str,
+        action: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+    ) -> Any:
+        try:
+            connection: Any = self._connections.get()
+            return connection.request(
+                action, params=params, data=body, method=method, retry_failed=False
+            )
+        except faults.FOREIGN as error:
+            raise faults.of_exception(what, error) from error
+
+
+def _connections(url: str, credentials: Credentials, seconds: float) -> PerThread[Connection]:
+    return PerThread(lambda: Connection(url, credentials, seconds))
+
+
+def _scope(path: str) -> str:
+    """Where the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or `…/global/…`
+    is."""
+    parts = path.split("/")
+    return "/".join(parts[: 3 if parts[2] == "global" else 4])
+
+
+def _failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
+    errors = (operation.get("error") or {}).get("errors") or []
+    if errors:
+        error = faults.of_operation(what, errors, new_vm=new_vm)
+    elif int(operation.get("httpErrorStatusCode") or 0) >= 400:
+        status = int(operation["httpErrorStatusCode"])
+        words = {"error": {"message": operation.get("httpErrorMessage")}}
+        error = faults.of_answer(what, status, words)
+    else:
+        return None
+    if isinstance(error, RateError | TransientError):
+        return BusyError(error.message, hint=error.hint, code=error.code)
+    return error
+
+
+_PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
+
+
+def _refuse_partial(what: str, page: Json) -> None:
+    missing = [str(place).rpartition("/")[2] for place in page.get("unreachables") or ()]
+    items = page.get("items")
+    scoped = items.items() if isinstance(items, dict) else ()
+    for place, part in [("", page), *scoped]:
+        warning = (part.get("warning") or {}) if isinstance(part, dict) else {}
+        if warning.get("code") in _PARTIAL:
+            missing.append(f"{place.rpartition('/')[2]} {warning.get('message', '')}".strip())
+    if missing:
+        raise TransientError(
+            f"{what}: not everything could be listed: {', '.join(missing)}",
+            hint="what is there may be running: ask again once the zone answers",
+        )

@@ -1,0 +1,219 @@
+"""What is sent to make things: pure functions of what is asked for.
+
+Field by field after https://cloud.google.com/compute/docs/reference/rest/v1; numbers of 64 bits
+are strings there.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.model import NodePlan
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Order
+from cloudtrain.providers._gcp.images import Image
+from cloudtrain.providers._gcp.shapes import COMPACT, shape
+from cloudtrain.providers._gcp.startup import startup_script
+
+Json = dict[str, Any]
+
+LONGEST = 120 * 24 * 3600
+SHORTEST = 30
+"""Seconds: what `maxRunDuration` takes."""
+
+DISK_GB, GPU_DISK_GB = 50, 100
+"""Where the config names no size: CUDA and TensorFlow for it are 20 GB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What the nodes of one cluster stand on in one place."""
+
+    network: str
+    subnetwork: str
+    tag: str
+    """The firewall's: what bears it may be reached."""
+    policy: str | None = None
+    """The compact placement policy, where there is one."""
+    images: Mapping[str, Image] = field(default_factory=dict)
+    """By node name."""
+
+
+RULES = ("-ssh", "-inside")
+"""What the names of the two firewall rules end in."""
+
+
+def network(cluster: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "autoCreateSubnetworks": False,
+        "mtu": 8896,  # the largest there is; for gradients between nodes
+        "routingConfig": {"routingMode": "REGIONAL"},
+    }
+
+
+def subnetwork(cluster: str, region: str, network: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "network": network,
+        "ipCidrRange": cidr(region),
+        "privateIpGoogleAccess": True,  # to reach buckets without a public address
+    }
+
+
+def cidr(region: str) -> str:
+    """A /20 of 10.0.0.0/8 that follows from the region alone: a cluster that tries several keeps
+    one network, and its subnetworks must not overlap."""
+    slot = zlib.crc32(region.encode()) % 4096
+    return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
+
+
+def ssh_rule(cluster: str, network: str, caller: str) -> Json:
+    return {
+        **_rule(cluster, RULES[0], network),
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+        "sourceRanges": [caller],
+    }
+
+
+def inside_rule(cluster: str, network: str) -> Json:
+    return {
+        **_rule(cluster, RULES[1], network),
+        "allowed": [{"IPProtocol": "all"}],
+        "sourceTags": [labels.group_name(cluster)],
+    }
+
+
+def _rule(cluster: str, ending: str, network: str) -> Json:
+    return {
+        "name": f"{labels.group_name(cluster)}{ending}",
+        "description": description(cluster),
+        "network": network,
+        "direction": "INGRESS",
+        "targetTags": [labels.group_name(cluster)],
+    }
+
+
+def policy(cluster: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "groupPlacementPolicy": {"collocation": "COLLOCATED"},
+    }
+
+
+def description(cluster: str) -> str:
+    """What stands in for labels on what has none; `read_description` reads it."""
+    return f"made by cloudtrain: cluster={cluster} owner={labels.owner()}"
+
+
+def read_description(text: str) -> labels.Labels | None:
+    """None where it is not ours."""
+    head, _, facts = text.partition(": ")
+    if head != "made by cloudtrain":
+        return None
+    told = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
+    return labels.read(
+        {labels.CLUSTER: told.get("cluster", ""), labels.OWNER: told.get("owner", "")}
+    )
+
+
+def instance(order: Order[Ground], project: str, *, now: float) -> Json:
+    """`now`: Unix time; the VM's life is told in seconds from here."""
+    node, ground = order.node, order.ground
+    wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
+    image = ground.images[node.name]
+    body: Json = {
+        "name": node.name,
+        "machineType": f"{zone}/machineTypes/{wanted.machine}",
+        "labels": order.labels,
+        "tags": {"items": [ground.tag]},
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "diskName": node.name,
+                    "sourceImage": image.source,
+                    "diskSizeGb": str(least_disk(node, image)),
+                    "diskType": f"{zone}/diskTypes/{wanted.disk_type}",
+                    "labels": order.labels,
+                },
+            }
+        ],
+        "networkInterfaces": [_interface(order)],
+        "scheduling": _scheduling(order, now),
+        "metadata": {"items": _metadata(order, image)},
+        "serviceAccounts": [],  # no identity: who takes the node over gets nothing of the project
+    }
+    if wanted.attached and wanted.gpus:
+        body["guestAccelerators"] = [
+            {
+                "acceleratorType": f"{zone}/acceleratorTypes/{wanted.attached}",
+                "acceleratorCount": wanted.gpus.count,
+            }
+        ]
+    if image.uefi:
+        body["shieldedInstanceConfig"] = {
+            # Secure Boot takes no kernel module that the image's maker has not signed: NVIDIA's.
+            "enableSecureBoot": wanted.gpus is None,
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+        }
+    if _policy(order) is not None:
+        body["resourcePolicies"] = [_policy(order)]
+    return body
+
+
+def least_disk(node: NodePlan, image: Image) -> int:
+    """GB; never less than the image has: Google refuses that."""
+    default = GPU_DISK_GB if shape(node).gpus else DISK_GB
+    return max(node.disk_gb or default, image.disk_gb, 10)
+
+
+def _interface(order: Order[Ground]) -> Json:
+    interface: Json = {
+        "network": order.ground.network,
+        "subnetwork": order.ground.subnetwork,
+    }
+    if not order.plan.config.network.private:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    return interface
+
+
+def _scheduling(order: Order[Ground], now: float) -> Json:
+    """https://cloud.google.com/compute/docs/instances/limit-vm-runtime and …/create-use-spot"""
+    told: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
+    if order.expires is not None:
+        seconds = min(LONGEST, max(SHORTEST, math.ceil(order.expires - now)))
+        told["maxRunDuration"] = {"seconds": str(seconds)}
+    if order.node.spot or order.expires is not None:
+        told["instanceTerminationAction"] = "DELETE"
+        told["automaticRestart"] = False
+    if order.node.spot or shape(order.node).gpus or _policy(order):
+        told["onHostMaintenance"] = "TERMINATE"
+    return told
+
+
+def _policy(order: Order[Ground]) -> str | None:
+    return order.ground.policy if shape(order.node).family in COMPACT else None
+
+
+def _metadata(order: Order[Ground], image: Image) -> list[Json]:
+    items = {
+        "user-data": order.user_data,
+        "startup-script": startup_script(order.user_data),
+        # Nobody else's keys: not the project's, not those of its users.
+        "block-project-ssh-keys": "TRUE",
+        "enable-oslogin": "FALSE",
+        "serial-port-enable": "FALSE",
+    }
+    if image.installs_driver and shape(order.node).gpus:
+        items["install-nvidia-driver"] = "True"
+    return [{"key": key, "value": value} for key, value in items.items()]

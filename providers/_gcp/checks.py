@@ -1,0 +1,137 @@
+"""What would keep a plan's nodes from being made; asks, and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+)
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._gcp import faults, listing, places, quota
+from cloudtrain.providers._gcp.api import Api, Json
+from cloudtrain.providers._gcp.grounds import subnet_path
+from cloudtrain.providers._gcp.images import Image, Images
+from cloudtrain.providers._gcp.permissions import missing
+from cloudtrain.providers._gcp.shapes import shape
+
+NOT_TOLD = "not told by this endpoint"
+
+
+def check(api: Api, plan: Plan) -> tuple[Finding, ...]:
+    """One finding for each thing; where nobody can be signed in, or the project cannot be asked,
+    only that."""
+    told: Json = {}
+    found: dict[str, tuple[Place, ...]] = {}
+    images: dict[str, Image] = {}
+
+    def project() -> str:
+        told.update(api.get(f"project {api.project}", f"projects/{api.project}"))
+        return f"{api.project}, the credentials are good"
+
+    first = _finding("project", project)
+    if not first.ok:
+        return (first,)
+
+    def machines() -> str:
+        all_places = places.places(api, plan)
+        for place in all_places:
+            found[place.region] = (*found.get(place.region, ()), place)
+        return f"{_machines(plan)} in {', '.join(map(str, all_places))}"
+
+    def image() -> str:
+        known = Images(api)
+        images.update({n.name: known.of(plan.config.image, shape(n)) for n in plan.nodes})
+        return ", ".join(sorted({i.source.removeprefix("projects/") for i in images.values()}))
+
+    findings = [first, _finding("permissions", lambda: _permissions(api))]
+    findings += [_finding("machines", machines), _finding("image", image)]
+    if plan.config.network.subnet is not None and found:
+        findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
+    if found and images:
+        findings.append(_finding("quota", lambda: _quota(api, plan, found, images, told)))
+    return tuple(findings)
+
+
+def _finding(what: str, ask: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what=what, ok=True, text=ask())
+    except NotFoundError as error:
+        if faults.untold(error):
+            return Finding(what=what, ok=True, text=NOT_TOLD)
+        return Finding(
+            what=what, ok=False, text=str(error), hint=error.hint, error=CloudConfigError
+        )
+    except CloudError as error:
+        return Finding(what=what, ok=False, text=str(error), hint=error.hint, error=type(error))
+
+
+def _permissions(api: Api) -> str:
+    lacking = missing(api)
+    if lacking is None:
+        return NOT_TOLD
+    if lacking:
+        raise PermissionsError(f"not given: {', '.join(lacking)}", hint=faults.ROLE)
+    return "all that up and down need"
+
+
+def _subnet(api: Api, plan: Plan, regions: list[str]) -> str:
+    subnet = plan.config.network.subnet or ""
+    for region in regions:
+        api.get(f"network.subnet {subnet}", subnet_path(subnet, api.project, region))
+    return f"{subnet} in {', '.join(regions)}"
+
+
+def _quota(
+    api: Api,
+    plan: Plan,
+    found: Mapping[str, tuple[Place, ...]],
+    images: Mapping[str, Image],
+    project: Json,
+) -> str:
+    """Bad only where no placement suffices: the next one may. Nodes that exist take nothing."""
+    there = {m.node.name for m in listing.machines(api, plan.config.name, None)}
+    nodes = [node for node in plan.nodes if node.name not in there]
+    lines = []
+    good = []
+    for region, zones in found.items():
+        told = api.get(f"region {region}", f"regions/{region}")
+        lacks = quota.short(
+            plan,
+            nodes,
+            _vcpus(api, plan, zones[0]),
+            images,
+            quota.quotas(told.get("quotas") or ()),
+            quota.quotas(project.get("quotas") or ()),
+        )
+        good += [] if lacks else [region]
+        lines += [f"{region}: {'; '.join(lacks)}"] if lacks else []
+    if not good:
+        raise QuotaError("\n".join(lines), hint=faults.MORE)
+    enough = f"enough in {', '.join(good)}"
+    return f"{enough}, not in {'; '.join(lines)}" if lines else enough
+
+
+def _vcpus(api: Api, plan: Plan, place: Place) -> dict[str, int]:
+    machines = {shape(node).machine for node in plan.nodes}
+    found = {}
+    for machine in machines:
+        told = api.find(f"{machine} in {place}", f"zones/{place.zone}/machineTypes/{machine}")
+        found[machine] = int((told or {}).get("guestCpus") or 0)
+    return found
+
+
+def _machines(plan: Plan) -> str:
+    words: Counter[str] = Counter()
+    for node in plan.nodes:
+        wanted = shape(node)
+        text = f"{wanted.machine} with {wanted.gpus}" if wanted.gpus else wanted.machine
+        words[text] += 1
+    return ", ".join(f"{count} × {text}" for text, count in words.items())

@@ -1,0 +1,64 @@
+"""Deletes what is ours, in the order that Google needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cloudtrain.errors import CloudError, NodesError, NotFoundError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.providers._cloud.account import Machine, Resource
+from cloudtrain.providers._gcp.api import Api
+
+PATHS = {
+    "disk": "zones/{0.region}/disks/{0.name}",
+    "firewall": "global/firewalls/{0.name}",
+    "placement policy": "regions/{0.region}/resourcePolicies/{0.name}",
+    "subnetwork": "regions/{0.region}/subnetworks/{0.name}",
+    "network": "global/networks/{0.name}",
+}
+ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",))
+"""After the VMs: each group needs all before it to be gone."""
+
+AT_ONCE = 128
+
+
+def erase(api: Api, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+    """Raises the one failure, or a NodesError with all of them; tries everything first."""
+    failures: dict[str, BaseException] = {}
+    _side_by_side(
+        {f"instance {m.node.name} in {m.place}": instance_path(m) for m in machines}, api, failures
+    )
+    for kinds in ORDER:
+        paths = {str(r): PATHS[r.kind].format(r) for r in resources if r.kind in kinds}
+        _side_by_side(paths, api, failures)
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+
+
+def delete(api: Api, what: str, path: str) -> None:
+    """Until it is gone. What something else still uses is tried again for a while."""
+
+    def attempt() -> None:
+        try:
+            api.run(f"deleting {what}", "DELETE", path)
+        except NotFoundError:
+            return
+
+    api.persist(attempt)
+
+
+def instance_path(machine: Machine) -> str:
+    return f"zones/{machine.place.zone}/instances/{machine.node.name}"
+
+
+def _side_by_side(paths: dict[str, str], api: Api, failures: dict[str, BaseException]) -> None:
+    def attempt(what: str) -> None:
+        try:
+            delete(api, what, paths[what])
+        except CloudError as error:
+            failures[what] = error
+
+    name: Callable[[str], str] = str
+    fan_out(list(paths), attempt, name=name, workers=AT_ONCE)

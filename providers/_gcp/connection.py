@@ -1,0 +1,71 @@
+"""libcloud's connection to Compute Engine, with google-auth's credentials and its own endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from libcloud.common.base import ConnectionUserAndKey
+from libcloud.compute.drivers.gce import GCEConnection, GCEResponse
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers._gcp.credentials import Credentials
+
+GOOGLE = "https://compute.googleapis.com/compute/v1"
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
+"""gcloud's: https://cloud.google.com/sdk/gcloud/reference/topic/configurations"""
+
+SECONDS = 60.0
+"""Of one HTTP call."""
+WAITING = 150.0
+"""Of one that waits for an operation: Google keeps it for up to 120."""
+
+
+def endpoint(config: ClusterConfig) -> str | None:
+    """Where Compute Engine is, without a last slash; None where it is Google's own."""
+    url = config.endpoints.compute or os.environ.get(OVERRIDE)
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CloudConfigError(
+            f"{url!r} is no endpoint", hint="it is like https://compute.googleapis.com/compute/v1/"
+        )
+    path = parts.path.rstrip("/") or "/compute/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+class Response(GCEResponse):  # type: ignore[misc, unused-ignore]
+    """libcloud's keeps one of several errors, and drops the headers: what an answer means is told
+    in faults.py."""
+
+    def parse_body(self) -> Any:
+        try:
+            return json.loads(str(self.body))
+        except ValueError:
+            return None
+
+
+class Connection(GCEConnection):  # type: ignore[misc, unused-ignore]
+    """Its own constructor would ask Google for a token by libcloud's scheme, and keep it in the
+    home; its own endpoint is fixed."""
+
+    responseCls = Response
+
+    def __init__(self, url: str, credentials: Credentials, seconds: float) -> None:
+        ConnectionUserAndKey.__init__(self, "", "", url=url, timeout=seconds)  # type: ignore[no-untyped-call]
+        self.gce_params = None
+        self._credentials = credentials
+
+    def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
+        return params, {**headers, **self._credentials.headers()}
+
+    def morph_action_hook(self, action: str) -> str:
+        return f"{self.request_path}/{action}"

@@ -1,0 +1,81 @@
+"""Who we are at Google: whatever google-auth finds, kept fresh; and which project is meant."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers._gcp import faults
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
+
+
+class Credentials:
+    """Application default credentials, found at the first use. Safe to use from many threads.
+
+    `endpoints.auth` of the config takes the place of the token URI that they name.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._found: tuple[Any, str | None] | None = None
+
+    @property
+    def project(self) -> str:
+        """Raises CloudConfigError where nothing names one, CredentialsError."""
+        named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if named:
+            return named
+        with self._lock:
+            _, project = self._default()
+        if not project:
+            raise CloudConfigError(
+                "no project is named",
+                hint="`project:` in the file, GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+            )
+        return project
+
+    def headers(self, *, renew: bool = False) -> dict[str, str]:
+        """What shows who we are. Raises CredentialsError, TransientError."""
+        headers: dict[str, str] = {}
+        with self._lock:
+            credentials, _ = self._default()
+            try:
+                if renew or not credentials.valid:
+                    from google.auth.transport.requests import Request
+
+                    credentials.refresh(Request())
+                credentials.apply(headers)
+            except _UNREADABLE as error:
+                raise _refused("signing in to Google", error) from error
+        return headers
+
+    def _default(self) -> tuple[Any, str | None]:
+        if self._found is None:
+            import google.auth
+
+            try:
+                with warnings.catch_warnings():
+                    # It warns of a user's credentials without a quota project; we send none.
+                    warnings.simplefilter("ignore", UserWarning)
+                    credentials, project = google.auth.default(scopes=(SCOPE,))
+            except _UNREADABLE as error:
+                raise _refused("looking for Google credentials", error) from error
+            uri = self._config.endpoints.auth
+            if uri is not None and hasattr(credentials, "with_token_uri"):
+                credentials = credentials.with_token_uri(uri)
+            self._found = credentials, project
+        return self._found
+
+
+def _refused(what: str, error: Exception) -> CloudError:
+    """A ValueError is a key or a file that cannot be read; its text may have some of it."""
+    if isinstance(error, faults.FOREIGN):
+        return faults.of_exception(what, error)
+    return CredentialsError(f"{what}: a key cannot be read", hint=faults.LOGIN)

@@ -1,0 +1,161 @@
+"""Network, firewall and placement policy of one cluster: made or adopted, never somebody else's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._gcp import bodies
+from cloudtrain.providers._gcp.api import Api, Json
+from cloudtrain.providers._gcp.bodies import Ground
+from cloudtrain.providers._gcp.images import Image, Images
+from cloudtrain.providers._gcp.reading import last
+from cloudtrain.providers._gcp.shapes import COMPACT, shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maker:
+    """Makes what one cluster stands on in one place."""
+
+    api: Api
+    plan: Plan
+    place: Place
+    caller: str
+    journal: Journal
+
+    @property
+    def cluster(self) -> str:
+        return self.plan.config.name
+
+    def ground(self) -> Ground:
+        images = self._images()
+        subnet = self.plan.config.network.subnet
+        if subnet is not None:
+            network, subnetwork = self._existing(subnet)
+        else:
+            network, subnetwork = self._network(), ""
+        works: list[Callable[[], str]] = [
+            lambda: subnetwork or self._subnetwork(network),
+            lambda: self._rule(bodies.ssh_rule(self.cluster, network, self.caller)),
+            lambda: self._rule(bodies.inside_rule(self.cluster, network)),
+            self._policy,
+        ]
+        made = fan_out(works, lambda work: work(), name=lambda work: self.cluster)
+        return Ground(
+            network=network,
+            subnetwork=made[0],
+            tag=labels.group_name(self.cluster),
+            policy=made[3] or None,
+            images=images,
+        )
+
+    def _images(self) -> dict[str, Image]:
+        images = Images(self.api)
+        return {n.name: images.of(self.plan.config.image, shape(n)) for n in self.plan.nodes}
+
+    def _existing(self, subnet: str) -> tuple[str, str]:
+        """Its network and itself. Raises CloudConfigError for one that we cannot guard."""
+        path = subnet_path(subnet, self.api.project, self.place.region)
+        try:
+            told = self.api.get(f"network.subnet {subnet}", path)
+        except NotFoundError as error:
+            raise CloudConfigError(error.message, code=error.code) from error
+        network = _path(str(told.get("network", "")))
+        if not network.startswith(f"projects/{self.api.project}/"):
+            raise CloudConfigError(
+                f"network.subnet {subnet} is of another project ({network})",
+                hint="its firewall cannot be ours: name a subnetwork of a network of this project",
+            )
+        return network, path
+
+    def _network(self) -> str:
+        return self._make("network", "global/networks", bodies.network(self.cluster))[0]
+
+    def _subnetwork(self, network: str) -> str:
+        body = bodies.subnetwork(self.cluster, self.place.region, network)
+        return self._make("subnetwork", f"regions/{self.place.region}/subnetworks", body)[0]
+
+    def _rule(self, body: Json) -> str:
+        """Also mended: the caller's address may be another than the last time."""
+        path, there = self._make("firewall", "global/firewalls", body)
+        wish = {k: v for k, v in body.items() if k not in ("description", "network")}
+        if there is not None and any(there.get(key) != value for key, value in wish.items()):
+            what = f"firewall {body['name']}"
+            self.api.persist(lambda: self.api.run(what, "PATCH", path, body=wish))
+        return path
+
+    def _policy(self) -> str:
+        """A compact placement policy where at least two nodes are of families that take one."""
+        together = [n for n in self.plan.nodes if shape(n).family in COMPACT]
+        if len(together) < 2:
+            return ""
+        path = f"regions/{self.place.region}/resourcePolicies"
+        return self._make("placement policy", path, bodies.policy(self.cluster))[0]
+
+    def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
+        """The path of what has that name, and what was there; made where nothing was."""
+        name = str(body["name"])
+        what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
+        announced: list[str] = []
+
+        def attempt() -> Json | None:
+            there = self.api.find(what, path)
+            if there is not None:
+                self._refuse_strangers(what, there, body)
+                return there
+            if not announced:
+                self.journal("make", what=kind, name=name)
+                announced.append(name)
+            try:
+                self.api.run(what, "POST", collection, body=body)
+            except NameTakenError as taken:  # by an answer that was lost, or not listed yet
+                raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+            return None
+
+        return path, self.api.persist(attempt)
+
+    def _refuse_strangers(self, what: str, there: Json, body: Json) -> None:
+        told = bodies.read_description(str(there.get("description") or ""))
+        network = body.get("network")
+        if told is None or told.cluster != self.cluster:
+            raise NameTakenError(
+                f"{what}: there is one of that name that cloudtrain has not made",
+                hint="choose another `name`, or delete it",
+            )
+        if network is not None and last(there.get("network")) != last(network):
+            raise NameTakenError(
+                f"{what}: it is of network {last(there.get('network'))}, not {last(network)}",
+                hint=f"`cloudtrain down {self.cluster}` deletes it",
+            )
+
+
+def subnet_path(subnet: str, project: str, region: str) -> str:
+    """A name, `regions/R/subnetworks/NAME`, `projects/…` or a URL. Raises CloudConfigError for one
+    of another region than the nodes are in."""
+    path = _path(subnet)
+    if "/" not in path:
+        return f"projects/{project}/regions/{region}/subnetworks/{path}"
+    found = re.fullmatch(r"(projects/[^/]+/)?regions/([^/]+)/subnetworks/[^/]+", path)
+    if found is None:
+        raise CloudConfigError(
+            f"network.subnet {subnet!r} is not understood", hint="the name of a subnetwork"
+        )
+    if found[2] != region:
+        raise CloudConfigError(
+            f"network.subnet {subnet} is in {found[2]}, `placement` is in {region}",
+            hint="a name alone means the subnetwork of that name in each region",
+        )
+    return path if found[1] else f"projects/{project}/{path}"
+
+
+def _path(url: str) -> str:
+    """From `projects/` on."""
+    found = re.search(r"projects/.*", url)
+    return found[0] if found else url.strip("/")

@@ -1,0 +1,128 @@
+"""Which boot image a node gets, and what the image itself asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
+from cloudtrain.providers._gcp.api import Api, Json
+from cloudtrain.providers._gcp.shapes import BEFORE_TURING, Shape
+
+UBUNTU = {
+    # https://cloud.google.com/compute/docs/images/os-details#ubuntu_lts
+    "ubuntu-22.04": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts",
+    "ubuntu-24.04": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
+}
+DEEP_LEARNING = "deeplearning-platform-release"
+_WITH_DRIVER = re.compile(r"common-cu(\d+)-ubuntu-2204(?:-nvidia-(\d+))?(?:-py\d+)?")
+"""https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
+_FAMILIES = "family eq common-cu.*-ubuntu-2204.*"
+"""A regular expression: `filter` of images.list, with `eq`. The project has thousands of images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    source: str
+    """As `initializeParams.sourceImage` takes it."""
+    disk_gb: int = 0
+    """The least that a disk of it has; 0 where this endpoint does not tell."""
+    uefi: bool = False
+    installs_driver: bool = False
+    """Its first boot puts NVIDIA's driver on, where metadata says so."""
+
+
+class Images:
+    """Looks images up, each once."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._known: dict[str, Image] = {}
+        self._newest: Image | bool | None = False
+
+    def of(self, wanted: str, shape: Shape) -> Image:
+        """Raises CloudConfigError for one that does not exist."""
+        if wanted == "auto":
+            serves = shape.gpus is not None and shape.gpus.kind not in BEFORE_TURING
+            return (self._deep_learning() if serves else None) or self._named("ubuntu-22.04")
+        if wanted == "deeplearning":
+            found = self._deep_learning()
+            if found is None:
+                raise CloudConfigError(
+                    f"{DEEP_LEARNING} has no Ubuntu 22.04 image with CUDA that we know",
+                    hint="`image:` takes PROJECT/FAMILY too",
+                )
+            return found
+        return self._named(wanted)
+
+    def _named(self, wanted: str) -> Image:
+        if wanted not in self._known:
+            path = UBUNTU.get(wanted) or path_of(wanted, self._api.project)
+            try:
+                told = self._api.get(f"image {wanted}", path)
+            except NotFoundError as error:
+                if wanted not in UBUNTU:
+                    raise CloudConfigError(error.message, code=error.code) from error
+                told = {}  # these exist: an endpoint that does not tell of them may still take them
+            self._known[wanted] = _image(path, told)
+        return self._known[wanted]
+
+    def _deep_learning(self) -> Image | None:
+        """Of the newest CUDA, and of its newest driver. None where there is none to be seen."""
+        if isinstance(self._newest, bool):
+            self._newest = self._find_deep_learning()
+        return self._newest
+
+    def _find_deep_learning(self) -> Image | None:
+        best: tuple[tuple[int, int], Json] | None = None
+        try:
+            path = f"projects/{DEEP_LEARNING}/global/images"
+            for page in self._api.pages("deep learning images", path, filter=_FAMILIES):
+                for image in page.get("items") or ():
+                    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
+                    if match is None or (image.get("deprecated") or {}).get("state"):
+                        continue
+                    rank = (int(match[1]), int(match[2] or 0))
+                    if best is None or rank > best[0]:
+                        best = rank, image
+        except (NotFoundError, CloudConfigError, PermissionsError):
+            return (
+                None  # an endpoint without them or their filter; an organization's own images only
+            )
+        if best is None:
+            return None
+        family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
+        return _image(family, best[1], installs_driver=True)
+
+
+def path_of(wanted: str, project: str) -> str:
+    """A URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of an image of ours."""
+    if "://" in wanted:
+        wanted = urlsplit(wanted).path
+    found = re.search(r"projects/[^/]+/global/images/.+", wanted)
+    if found:
+        return found[0]
+    first, slash, second = wanted.strip("/").rpartition("/")
+    if not slash:
+        return f"projects/{project}/global/images/{second}"
+    if first in ("family", "global/images/family"):
+        return f"projects/{project}/global/images/family/{second}"
+    if first == "global/images":
+        return f"projects/{project}/global/images/{second}"
+    if "/" in first:
+        raise CloudConfigError(
+            f"image {wanted!r} is not understood",
+            hint="a URL, PROJECT/FAMILY, family/NAME, or the name of an image of this project",
+        )
+    return f"projects/{first}/global/images/family/{second}"
+
+
+def _image(source: str, told: Json, *, installs_driver: bool = False) -> Image:
+    features = {str(f.get("type")) for f in told.get("guestOsFeatures") or ()}
+    return Image(
+        source=source,
+        disk_gb=int(told.get("diskSizeGb") or 0),
+        uefi="UEFI_COMPATIBLE" in features,
+        installs_driver=installs_driver,
+    )

@@ -1,0 +1,129 @@
+"""One VM: asked for, adopted where it is there, taken back where it came to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.model import Node
+from cloudtrain.providers._cloud.account import Machine, Order
+from cloudtrain.providers._gcp import bodies, clearing, reading
+from cloudtrain.providers._gcp.api import OPERATION, Api, Json
+from cloudtrain.providers._gcp.bodies import Ground
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    api: Api
+    order: Order[Ground]
+
+    def run(self) -> Machine:
+        return self.api.persist(self._attempt)
+
+    @property
+    def _what(self) -> str:
+        return f"making {self.order.node.name} in {self.order.place}"
+
+    @property
+    def _collection(self) -> str:
+        return f"zones/{self.order.place.zone}/instances"
+
+    def _attempt(self) -> Machine:
+        body = bodies.instance(self.order, self.api.project, now=self.api.pace.now())
+        try:
+            operation = self.api.run(
+                self._what, "POST", self._collection, body=body, new_vm=True, undo=self._undo
+            )
+        except NameTakenError as taken:
+            return self._adopt(taken)
+        except NotFoundError as error:  # the zone, or what the VM is to be made of
+            raise CloudConfigError(error.message, code=error.code) from error
+        machine = reading.machine(self._instance() or {})
+        return machine or self._unlisted(operation)
+
+    def _instance(self) -> Json | None:
+        name = self.order.node.name
+        return self.api.find(f"instance {name}", f"{self._collection}/{name}")
+
+    def _adopt(self, taken: NameTakenError) -> Machine:
+        """Raises BusyError while what has the name is about to go, NameTakenError where it is not
+        ours."""
+        instance = self._instance()
+        if instance is None:
+            self._free_disk(taken)
+            raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+        machine = reading.machine(instance)
+        if machine is None or not self._is_wanted(machine):
+            raise taken
+        if instance.get("status") in reading.LEAVING:
+            raise BusyError(f"{self._what}: the one before it is not gone yet", code=taken.code)
+        if machine.node.state == "stopped":
+            start(self.api, machine)
+        return machine
+
+    def _is_wanted(self, machine: Machine) -> bool:
+        node, wanted = machine.node, self.order.node
+        cluster = self.order.plan.config.name
+        return (machine.cluster, node.role, node.index) == (cluster, wanted.role, wanted.index)
+
+    def _free_disk(self, taken: NameTakenError) -> None:
+        """A boot disk that outlived its VM has the name that the new one's is to have."""
+        name, zone = self.order.node.name, self.order.place.zone
+        path = f"zones/{zone}/disks/{name}"
+        found = self.api.find(f"disk {name}", path)
+        if found is None or found.get("users"):
+            return
+        disk = reading.disk(found)
+        if disk is None or disk.cluster != self.order.plan.config.name:
+            raise taken
+        clearing.delete(self.api, str(disk), path)
+
+    def _undo(self) -> None:
+        """Some failed operations leave the VM (RESOURCE_NOT_FOUND among them)."""
+        machine = reading.machine(self._instance() or {})
+        if machine is not None and self._is_wanted(machine):
+            clearing.delete(
+                self.api, f"instance {machine.node.name}", clearing.instance_path(machine)
+            )
+
+    def _unlisted(self, operation: Json) -> Machine:
+        """Google has taken the order and does not show the VM yet."""
+        order, node = self.order, self.order.node
+        return Machine(
+            cluster=order.plan.config.name,
+            node=Node(
+                name=node.name,
+                role=node.role,
+                index=node.index,
+                state="starting",
+                address="",
+                internal="",
+                placement=order.place.zone,
+                machine=node.machine or "",
+                spot=node.spot,
+                expires=order.expires,
+            ),
+            place=order.place,
+            id=str(operation.get("targetId") or f"{order.place.zone}/{node.name}"),
+        )
+
+
+def start(api: Api, machine: Machine) -> None:
+    """A stopped or suspended VM; one that is still stopping is waited for."""
+    path = clearing.instance_path(machine)
+    what = f"starting {machine.node.name} in {machine.place}"
+
+    def attempt() -> None:
+        status = api.get(what, path).get("status")
+        if status in reading.LEAVING:
+            raise BusyError(f"{what}: it is {status}")
+        if status == "SUSPENDED":
+            api.run(what, "POST", f"{path}/resume")
+        elif reading.STATES.get(str(status)) == "stopped":
+            api.run(what, "POST", f"{path}/start")
+
+    try:
+        api.persist(attempt, within=OPERATION)
+    except NotFoundError as error:
+        hint = "it was being deleted; `cloudtrain up` again makes it anew"
+        raise NotFoundError(error.message, hint=hint, code=error.code) from error

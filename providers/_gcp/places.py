@@ -1,0 +1,103 @@
+"""Zones: which there are, and which of them have the machines of a plan."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Plan
+from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._gcp import faults
+from cloudtrain.providers._gcp.api import Api
+from cloudtrain.providers._gcp.reading import last
+from cloudtrain.providers._gcp.shapes import shape
+
+
+def places(api: Api, plan: Plan) -> tuple[Place, ...]:
+    """The config's placement in its order, a region as its zones that have the machines.
+
+    Raises CloudConfigError for one that does not exist, or has not what the plan needs.
+    """
+    entries = zones(api, plan)
+    lacks = lacking(api, [place for found in entries.values() for place in found], plan)
+    wanted: dict[Place, None] = {}
+    for entry, found in entries.items():
+        good = [place for place in found if not lacks[place]]
+        if not good:
+            missing = sorted({what for place in found for what in lacks[place]})
+            raise CloudConfigError(
+                f"placement {entry} has no {', '.join(missing)}",
+                hint="https://cloud.google.com/compute/docs/regions-zones tells where it is",
+            )
+        wanted.update(dict.fromkeys(good))
+    return tuple(wanted)
+
+
+def zones(api: Api, plan: Plan) -> dict[str, tuple[Place, ...]]:
+    """Each entry of the placement with its zones, those that are down left out."""
+    known: list[Place] = []
+    for page in api.pages("zones", "zones"):
+        for zone in page.get("items") or ():
+            if zone.get("status", "UP") == "UP":
+                region = last(zone.get("region")) or str(zone["name"]).rpartition("-")[0]
+                known.append(Place(region=region, zone=str(zone["name"])))
+    known.sort()
+    found = {}
+    for entry in plan.config.placement:
+        found[entry] = tuple(place for place in known if entry in (place.zone, place.region))
+        if not found[entry]:
+            names = sorted({p.zone for p in known} | {p.region for p in known})
+            near = difflib.get_close_matches(entry, names, n=3)
+            raise CloudConfigError(
+                f"there is no zone or region {entry}, or it is down",
+                hint=f"nearest: {', '.join(near)}" if near else None,
+            )
+    return found
+
+
+def lacking(api: Api, zones: Sequence[Place], plan: Plan) -> Mapping[Place, tuple[str, ...]]:
+    """What of the plan's machines and accelerators each zone has not; nothing where this endpoint
+    does not tell."""
+    kinds = {
+        collection: sorted(names)
+        for collection, names in (
+            ("machineTypes", {shape(node).machine for node in plan.nodes}),
+            ("acceleratorTypes", {shape(node).attached or "" for node in plan.nodes} - {""}),
+        )
+    }
+    questions = [
+        (place, collection, name)
+        for place in dict.fromkeys(zones)
+        for collection, names in kinds.items()
+        for name in names
+    ]
+    answers = fan_out(questions, lambda q: _has(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
+    absent = {q for q, has in zip(questions, answers, strict=True) if not has}
+    for collection, names in kinds.items():
+        for name in names:
+            of_it = [q for q in questions if q[1:] == (collection, name)]
+            if set(of_it) <= absent and _tells_nothing(api, of_it[0][0], collection):
+                absent -= set(of_it)
+    return {
+        place: tuple(q[2] for q in questions if q in absent and q[0] == place) for place in zones
+    }
+
+
+def _has(api: Api, place: Place, collection: str, name: str) -> bool:
+    try:
+        api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
+    except NotFoundError as error:
+        return faults.untold(error)
+    return True
+
+
+def _tells_nothing(api: Api, place: Place, collection: str) -> bool:
+    """Whether this endpoint has no such catalogue at all."""
+    try:
+        what = f"{collection} in {place}"
+        pages = api.pages(what, f"zones/{place.zone}/{collection}")
+        return not any(page.get("items") for page in pages)
+    except NotFoundError:
+        return True

@@ -1,0 +1,96 @@
+"""What a plan takes of the project's quotas, and what is left of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.providers._gcp.bodies import least_disk
+from cloudtrain.providers._gcp.images import Image
+from cloudtrain.providers._gcp.shapes import QUOTAS, SHARED_CPU_QUOTA, Shape, shape
+
+Quotas = Mapping[str, tuple[float, float]]
+"""Metric → limit and usage."""
+
+SHORT_LIVED = 7 * 24 * 3600.0
+"""Seconds: GPUs of VMs that are deleted after at most this may be taken from preemptible quota:
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
+
+
+def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
+    return {
+        str(q.get("metric")): (float(q.get("limit") or 0), float(q.get("usage") or 0)) for q in told
+    }
+
+
+def short(
+    plan: Plan,
+    nodes: Sequence[NodePlan],
+    vcpus: Mapping[str, int],
+    images: Mapping[str, Image],
+    region: Quotas,
+    project: Quotas,
+) -> tuple[str, ...]:
+    """What does not suffice for all of these nodes, in words. A quota that is not told, or whose
+    need is not known, is not judged. `vcpus`: by machine type."""
+    needs = need(plan, nodes, vcpus, images, region)
+    lines = [_line(metric, n, region) for metric, n in needs.items()]
+    gpus = sum(s.gpus.count for s in map(shape, nodes) if s.gpus)
+    everywhere = {
+        "GPUS_ALL_REGIONS": gpus,
+        "CPUS_ALL_REGIONS": sum(vcpus.get(shape(node).machine, 0) for node in nodes),
+    }
+    if plan.config.network.subnet is None and len(nodes) == len(plan.nodes):
+        everywhere |= {"NETWORKS": 1, "SUBNETWORKS": 1, "FIREWALLS": 2}
+    lines += [_line(metric, n, project) for metric, n in everywhere.items()]
+    return tuple(line for line in lines if line)
+
+
+def need(
+    plan: Plan,
+    nodes: Sequence[NodePlan],
+    vcpus: Mapping[str, int],
+    images: Mapping[str, Image],
+    region: Quotas,
+) -> Counter[str]:
+    """By metric of the region."""
+    needs: Counter[str] = Counter()
+    lifetime = plan.config.limits.max_lifetime
+    brief = lifetime is not None and lifetime <= SHORT_LIVED
+    for node in nodes:
+        wanted = shape(node)
+        needs["INSTANCES"] += 1
+        if not plan.config.network.private:
+            needs["IN_USE_ADDRESSES"] += 1
+        if wanted.disk_type == "pd-balanced":
+            needs["SSD_TOTAL_GB"] += least_disk(node, images[node.name])
+        needs[_cpus(wanted, node.spot, region)] += vcpus.get(wanted.machine, 0)
+        if wanted.gpus and wanted.gpus.kind in QUOTAS:
+            metric = QUOTAS[wanted.gpus.kind]
+            needs[_preemptible(metric, node.spot or brief, region)] += wanted.gpus.count
+    return needs
+
+
+def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
+    metric = "CPUS" if wanted.family in SHARED_CPU_QUOTA else f"{wanted.family.upper()}_CPUS"
+    return "PREEMPTIBLE_CPUS" if spot and region.get("PREEMPTIBLE_CPUS", (0, 0))[0] else metric
+
+
+def _preemptible(metric: str, may: bool, region: Quotas) -> str:
+    """The roomier of the two where either may be taken."""
+    other = f"PREEMPTIBLE_{metric}"
+    return other if may and _left(other, region) > _left(metric, region) else metric
+
+
+def _left(metric: str, quotas: Quotas) -> float:
+    limit, usage = quotas.get(metric, (0.0, 0.0))
+    return limit - usage
+
+
+def _line(metric: str, need: int, quotas: Quotas) -> str:
+    if metric not in quotas or need <= _left(metric, quotas):
+        return ""
+    limit, usage = quotas[metric]
+    return f"{metric}: {need} needed, {usage:g} of {limit:g} in use"

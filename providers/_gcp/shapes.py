@@ -1,0 +1,85 @@
+"""What a node is at Google: its machine, its GPUs, its disk, and what its family can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Accelerator, NodePlan
+
+ATTACHABLE = {
+    # https://cloud.google.com/compute/docs/gpus#n1-gpus
+    "T4": "nvidia-tesla-t4",
+    "V100": "nvidia-tesla-v100",
+    "P100": "nvidia-tesla-p100",
+    "P4": "nvidia-tesla-p4",
+}
+
+COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
+"""Families that a compact placement policy takes; n1 and e2 are not among them:
+https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
+
+HYPERDISK = ("a4", "a3-ultragpu", "c4", "c4a", "c4d", "n4", "h4d")
+"""Families and machines that take no Persistent Disk:
+https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support"""
+
+BEFORE_TURING = frozenset({"V100", "P100", "P4"})
+"""NVIDIA's open kernel modules, which the deep learning images have, do not serve these."""
+
+QUOTAS = {
+    "T4": "NVIDIA_T4_GPUS",
+    "V100": "NVIDIA_V100_GPUS",
+    "P100": "NVIDIA_P100_GPUS",
+    "P4": "NVIDIA_P4_GPUS",
+    "A100": "NVIDIA_A100_GPUS",
+    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
+    "H100": "NVIDIA_H100_GPUS",
+    "L4": "NVIDIA_L4_GPUS",
+}
+"""Regional quotas; H200 and B200 are counted elsewhere, which this API does not tell."""
+
+SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
+"""They count as CPUS, all others as `<family>_CPUS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    machine: str
+    gpus: Accelerator | None = None
+    attached: str | None = None
+    """The accelerator type that has to be asked for; None where the machine brings its own."""
+
+    @property
+    def family(self) -> str:
+        return family(self.machine)
+
+    @property
+    def disk_type(self) -> str:
+        names = (self.family, self.machine.rpartition("-")[0])
+        return "hyperdisk-balanced" if set(names) & set(HYPERDISK) else "pd-balanced"
+
+
+def shape(node: NodePlan) -> Shape:
+    """Raises CloudConfigError where an accelerator cannot be attached.
+
+    The plan has named machine and accelerator, and refused what the catalogue knows not to go
+    together; a machine that it does not know brings its accelerators itself, as all but n1 do.
+    """
+    machine, wanted = node.machine, node.accelerator
+    if machine is None:
+        raise CloudConfigError(
+            f"{node.name}: no machine type is named",
+            hint=f"`nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
+        )
+    if wanted is None or family(machine) != "n1":
+        return Shape(machine=machine, gpus=wanted)
+    if wanted.kind not in ATTACHABLE:
+        raise CloudConfigError(
+            f"{node.name}: {wanted} cannot be attached to {machine}",
+            hint=f"n1 machines take {', '.join(ATTACHABLE)}",
+        )
+    return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
+
+
+def family(machine: str) -> str:
+    return machine.partition("-")[0]

@@ -1,0 +1,1 @@
+"""What `provider: hosts` is made of."""

@@ -1,0 +1,87 @@
+"""What is run on a machine that is lent to us; POSIX sh, `$1` is the cluster."""
+
+LEND = r"""
+set -eu
+umask 077
+mkdir -p "$HOME/.ssh" "$HOME/.cloudtrain/$1/nodes"
+keys="$HOME/.ssh/authorized_keys"
+: >>"$keys"
+if ! grep -qxF -- "$3" "$keys"; then
+    [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
+    printf '%s\n' "$3" >>"$keys"
+fi
+: >"$HOME/.cloudtrain/$1/nodes/$2"
+"""
+"""`$2` node, `$3` the line of our key. The file of the node comes last: then it is one."""
+
+IS_LENT = r"""[ -e "$HOME/.cloudtrain/$1/nodes/$2" ] && echo yes || echo no"""
+
+HOLDS = r"""
+if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
+then echo yes; else echo no; fi
+"""
+
+CLUSTERS = r"""
+for place in "$HOME"/.cloudtrain/*/nodes; do
+    [ -d "$place" ] || continue
+    place=${place%/nodes}
+    printf '%s\n' "${place##*/}"
+done
+"""
+
+FACTS = r"""
+printf '%s, ' "$(uname -sm)"
+printf '%s, ' "$(python3 --version 2>/dev/null || echo 'no python3')"
+nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c || true
+df -Pk "$HOME" | awk 'NR == 2 {printf "%d GB free", $4 / 1000000}'
+"""
+
+_FORGET_KEY = r"""
+keys="$HOME/.ssh/authorized_keys"
+if grep -qs -- " $label\$" "$keys"; then
+    # Through a copy, so that a kill leaves the user's own keys as they were.
+    (umask 077; grep -v -- " $label\$" "$keys" >"$keys.cloudtrain" || true)
+    chmod --reference="$keys" "$keys.cloudtrain" 2>/dev/null || chmod 600 "$keys.cloudtrain"
+    mv "$keys.cloudtrain" "$keys"
+fi
+"""
+
+CLEAR = (
+    r"""
+set -eu
+place="$HOME/.cloudtrain/$1"
+label=$2
+ours() {
+    for process in /proc/[0-9]*; do
+        case "$(readlink "$process/cwd" 2>/dev/null)" in
+            "$place" | "$place"/*) echo "${process#/proc/}" ;;
+        esac
+    done
+}
+cd /
+for signal in TERM KILL KILL; do
+    found=$(ours)
+    [ -n "$found" ] || break
+    kill -s $signal $found 2>/dev/null || true
+    sleep 1
+done
+rm -rf -- "$place"
+rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+"""
+    + _FORGET_KEY
+)
+"""`$2` the label of our key: it goes last, as it is what leads there."""
+
+TAKE_BACK = (
+    r"""
+set -eu
+label=${3##* }
+rm -f -- "$HOME/.cloudtrain/$1/nodes/$2"
+if rmdir "$HOME/.cloudtrain/$1/nodes" 2>/dev/null; then
+    rmdir "$HOME/.cloudtrain/$1" 2>/dev/null || true
+    rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+"""
+    + _FORGET_KEY
+    + "fi\n"
+)
+"""`$2` node, `$3` the line of our key, which stays while another node is there."""

@@ -1,0 +1,64 @@
+"""`provider: gcp`: nodes are instances of Google Compute Engine in one project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.caller import caller_cidr
+from cloudtrain.providers._cloud.patience import PACE, Pace
+from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._gcp import checks, clearing, listing, places
+from cloudtrain.providers._gcp.api import Api
+from cloudtrain.providers._gcp.bodies import Ground
+from cloudtrain.providers._gcp.grounds import Maker
+from cloudtrain.providers._gcp.launching import Launch, start
+
+
+def provider(config: ClusterConfig) -> CloudProvider[Ground]:
+    account = GcpAccount(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
+
+
+class GcpAccount:
+    """One project. Nothing is asked before the first question."""
+
+    name: ProviderName = "gcp"
+    ends_by_shutdown = False
+    """A VM that shuts itself down is stopped and its disk billed: `maxRunDuration` ends it."""
+
+    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
+        self._api = Api(config, pace)
+
+    @property
+    def endpoint(self) -> str | None:
+        return self._api.endpoint
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._api, plan)
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        return places.places(self._api, plan)
+
+    def machines(
+        self, cluster: str | None = None, place: Place | None = None
+    ) -> tuple[Machine, ...]:
+        return listing.machines(self._api, cluster, place)
+
+    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+        return listing.resources(self._api, cluster)
+
+    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
+        maker = Maker(api=self._api, plan=plan, place=place, caller=caller, journal=journal)
+        return maker.ground()
+
+    def launch(self, order: Order[Ground]) -> Machine:
+        return Launch(api=self._api, order=order).run()
+
+    def start(self, machine: Machine) -> None:
+        start(self._api, machine)
+
+    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+        clearing.erase(self._api, machines, resources)

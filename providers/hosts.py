@@ -1,0 +1,198 @@
+"""`provider: hosts`: machines that exist already; they are lent a key, never switched off."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cloudtrain.errors import CloudtrainError, LeftoverError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Plan
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._hosts import scripts
+from cloudtrain.providers._hosts.door import Door, opened, way_to
+
+T = TypeVar("T")
+LABEL = "cloudtrain"
+"""The comment of our key in authorized_keys starts so, and goes on with `:` and the cluster."""
+
+
+def provider(config: ClusterConfig) -> HostsProvider:
+    return HostsProvider(config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """One role on one machine; several may share a machine."""
+
+    name: str
+    role: str
+    index: int
+    host: Host
+
+
+class HostsProvider:
+    """A node exists while its machine has the file `~/.cloudtrain/<cluster>/nodes/<node>`."""
+
+    name = "hosts"
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return tuple(self._each(self._seats(plan.config.name), _found))
+
+    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+        cluster = plan.config.name
+        names = [node.name for node in plan.nodes]
+        there = {node.name for node in self.nodes(cluster) if node.state == "running"}
+        key = f"{identity.public_key.strip()} {LABEL}:{cluster}"
+        seats = [seat for seat in self._seats(cluster) if seat.name in names]
+        new = [seat for seat in seats if seat.name not in there]
+
+        def lend(seat: Seat) -> None:
+            journal("create", node=seat.name)
+            with opened(seat.name, seat.host) as door:
+                door.run(scripts.LEND, cluster, seat.name, key)
+
+        try:
+            self._each(new, lend)
+        except BaseException:
+            self._take_back(new, cluster, key, journal)
+            raise
+        made = {node.name: node for node in self.nodes(cluster)}
+        return tuple(made[name] for name in names)
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        """One that does not answer is listed as stopped: what it holds is not known."""
+
+        def ask(seat: Seat) -> Node | None:
+            try:
+                with opened(seat.name, seat.host) as door:
+                    if door.run(scripts.IS_LENT, cluster, seat.name).strip() != "yes":
+                        return None
+                    return _node(seat, "running", door)
+            except CloudtrainError:
+                return _node(seat, "stopped", None)
+
+        found = self._each(self._seats(cluster), ask)
+        return tuple(sorted(filter(None, found), key=lambda node: node.rank))
+
+    def destroy(
+        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
+    ) -> None:
+        """What is ours there goes, running tasks too. The machines themselves run on."""
+        left: dict[str, str] = {}
+
+        def clear(seats: Sequence[Seat]) -> None:
+            first = seats[0]
+            try:
+                with opened(first.name, first.host) as door:
+                    if door.run(scripts.HOLDS, cluster).strip() != "yes":
+                        return
+                    for seat in seats:
+                        if door.run(scripts.IS_LENT, cluster, seat.name).strip() == "yes":
+                            journal("destroy", node=seat.name)
+                    door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+                    if door.run(scripts.HOLDS, cluster).strip() == "yes":
+                        left[first.host.address] = "its folder is still there"
+            except CloudtrainError as error:
+                left[first.host.address] = error.message
+
+        self._each(self._by_machine(cluster), clear)
+        if left:
+            things = [f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in left.items()]
+            raise LeftoverError(
+                f"still there: {'; '.join(things)}", hint="run it again once they answer"
+            )
+
+    def sweep(self) -> tuple[Holding, ...]:
+        """Of the machines that this config names."""
+        names: set[str] = set()
+
+        def ask(seats: Sequence[Seat]) -> None:
+            with opened(seats[0].name, seats[0].host) as door:
+                names.update(door.run(scripts.CLUSTERS).split())
+
+        self._each(self._by_machine(self._config.name), ask)
+        return tuple(
+            Holding(cluster=name, provider=self.name, nodes=self.nodes(name))
+            for name in sorted(names)
+        )
+
+    def _take_back(self, seats: Sequence[Seat], cluster: str, key: str, journal: Journal) -> None:
+        """Of a creation that failed; what stands in the way never hides that failure."""
+
+        def back(seat: Seat) -> None:
+            try:
+                with opened(seat.name, seat.host) as door:
+                    journal("destroy", node=seat.name)
+                    door.run(scripts.TAKE_BACK, cluster, seat.name, key)
+            except CloudtrainError as error:
+                journal("left over", text=error.message)
+
+        self._each(seats, back)
+
+    def _seats(self, cluster: str) -> list[Seat]:
+        return _seats(self._config, cluster)
+
+    def _by_machine(self, cluster: str) -> list[list[Seat]]:
+        machines: dict[tuple[str, int, str | None], list[Seat]] = defaultdict(list)
+        for seat in self._seats(cluster):
+            machines[seat.host.address, seat.host.port, seat.host.user].append(seat)
+        return list(machines.values())
+
+    def _each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        return fan_out(items, work, name=_label)
+
+
+R = TypeVar("R")
+
+
+def _label(item: object) -> str:
+    seat = item[0] if isinstance(item, list) else item
+    assert isinstance(seat, Seat)
+    return seat.name
+
+
+def _seats(config: ClusterConfig, cluster: str) -> list[Seat]:
+    counts: dict[str, int] = defaultdict(int)
+    seats = []
+    for host in config.hosts:
+        index = counts[host.role]
+        counts[host.role] += 1
+        name = f"{cluster}-{host.role}{index}"
+        seats.append(Seat(name=name, role=host.role, index=index, host=host))
+    return seats
+
+
+def _node(seat: Seat, state: NodeState, door: Door | None) -> Node:
+    way = door.way if door is not None else None
+    return Node(
+        name=seat.name,
+        role=seat.role,
+        index=seat.index,
+        state=state,
+        address=way.address if way else seat.host.address,
+        internal=seat.host.address,
+        ssh_port=way.port if way else seat.host.port,
+        user=way.user if way else seat.host.user or "",
+        host=seat.host.address,
+        placement=seat.host.address,
+        host_keys=door.host_keys if door is not None else (),
+    )
+
+
+def _found(seat: Seat) -> Finding:
+    what = f"host {seat.host.address}"
+    try:
+        with opened(seat.name, seat.host) as door:
+            told = " ".join(door.run(scripts.FACTS).split())
+            way = way_to(seat.host)
+            return Finding(
+                what=what, ok=True, text=f"{seat.role}{seat.index} as {way.user}, {told}"
+            )
+    except CloudtrainError as error:
+        return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))

@@ -1,0 +1,115 @@
+"""What the tests of the AWS driver begin with: a stand-in, an account on it, orders for VMs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.plan import make_plan
+from cloudtrain.providers._aws.nouns import Ground
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Order, Place
+from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers.aws import AwsAccount
+from tests.standins import cloud
+
+FAST = Pace(first=0.005, longest=0.02, poll_first=0.005, poll_longest=0.02, boot=20.0, listing=1.0)
+"""The stand-in's own delays are 30 ms at most."""
+CALLER = "203.0.113.7/32"
+HERE = Place(region="us-east-1", zone="us-east-1a")
+EXPIRES = 1_900_000_000.0
+
+
+@contextmanager
+def stand_in(**settings: Any) -> Iterator[cloud.Cloud]:
+    """In a thread; the environment is as its user would have set it."""
+    with (
+        cloud.start("aws", thread=True, **{"delay": 0.0, **settings}) as aws,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        live(patch, aws.environment)
+        yield aws
+
+
+@contextmanager
+def bare_moto(folder: Path) -> Iterator[str]:
+    """moto with nothing around it, which others who stand in for EC2 begin with. In a process of
+    its own: the stand-in's moto has other images."""
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "0"]
+    environ = {name: value for name, value in os.environ.items() if "MOTO" not in name}
+    with (
+        subprocess.Popen(
+            command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        assert server.stderr
+        said = iter(server.stderr.readline, b"")
+        url = next(found[0].decode() for line in said if (found := URL.search(line)))
+        drain = threading.Thread(target=server.stderr.read, daemon=True)
+        drain.start()
+        live(patch, cloud.ENVIRONMENTS["aws"](url, folder))
+        try:
+            yield url
+        finally:
+            server.kill()
+            drain.join()
+
+
+URL = re.compile(rb"http://127\.0\.0\.1:\d+")
+
+
+def live(patch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            patch.delenv(name)
+    for name, value in environment.items():
+        patch.setenv(name, value)
+
+
+def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
+    return make_plan(aws.config(**changes))
+
+
+def account_of(plan: Plan, pace: Pace = FAST) -> AwsAccount:
+    return AwsAccount(plan.config, pace)
+
+
+def provider_of(plan: Plan) -> CloudProvider[Ground]:
+    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, pace=FAST)
+
+
+def silent(kind: str, **facts: object) -> None:
+    """A journal that nobody reads."""
+
+
+def order_of(
+    plan: Plan, node: NodePlan, ground: Ground, place: Place = HERE, expires: float = EXPIRES
+) -> Order[Ground]:
+    return Order(
+        plan=plan,
+        node=node,
+        place=place,
+        ground=ground,
+        user_data=f"#cloud-config\n# ends at {expires}\n",
+        token=sha256(f"{node.name} {place}".encode()).hexdigest()[:32],
+        expires=expires,
+        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+    )
+
+
+def with_spot(plan: Plan) -> Plan:
+    return replace(plan, nodes=tuple(replace(node, spot=True) for node in plan.nodes))

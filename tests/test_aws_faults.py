@@ -1,0 +1,272 @@
+"""Every refusal of AWS, and every exception on the way to it, is one of our error classes."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from xml.sax.saxutils import escape
+
+import botocore.exceptions
+import libcloud
+import libcloud.common.exceptions
+import libcloud.common.types
+import libcloud.compute.types
+import pytest
+import requests.exceptions
+
+from cloudtrain import errors
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NameTakenError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.providers._aws import answers, faults, machines
+
+
+def refusal(code: str, message: str = "its own words", status: int = 400) -> CloudError:
+    body = (
+        '<?xml version="1.0"?><Response xmlns="http://example.org/any"><Errors><Error>'
+        f"<Code>{code}</Code><Message>{escape(message)}</Message></Error></Errors></Response>"
+    )
+    return faults.of_answer("RunInstances in us-east-1", status=status, headers={}, body=body)
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind", "scope"),
+    [
+        (
+            "InsufficientInstanceCapacity InsufficientHostCapacity Unsupported SpotMaxPriceTooLow",
+            CapacityError,
+            "zone",
+        ),
+        (
+            "VcpuLimitExceeded InstanceLimitExceeded MaxSpotInstanceCountExceeded "
+            "VolumeLimitExceeded AddressLimitExceeded SomeNewLimitExceeded",
+            QuotaError,
+            "region",
+        ),
+        ("RequestLimitExceeded Throttling", RateError, "region"),
+        ("ServerInternal ServiceUnavailable InternalError Unavailable", TransientError, "region"),
+        ("InvalidInstanceID.NotFound InvalidGroup.NotFound", NotFoundError, "region"),
+        ("InvalidGroup.Duplicate", NameTakenError, "region"),
+        ("DependencyViolation InvalidPlacementGroup.InUse VolumeInUse", BusyError, "region"),
+        ("AuthFailure ExpiredToken SignatureDoesNotMatch", CredentialsError, "account"),
+        ("UnauthorizedOperation OptInRequired PendingVerification", PermissionsError, "account"),
+        ("InvalidAMIID.NotFound InvalidSubnetID.NotFound", CloudConfigError, "region"),
+        ("InvalidParameterValue MissingParameter InvalidAMIID.Malformed", CloudConfigError, None),
+    ],
+)
+def test_each_code_is_of_its_class_however_wide_it_reaches(
+    codes: str, kind: type[CloudError], scope: str | None
+) -> None:
+    for code in codes.split():
+        # EC2 answers some of its capacity errors with status 500: the code counts.
+        for status in (400, 500):
+            error = refusal(code, status=status)
+            assert type(error) is kind, code
+            assert error.code == code
+            assert scope in (None, error.scope), code
+            assert error.message == "RunInstances in us-east-1: its own words"
+
+
+@pytest.mark.parametrize("code", sorted(faults.CODES))
+def test_no_code_of_the_table_is_without_a_class(code: str) -> None:
+    error = refusal(code)
+    assert type(error) is not CloudError
+    if isinstance(error, CapacityError | QuotaError | CredentialsError | PermissionsError):
+        assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, CloudConfigError),
+        (401, CredentialsError),
+        (403, PermissionsError),
+        (404, NotFoundError),
+        (408, TransientError),
+        (413, CloudConfigError),
+        (429, RateError),
+        (500, TransientError),
+        (501, CloudConfigError),
+        (502, TransientError),
+        (503, TransientError),
+        (504, TransientError),
+    ],
+)
+@pytest.mark.parametrize("body", ["", "<html><p>Sorry</html>", "<a><b/></a>", "not XML"])
+def test_an_answer_that_is_none_of_ec2_is_judged_by_its_status(
+    status: int, kind: type[CloudError], body: str
+) -> None:
+    error = faults.of_answer("DescribeVpcs in x", status=status, headers={}, body=body)
+    assert type(error) is kind
+    assert error.code == f"HTTP {status}"
+
+
+def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
+    headers = {"retry-after": "7"}
+    error = faults.of_answer("a", status=503, headers=headers, body="")
+    assert error.retry_after == 7.0
+    assert faults.seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert faults.seconds("") is None
+    assert faults.seconds("soon") is None
+
+
+def test_the_blob_that_iam_adds_is_left_out() -> None:
+    told = "You are not authorized. Encoded authorization failure message: abcdefghijk"
+    assert refusal("UnauthorizedOperation", told).message.endswith("You are not authorized.")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("Server.InsufficientInstanceCapacity", CapacityError),
+        ("Server.SpotInstanceTermination", CapacityError),
+        ("Server.SpotInstanceShutdown", CapacityError),
+        ("Server.InternalError", TransientError),
+        ("Client.VolumeLimitExceeded", QuotaError),
+        ("Client.InternalError", CloudConfigError),
+        ("Client.InvalidSnapshot.NotFound", CloudConfigError),
+        ("Client.UserInitiatedShutdown", None),
+        ("Client.InstanceInitiatedShutdown", None),
+        ("Server.ScheduledStop", None),
+        ("", None),
+    ],
+)
+def test_why_an_instance_was_given_up(code: str, kind: type[CloudError] | None) -> None:
+    error = faults.of_reason("mnist-worker0", code, "")
+    assert (type(error) if error else None) is kind
+
+
+# ── Exceptions ───────────────────────────────────────────────────────────────
+
+SOMETHING_ELSE = CloudError
+MODULES = [
+    requests.exceptions,
+    libcloud.common.types,
+    libcloud.common.exceptions,
+    libcloud.compute.types,
+]
+EXPECTED = {
+    TransientError: """ConnectionError ProxyError ConnectTimeout Timeout ReadTimeout RetryError
+        ChunkedEncodingError ContentDecodingError StreamConsumedError BaseHTTPError
+        MalformedResponseError ServiceUnavailableError""",
+    RateError: "RateLimitReachedError",
+    CredentialsError: "InvalidCredsError InvalidCredsException",
+    CloudConfigError: "InvalidURL InvalidSchema MissingSchema InvalidProxyURL",
+    SOMETHING_ELSE: """SSLError RequestException HTTPError InvalidJSONError JSONDecodeError
+        CompatJSONDecodeError InvalidHeader TooManyRedirects URLRequired UnrewindableBodyError
+        LibcloudError ProviderError DeploymentError DeploymentException KeyPairError
+        KeyPairDoesNotExistError""",
+}
+
+
+def raised(kind: type[Exception]) -> Exception:
+    """One of that class, however its constructor wants it."""
+    made = kind.__new__(kind)
+    Exception.__init__(made, "words")
+    for name in ("value", "name", "msg", "body", "headers", "message"):
+        if not hasattr(made, name):
+            setattr(made, name, "words")
+    made.driver = SimpleNamespace(name="words")  # type: ignore[attr-defined]
+    made.code = getattr(made, "code", 503)  # type: ignore[attr-defined]
+    made.node = SimpleNamespace(id="words")  # type: ignore[attr-defined]
+    return made
+
+
+def exceptions(module: ModuleType) -> dict[str, type[Exception]]:
+    found = inspect.getmembers(module, inspect.isclass)
+    return {
+        name: kind
+        for name, kind in found
+        if issubclass(kind, Exception) and not issubclass(kind, Warning)
+        if kind.__module__.split(".")[0] in ("requests", "libcloud", "botocore")
+    }
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_exception_of_libcloud_and_of_http_is_mapped(module: ModuleType) -> None:
+    expected = {name: kind for kind, names in EXPECTED.items() for name in names.split()}
+    for name, kind in exceptions(module).items():
+        assert name in expected, f"{name} is new: say in faults.py what it means"
+        error = faults.of_exception("DescribeVpcs in us-east-1", raised(kind))
+        assert type(error) is expected[name], name
+        assert error.message.startswith("DescribeVpcs in us-east-1: ")
+
+
+def test_every_exception_of_botocore_is_about_credentials_or_the_network() -> None:
+    """It is asked for credentials, and for two auxiliary services that may fail."""
+    boto = botocore.exceptions
+    expected: dict[type[Exception], type[CloudError]] = {
+        boto.SSLError: SOMETHING_ELSE,
+        boto.ClientError: CloudConfigError,
+        boto.InvalidProxiesConfigError: CloudConfigError,
+        boto.HTTPClientError: TransientError,
+        boto.BotoCoreError: CredentialsError,
+        boto.ClientError: CloudConfigError,
+        Exception: SOMETHING_ELSE,
+    }
+    for name, kind in exceptions(boto).items():
+        made = raised(kind)
+        made.response = {"Error": {"Code": "InvalidSomething"}}  # type: ignore[attr-defined]
+        base = next(base for base in expected if issubclass(kind, base))
+        error = faults.of_exception("credentials", made)
+        assert type(error) is expected[base], name
+
+
+NETWORK = [ConnectionResetError("reset"), TimeoutError(), OSError(113, "no route")]
+
+
+@pytest.mark.parametrize("error", NETWORK, ids=repr)
+def test_what_the_system_says_of_the_network_is_tried_again(error: OSError) -> None:
+    assert type(faults.of_exception("a", error)) is TransientError
+
+
+def test_our_own_errors_pass_as_they_are() -> None:
+    mine = errors.NotFoundError("gone")
+    assert faults.of_exception("a", mine) is mine
+
+
+# ── libcloud's recorded answers ──────────────────────────────────────────────
+
+
+def recorded(name: str) -> str:
+    folder = Path(libcloud.__file__).parent / "test" / "compute" / "fixtures" / "ec2"
+    return (folder / name).read_text()
+
+
+def test_a_recorded_reservation_is_read_whatever_its_namespace() -> None:
+    answer = answers.tree(recorded("describe_instances.xml"))
+    found = machines.instances(answers.items(answer, "reservationSet"))
+    assert [answers.text(each, "instanceId") for each in found] == ["i-4382922a", "i-8474834a"]
+    assert answers.text(answers.part(found[0], "instanceState"), "name") == "stopped"
+    assert answers.unix(answers.text(found[0], "launchTime"))
+
+
+def test_a_recorded_security_group_is_read_with_its_rules() -> None:
+    answer = answers.tree(recorded("describe_security_groups.xml"))
+    groups = answers.items(answer, "securityGroupInfo")
+    rules = [rule for group in groups for rule in answers.items(group, "ipPermissions")]
+    ports = {(answers.text(r, "ipProtocol"), answers.text(r, "fromPort")) for r in rules}
+    assert ("tcp", "80") in ports
+
+
+def test_recorded_instances_that_are_not_ours_are_left_alone() -> None:
+    answer = answers.tree(recorded("describe_instances.xml"))
+    for each in machines.instances(answers.items(answer, "reservationSet")):
+        assert machines.machine(each, "us-east-1", private=False) is None
+
+
+def test_the_recorded_error_of_an_idempotency_mismatch_is_told_by_its_code() -> None:
+    body = recorded("run_instances_idem_mismatch.xml")
+    error = faults.of_answer("RunInstances in x", status=400, headers={}, body=body)
+    assert error.code == "IdempotentParameterMismatch"

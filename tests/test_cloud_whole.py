@@ -1,0 +1,167 @@
+"""Up, train, down on each cloud's stand-in, with real nodes behind it: as a user types it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import HostKeyMismatch
+from cloudtrain.keys import load_identity
+from cloudtrain.model import CLOUDS, Identity, Node
+from cloudtrain.transports.ssh import SshTransport
+from tests.project import Project, until
+from tests.standins.cloud import DESCRIPTIONS, Cloud, running
+from tests.standins.nodes import Nodes, unavailable
+
+READY = [
+    name
+    for name in CLOUDS
+    if importlib.util.find_spec(f"cloudtrain.providers.{name}")
+    and importlib.util.find_spec(DESCRIPTIONS[name].at.partition(":")[0])
+]
+
+
+@dataclasses.dataclass
+class Account:
+    """A user's project and an account with real machines."""
+
+    project: Project
+    cloud: Cloud
+    nodes: Nodes
+
+    def config(self, **sections: object) -> Path:
+        described = DESCRIPTIONS[self.cloud.name]
+        node = {"machine": described.machine}
+        return self.project.config(
+            provider=self.cloud.name,
+            project=described.project or None,
+            placement=list(described.placement),
+            nodes={"chief": node, "worker": {**node, "count": 1}},
+            setup={"run": ["echo ready >made"]},
+            **sections,
+        )
+
+    @property
+    def folder(self) -> Path:
+        return self.project.home / "clusters" / self.project.name
+
+    def identity(self) -> Identity:
+        return load_identity(self.folder)
+
+    def do(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        done = self.project.cloudtrain(*arguments)
+        assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}{self.logs()}"
+        return done
+
+    def logs(self) -> str:
+        names = self.nodes.running()
+        return "".join(f"\n{name}:\n{self.nodes.boot_log(name)[-2000:]}" for name in names)
+
+    def status(self) -> list[dict[str, str]]:
+        (cluster,) = json.loads(self.do("status", "--json").stdout)["clusters"]
+        found: list[dict[str, str]] = cluster["nodes"]
+        return found
+
+
+@pytest.fixture(params=READY)
+def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    with Nodes() as nodes, running(request.param, nodes=nodes) as cloud:
+        project = Project(tmp_path / "user's project")
+        project.environment.update(cloud.environment)
+        yield Account(project, cloud, nodes)
+
+
+def test_up_train_down_on_real_nodes(account: Account) -> None:
+    account.do("up", account.config(), "--yes")
+    names = [f"{account.project.name}-{task}" for task in ("chief0", "worker0")]
+    assert [node["name"] for node in account.status()] == names
+    assert {node["state"] for node in account.status()} == {"running"}
+    said = account.do("exec", account.project.name, "--", "hostname").stdout
+    assert sorted(said.splitlines()) == [f"chief0 │ {names[0]}", f"worker0 │ {names[1]}"]
+    assert openssh(account, names[1], "cat made") == "ready\n"
+    the_host_keys_are_others_than_in_the_user_data(account)
+
+    keys_before = {name: key.pins for name, key in account.identity().host_keys.items()}
+    account.do("up", account.config(), "--yes")
+    assert {name: key.pins for name, key in account.identity().host_keys.items()} == keys_before
+
+    account.do("train", "--json", "--", "--steps", "3")
+    assert account.project.landed("chief0", "output/chief0.txt") == "done at 3\n"
+    assert account.project.landed("worker0", "output/worker0.txt") == "done at 3\n"
+
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+    assert account.nodes.running() == []
+    assert not (account.folder / "host_keys").exists()
+
+
+def test_no_private_key_is_told_anywhere(account: Account) -> None:
+    """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
+    up = account.do("--debug", "up", account.config(), "--yes")
+    secrets = [
+        key.private.reveal().splitlines()[2] for key in account.identity().host_keys.values()
+    ]
+    secrets.append((account.folder / "key").read_text().splitlines()[2])
+    keepers = {account.folder / "key", *(account.folder / "host_keys").iterdir()}
+    files = [path for path in account.project.folder.rglob("*") if path.is_file()]
+    told = [path.read_text(errors="replace") for path in files if path not in keepers]
+    told += [up.stdout, up.stderr, account.logs()]
+    assert [secret for secret in secrets if any(secret in text for text in told)] == []
+    account.do("down", account.project.name, "--yes")
+    assert not [path for path in keepers if path.exists()]
+
+
+def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
+    """Started again with its disk where the cloud keeps it, else made again with new keys."""
+    account.do("up", account.config(), "--yes")
+    chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
+    before = account.identity().host_keys
+    openssh(account, worker, "sudo shutdown -P now")
+    until(lambda: account.nodes.running() == [chief], 20)
+    account.do("up", account.config(), "--yes")
+    after = account.identity().host_keys
+    assert after[chief].pins == before[chief].pins
+    made_again = after[worker].public != before[worker].public
+    assert (after[worker].pins != before[worker].pins) == made_again
+    assert after[worker].rotated
+    assert openssh(account, worker, "cat made") == "ready\n"
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+def openssh(account: Account, name: str, line: str) -> str:
+    config = account.project.folder / "ssh_config"
+    config.write_text(account.do("ssh-config", account.project.name).stdout)
+    arguments = ["ssh", "-F", str(config), "-o", "BatchMode=yes", name, line]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
+    identity = account.identity()
+    for told in account.status():
+        node = Node(
+            name=told["name"],
+            role="worker",
+            index=0,
+            state="running",
+            address=told["address"],
+            internal=told["address"],
+        )
+        key = identity.host_keys[node.name]
+        assert key.rotated
+        first = dataclasses.replace(key, accepted=())
+        knows_the_first = dataclasses.replace(identity, host_keys={node.name: first})
+        with SshTransport(knows_the_first) as transport, pytest.raises(HostKeyMismatch):
+            transport.ask(node, ":")
+        with SshTransport(identity) as transport:
+            assert transport.ask(node, "echo here").stdout == b"here\n"

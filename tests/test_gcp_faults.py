@@ -1,0 +1,296 @@
+"""Every refusal of Google, libcloud, requests and google-auth has its class, and its reach."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import libcloud as library
+import libcloud.compute.types as compute_types
+import pytest
+import requests
+from google.auth import exceptions as google
+from libcloud.common import exceptions as http
+from libcloud.common import google as libcloud
+from libcloud.common import types
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NameTakenError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.providers._gcp import faults
+
+FIXTURES = Path(library.__file__).parent / "test/compute/fixtures/gce"
+
+# The table of the facts that the drivers were built from, in Google's own spellings.
+MEANINGS = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED": (CapacityError, "zone"),
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": (CapacityError, "zone"),
+    "insufficientCapacity": (CapacityError, "zone"),
+    "VM_MIN_COUNT_NOT_REACHED": (CapacityError, "zone"),
+    "QUOTA_EXCEEDED": (QuotaError, "region"),
+    "quotaExceeded": (QuotaError, "region"),
+    "RESOURCE_OPERATION_RATE_EXCEEDED": (RateError, "account"),
+    "rateLimitExceeded": (RateError, "account"),
+    "userRateLimitExceeded": (RateError, "account"),
+    "IAM_PERMISSION_DENIED": (PermissionsError, "account"),
+    "forbidden": (PermissionsError, "account"),
+    "accessNotConfigured": (PermissionsError, "account"),
+    "SERVICE_DISABLED": (PermissionsError, "account"),
+    "alreadyExists": (NameTakenError, "account"),
+    "RESOURCE_ALREADY_EXISTS": (NameTakenError, "account"),
+    "resourceInUseByAnotherResource": (BusyError, "account"),
+    "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": (BusyError, "account"),
+    "resourceNotReady": (BusyError, "account"),
+    "authError": (CredentialsError, "account"),
+    "invalid": (CloudConfigError, "account"),
+    "backendError": (TransientError, "account"),
+    "notFound": (NotFoundError, "account"),
+}
+
+
+def refused(status: int, reason: str = "", message: str = "no", **more: object) -> CloudError:
+    error = {"code": status, "message": message, **more}
+    if reason:
+        error["errors"] = [{"domain": "global", "reason": reason, "message": message}]
+    return faults.of_answer("asking", status, {"error": error})
+
+
+@pytest.mark.parametrize(("reason", "meaning"), MEANINGS.items())
+def test_a_reason_means_the_same_in_an_answer_and_in_an_operation(
+    reason: str, meaning: tuple[type[CloudError], str]
+) -> None:
+    for error in (
+        refused(403, reason),
+        faults.of_operation("asking", [{"code": reason, "message": "no"}]),
+    ):
+        assert (type(error), error.scope) == meaning
+        assert error.code == reason
+        assert str(error) == "asking: no"
+
+
+@pytest.mark.parametrize(
+    "code", ["RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND", "UNSUPPORTED_OPERATION"]
+)
+def test_an_operation_that_makes_a_vm_fails_by_these_for_want_of_room(code: str) -> None:
+    told = [{"code": code, "message": "no"}]
+    made = faults.of_operation("making", told, new_vm=True)
+    assert (type(made), made.scope) == (CapacityError, "zone")
+    assert not isinstance(faults.of_operation("making", told), CapacityError)
+
+
+def test_every_http_status_has_a_class() -> None:
+    kinds = {s: type(faults.of_answer("asking", s, None, text="<html>")) for s in range(300, 600)}
+    assert CloudError not in kinds.values()
+    transient = {status for status, kind in kinds.items() if kind is TransientError}
+    assert transient == {408, 425, *range(500, 600)} - {501}
+    assert [status for status, kind in kinds.items() if kind is RateError] == [429]
+    assert [status for status, kind in kinds.items() if kind is CredentialsError] == [401]
+    assert [status for status, kind in kinds.items() if kind is PermissionsError] == [402, 403, 412]
+    assert {kinds[status] for status in (301, 400, 413, 422)} == {CloudConfigError}
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_an_endpoint_that_does_not_know_the_question_is_told_from_a_thing_that_is_missing(
+    status: int,
+) -> None:
+    unknown = faults.of_answer("asking", status, None, text="Not Found")
+    assert isinstance(unknown, NotFoundError)
+    assert faults.untold(unknown)
+    missing = refused(
+        404, "notFound", "The resource 'projects/p/zones/z/machineTypes/m' was not found"
+    )
+    assert isinstance(missing, NotFoundError)
+    assert not faults.untold(missing)
+
+
+def test_the_projects_own_quota_of_gpus_reaches_over_all_regions() -> None:
+    words = "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."
+    for error in (
+        refused(403, "quotaExceeded", words),
+        faults.of_operation("making", [{"code": "QUOTA_EXCEEDED", "message": words}]),
+    ):
+        assert (type(error), error.scope) == (QuotaError, "account")
+    regional = refused(
+        403, "quotaExceeded", "Quota 'CPUS' exceeded. Limit: 24.0 in region us-east4."
+    )
+    assert regional.scope == "region"
+
+
+def test_the_cause_is_told_where_it_comes_second() -> None:
+    error = faults.of_operation(
+        "making",
+        [
+            {"code": "VM_MIN_COUNT_NOT_REACHED", "message": "Requested minimum count of 1 VMs"},
+            {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded."},
+        ],
+    )
+    assert isinstance(error, QuotaError)
+    assert "Requested minimum" in str(error)
+    assert "CPUS" in str(error)
+
+
+def test_a_zone_that_one_may_not_use_is_a_zone_without_room() -> None:
+    error = refused(403, "forbidden", "Location us-east4-q is not found or access is unauthorized.")
+    assert (type(error), error.scope) == (CapacityError, "zone")
+
+
+def test_a_disk_smaller_than_its_image_is_a_mistake_of_the_config() -> None:
+    words = "Requested disk size cannot be smaller than the image size (50 GB)"
+    assert isinstance(refused(400, "invalid", words), CloudConfigError)
+
+
+def test_an_api_that_is_off_says_how_to_turn_it_on() -> None:
+    words = "Compute Engine API has not been used in project 1 before or it is disabled."
+    error = refused(403, "accessNotConfigured", words)
+    assert isinstance(error, PermissionsError)
+    assert "gcloud services enable compute.googleapis.com" in str(error.hint)
+
+
+def test_the_reason_in_the_details_goes_before_the_general_one() -> None:
+    detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED"}
+    error = refused(403, "forbidden", details=[detail])
+    assert error.code == "SERVICE_DISABLED"
+
+
+def test_a_server_that_fails_is_asked_again_whatever_reason_it_gives() -> None:
+    assert isinstance(refused(503, "invalid"), TransientError)
+    assert isinstance(refused(503, "insufficientCapacity"), CapacityError)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("7", 7.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("x", None)]
+)
+def test_retry_after_is_honoured(value: str, seconds: float | None) -> None:
+    error = faults.of_answer("asking", 429, None, {"Retry-After": value})
+    assert error.retry_after == seconds
+
+
+def test_a_value_that_google_repeats_is_not_shown() -> None:
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\\nc2VjcmV0\\n-----END OPENSSH PRIVATE KEY-----"
+    for message in (
+        f"Invalid value for field 'resource.metadata.items[0].value': '#cloud-config {key}'.",
+        f"Invalid value: {key[:60]}",
+        f"Invalid value: '{'c2VjcmV0' * 40}'",
+    ):
+        assert "c2VjcmV0" not in str(refused(400, "invalid", message))
+    assert len(str(refused(400, "invalid", "x" * 10_000))) < 700
+
+
+def subclasses(kind: type) -> list[type]:
+    found = [kind]
+    for below in kind.__subclasses__():
+        found += subclasses(below)
+    return found
+
+
+def example(kind: type[BaseException]) -> BaseException:
+    """One of that class, whatever its constructor asks for."""
+    error = kind.__new__(kind)
+    error.args = ("what it said",)
+    for name, value in {
+        "http_code": 0,
+        "code": 0,
+        "value": "v",
+        "body": "",
+        "driver": None,
+    }.items():
+        if not hasattr(error, name):
+            setattr(error, name, value)
+    error.__dict__.setdefault("message", "what it said")
+    return error
+
+
+OURS = {
+    libcloud.QuotaExceededError: QuotaError,
+    libcloud.ResourceExistsError: NameTakenError,
+    libcloud.ResourceInUseError: BusyError,
+    libcloud.ResourceNotFoundError: NotFoundError,
+    libcloud.InvalidRequestError: CloudConfigError,
+    libcloud.JsonParseError: TransientError,
+    libcloud.GoogleAuthError: CredentialsError,
+    types.InvalidCredsError: CredentialsError,
+    types.ServiceUnavailableError: TransientError,
+    http.RateLimitReachedError: RateError,
+    google.DefaultCredentialsError: CredentialsError,
+    google.RefreshError: CredentialsError,
+    google.TransportError: TransientError,
+    requests.exceptions.ConnectionError: TransientError,
+    requests.exceptions.ReadTimeout: TransientError,
+    requests.exceptions.ChunkedEncodingError: TransientError,
+    requests.exceptions.SSLError: CloudConfigError,
+    requests.exceptions.InvalidURL: CloudConfigError,
+    ConnectionResetError: TransientError,
+}
+
+
+@pytest.mark.parametrize(("foreign", "own"), OURS.items())
+def test_these_exceptions_mean_this(foreign: type[BaseException], own: type[CloudError]) -> None:
+    assert type(faults.of_exception("asking", example(foreign))) is own
+
+
+ALL_FOREIGN = [
+    kind
+    for top in (
+        types.LibcloudError,
+        http.BaseHTTPError,
+        google.GoogleAuthError,
+        requests.RequestException,
+    )
+    for kind in subclasses(top)
+    if kind.__module__.startswith(
+        ("libcloud.common", "libcloud.compute.types", "google.auth", "requests")
+    )
+]
+
+
+@pytest.mark.parametrize("kind", ALL_FOREIGN, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_no_exception_of_the_libraries_is_left_without_a_class(kind: type[BaseException]) -> None:
+    assert issubclass(kind, faults.FOREIGN)
+    error = faults.of_exception("asking", example(kind))
+    assert type(error) is not CloudError
+    assert issubclass(type(error), CloudError)
+    assert str(error).startswith("asking: ")
+
+
+def test_the_exceptions_of_libcloud_that_are_looked_at_are_all_that_it_has() -> None:
+    assert {compute_types.DeploymentError, libcloud.GoogleBaseError} < set(ALL_FOREIGN)
+
+
+def test_a_sign_in_that_may_be_tried_again_is() -> None:
+    passing = google.RefreshError("busy", retryable=True)
+    assert isinstance(faults.of_exception("signing in", passing), TransientError)
+
+
+RECORDED = [
+    path for path in sorted(FIXTURES.glob("*.json")) if re.search(r'"error"\s*:', path.read_text())
+]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_what_google_answered_to_libcloud_has_a_class(path: Path) -> None:
+    """Recorded by libcloud's authors."""
+    body = json.loads(path.read_text())
+    error = body["error"]
+    if "code" in error:
+        made = faults.of_answer("asking", int(error["code"]), body)
+        assert made.code in {e["reason"] for e in error["errors"]}
+    else:
+        made = faults.of_operation("asking", error["errors"])
+        assert made.code in {e["code"] for e in error["errors"]}
+    assert type(made) is not CloudError
+    assert made.message != "asking: "
+
+
+def test_there_are_recorded_refusals() -> None:
+    assert RECORDED

@@ -1,0 +1,162 @@
+"""Machines that exist already: lent a key, used, and given back as they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError
+from cloudtrain.keys import create_identity
+from cloudtrain.providers.hosts import HostsProvider
+from cloudtrain.shell import command
+from cloudtrain.transports.ssh import SshTransport
+from tests.fakes import key_pair, make_identity, make_plan, no_journal
+from tests.lent import hosts_config, lent_home
+from tests.project import Project
+from tests.sshd import SshdNode, sshd_nodes
+
+pytestmark = pytest.mark.openssh
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SshdNode]]:
+    with sshd_nodes(tmp_path / "machines", ["a", "b"]) as nodes:
+        monkeypatch.setenv("HOME", str(lent_home(tmp_path / "home", nodes)))
+        yield nodes
+
+
+def provider(machines: list[SshdNode]) -> HostsProvider:
+    return HostsProvider(hosts_config(machines, ["chief", "worker"]))
+
+
+def keys_on(machine: SshdNode) -> list[str]:
+    path = machine.home / ".ssh" / "authorized_keys"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_the_clusters_own_key_opens_a_lent_machine_whose_host_key_the_user_knows(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    plan = make_plan()
+    identity = create_identity(tmp_path / "cluster", [node.name for node in plan.nodes])
+    nodes = provider(machines).create(plan, identity, no_journal)
+    assert [node.host_keys for node in nodes] == [
+        (machine.identity.host_keys[machine.node.name].public,) for machine in machines
+    ]
+    with SshTransport(identity) as transport:
+        assert transport.run(nodes[1], command("echo", "hello")).stdout == b"hello\n"
+
+
+def test_a_machine_is_given_back_as_it_was(machines: list[SshdNode], tmp_path: Path) -> None:
+    own = f"{key_pair()[1]} me@home"
+    ssh = machines[0].home / ".ssh"
+    ssh.mkdir()
+    (ssh / "authorized_keys").write_text(own)  # and no newline at its end
+    plan, hosts = make_plan(), provider(machines)
+    hosts.create(plan, make_identity(tmp_path, plan), no_journal)
+    assert len(keys_on(machines[0])) == 2
+    hosts.destroy("mnist", no_journal)
+    assert keys_on(machines[0]) == [own]
+    assert keys_on(machines[1]) == []
+    assert not (machines[0].home / ".cloudtrain").exists()
+    assert hosts.nodes("mnist") == ()
+
+
+def test_tasks_that_still_run_there_are_ended(machines: list[SshdNode], tmp_path: Path) -> None:
+    plan, hosts = make_plan(), provider(machines)
+    identity = create_identity(tmp_path / "cluster", [node.name for node in plan.nodes])
+    node = hosts.create(plan, identity, no_journal)[0]
+    script = "cd ~/.cloudtrain/mnist && nohup sleep 600 >/dev/null 2>&1 & echo $!"
+    with SshTransport(identity) as transport:
+        pid = int(transport.run(node, command("sh", "-c", script)).stdout)
+    assert Path(f"/proc/{pid}").exists()
+    hosts.destroy("mnist", no_journal)
+    status = Path(f"/proc/{pid}/stat")
+    assert not status.exists() or " Z " in status.read_text()
+
+
+def test_a_machine_whose_host_key_is_not_known_is_never_trusted(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    (Path.home() / ".ssh" / "known_hosts").write_text("")
+    findings = provider(machines).check(make_plan())
+    assert [finding.ok for finding in findings] == [False, False]
+    assert findings[0].error is HostKeyMismatch
+    assert "compare the fingerprint" in str(findings[0].hint)
+    plan = make_plan(workers=0)
+    with pytest.raises(HostKeyMismatch):
+        provider(machines).create(plan, make_identity(tmp_path, plan), no_journal)
+
+
+def test_another_host_key_than_the_known_one_is_refused(machines: list[SshdNode]) -> None:
+    path = Path.home() / ".ssh" / "known_hosts"
+    places = [line.split()[0] for line in path.read_text().splitlines()]
+    path.write_text("".join(f"{place} {key_pair()[1]}\n" for place in places))
+    finding = provider(machines).check(make_plan())[0]
+    assert "another host key" in finding.text
+
+
+def test_a_user_without_a_key_for_it_is_told(machines: list[SshdNode], tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger"
+    stranger.touch(mode=0o600)
+    stranger.write_text(key_pair()[0])
+    config = hosts_config(machines, ["chief", "worker"])
+    hosts = tuple(replace(host, key=str(stranger)) for host in config.hosts)
+    finding = HostsProvider(replace(config, hosts=hosts)).check(make_plan())[0]
+    assert finding.error is CredentialsError
+    assert "none of your keys" in finding.text
+
+
+def test_check_tells_what_a_machine_is(machines: list[SshdNode]) -> None:
+    finding = provider(machines).check(make_plan())[1]
+    assert finding.ok
+    assert finding.text.startswith(f"worker0 as {machines[1].node.user}, Linux ")
+    assert finding.text.endswith("GB free")
+
+
+def test_what_cannot_be_reached_is_left_over_and_named(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    plan, hosts = make_plan(), provider(machines)
+    hosts.create(plan, make_identity(tmp_path, plan), no_journal)
+    machines[1].stop()
+    assert [node.state for node in hosts.nodes("mnist")] == ["running", "stopped"]
+    with pytest.raises(LeftoverError, match=f"~/.cloudtrain/mnist on {machines[1].node.address}"):
+        hosts.destroy("mnist", no_journal)
+    assert keys_on(machines[0]) == []
+    machines[1].start()
+    machines[1].await_start()
+    hosts.destroy("mnist", no_journal)
+    assert hosts.nodes("mnist") == ()
+
+
+def test_a_whole_run_on_lent_machines(machines: list[SshdNode], tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.environment["HOME"] = os.environ["HOME"]
+    path = project.config(
+        provider="hosts",
+        hosts=[
+            {
+                "address": machine.node.address,
+                "port": machine.node.ssh_port,
+                "user": machine.node.user,
+                "role": role,
+            }
+            for machine, role in zip(machines, ["chief", "worker"], strict=True)
+        ],
+    )
+    values = yaml.safe_load(path.read_text())
+    del values["nodes"]
+    path.write_text(yaml.safe_dump(values))
+    done = project.cloudtrain("run", path)
+    assert done.returncode == 0, done.stderr
+    assert project.runs()[0]["state"] == "succeeded"
+    for machine in machines:
+        assert keys_on(machine) == []
+        assert not (machine.home / ".cloudtrain").exists()
+        assert machine.runs
