@@ -9,8 +9,8 @@ from cloudtrain.shell import script
 from cloudtrain.step import Step
 
 BRANCH = 580
-"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal on,
-and the last for Pascal and Volta; 535 and 570 are transitional packages to it by now.
+"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal to
+Blackwell, and the last one for Pascal and Volta.
 https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server,
 https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588"""
 
