@@ -32,12 +32,12 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Only on machines that we rent; the driver of any other is its owner's business."""
-    gpus = wanted(config, node)
-    if gpus is None or config.provider not in CLOUDS:
+    """Only on machines that we rent, and for a TensorFlow that is to use the GPUs: the driver of
+    any other is its owner's business, or that of the image."""
+    gpus, version = wanted(config, node), config.setup.tensorflow
+    if gpus is None or version is None or config.provider not in CLOUDS:
         return ()
-    version = config.setup.tensorflow
-    oldest = releases.cuda(version)[1] if version else "0"
+    oldest = releases.cuda(version)[1]
     modules = "" if gpus.kind in BEFORE_TURING else "-open"
     arguments = (ROOT, str(gpus.count), oldest)
     return (
