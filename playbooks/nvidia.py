@@ -9,8 +9,8 @@ from cloudtrain.shell import script
 from cloudtrain.step import Step
 
 BRANCH = 580
-"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal on,
-and the last for Pascal and Volta; 535 and 570 are transitional packages to it by now.
+"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal to
+Blackwell, and the last one for Pascal and Volta.
 https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server,
 https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588"""
 
@@ -32,12 +32,12 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Only on machines that we rent; the driver of any other is its owner's business."""
-    gpus = wanted(config, node)
-    if gpus is None or config.provider not in CLOUDS:
+    """Only on machines that we rent, and for a TensorFlow that is to use the GPUs: the driver of
+    any other is its owner's business, or that of the image."""
+    gpus, version = wanted(config, node), config.setup.tensorflow
+    if gpus is None or version is None or config.provider not in CLOUDS:
         return ()
-    version = config.setup.tensorflow
-    oldest = releases.cuda(version)[1] if version else "0"
+    oldest = releases.cuda(version)[1]
     modules = "" if gpus.kind in BEFORE_TURING else "-open"
     arguments = (ROOT, str(gpus.count), oldest)
     return (

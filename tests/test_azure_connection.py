@@ -119,10 +119,7 @@ def test_a_wrong_secret_is_told_in_azures_words_and_at_once(
     assert "a-secret-of-tests" not in shown + str(caught.value)
 
 
-def test_an_authority_that_is_not_well_is_no_matter_of_credentials(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.providers._azure.credentials.RETRIES", 0)
+def test_an_authority_that_is_not_well_is_no_matter_of_credentials(case: Case) -> None:
     error = {"error": "server_error", "error_description": "AADSTS90033: temporarily"}
     case.script.token_answers = [told(error, 503)]
     with pytest.raises(TransientError, match="503"):
@@ -131,6 +128,13 @@ def test_an_authority_that_is_not_well_is_no_matter_of_credentials(
     with pytest.raises(RateError):
         case.arm.token()
     assert case.arm.token() == "t1"
+
+
+def test_a_call_waits_for_an_authority_to_get_well(case: Case) -> None:
+    case.script.token_answers = [told({}, 503), told({}, 429), told({}, 500)]
+    case.script.on(f"GET {VM}", told({"name": "n"}))
+    assert case.arm.get(VM) == {"name": "n"}
+    assert case.waited > 1
 
 
 def test_no_credentials_at_all_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

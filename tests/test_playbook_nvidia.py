@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ def test_nothing_is_done_where_no_gpu_should_be_or_the_machine_is_not_rented(
     wanted: ClusterConfig,
 ) -> None:
     assert nvidia.steps(wanted, node()) == ()
+
+
+def test_the_driver_is_the_images_business_where_no_tensorflow_is_to_use_it() -> None:
+    without = replace(config(), setup=Setup())
+    assert nvidia.steps(without, node()) == ()
 
 
 def test_a_machines_own_gpus_count_without_being_named() -> None:
