@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cloudtrain import catalogue
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     ROLE_ORDER,
     SINGLE_NODE_STRATEGIES,
     ClusterConfig,
+    Node,
     NodePlan,
     Plan,
     Task,
@@ -76,11 +79,22 @@ def regions(config: ClusterConfig) -> tuple[str, ...]:
     return tuple(catalogue.region_of(config.provider, place) for place in config.placement)
 
 
-def tasks(plan: Plan) -> tuple[Task, ...]:
-    """One task on each node, in the plan's order."""
+def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
+    """One task on each node, in the plan's order.
+
+    Nodes of a cloud that answer at loopback addresses are an emulator's and share this machine:
+    their tasks get ports of their own, as those of `provider: local` have by the plan.
+    """
+    loopback = [node for node in nodes if node.internal.startswith("127.")]
+    apart = len(loopback) > 1 and not shares_host(plan.config)
     return tuple(
-        Task(role=node.role, index=node.index, node=node.name, port=node.port)
-        for node in plan.nodes
+        Task(
+            role=node.role,
+            index=node.index,
+            node=node.name,
+            port=node.port + (number if apart else 0),
+        )
+        for number, node in enumerate(plan.nodes)
     )
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,60 +70,71 @@ class Account:
 
 
 @pytest.fixture(params=READY)
-def account(request: pytest.FixtureRequest, project: Project) -> Iterator[Account]:
+def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
     if reason := unavailable():
         pytest.skip(reason)
     with Nodes() as nodes, running(request.param, nodes=nodes) as cloud:
+        project = Project(tmp_path / "user's project")
         project.environment.update(cloud.environment)
         yield Account(project, cloud, nodes)
 
 
 def test_up_train_down_on_real_nodes(account: Account) -> None:
-    account.do("up", account.config())
+    account.do("up", account.config(), "--yes")
     names = [f"{account.project.name}-{task}" for task in ("chief0", "worker0")]
     assert [node["name"] for node in account.status()] == names
     assert {node["state"] for node in account.status()} == {"running"}
-    assert sorted(account.do("exec", account.project.name, "--", "hostname").stdout.split())[
-        -2:
-    ] == sorted(names)
+    said = account.do("exec", account.project.name, "--", "hostname").stdout
+    assert sorted(said.splitlines()) == [f"chief0 │ {names[0]}", f"worker0 │ {names[1]}"]
     assert openssh(account, names[1], "cat made") == "ready\n"
     the_host_keys_are_others_than_in_the_user_data(account)
 
     keys_before = {name: key.pins for name, key in account.identity().host_keys.items()}
-    account.do("up", account.config())
+    account.do("up", account.config(), "--yes")
     assert {name: key.pins for name, key in account.identity().host_keys.items()} == keys_before
 
     account.do("train", "--json", "--", "--steps", "3")
     assert account.project.landed("chief0", "output/chief0.txt") == "done at 3\n"
     assert account.project.landed("worker0", "output/worker0.txt") == "done at 3\n"
 
-    account.do("down", account.project.name)
+    account.do("down", account.project.name, "--yes")
     assert account.cloud.holdings() == []
     assert account.nodes.running() == []
     assert not (account.folder / "host_keys").exists()
 
 
-def test_a_lost_node_is_made_again_with_keys_of_its_own(account: Account) -> None:
-    account.do("up", account.config())
-    lost = f"{account.project.name}-worker0"
+def test_no_private_key_is_told_anywhere(account: Account) -> None:
+    """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
+    up = account.do("--debug", "up", account.config(), "--yes")
+    secrets = [
+        key.private.reveal().splitlines()[2] for key in account.identity().host_keys.values()
+    ]
+    secrets.append((account.folder / "key").read_text().splitlines()[2])
+    keepers = {account.folder / "key", *(account.folder / "host_keys").iterdir()}
+    files = [path for path in account.project.folder.rglob("*") if path.is_file()]
+    told = [path.read_text(errors="replace") for path in files if path not in keepers]
+    told += [up.stdout, up.stderr, account.logs()]
+    assert [secret for secret in secrets if any(secret in text for text in told)] == []
+    account.do("down", account.project.name, "--yes")
+    assert not [path for path in keepers if path.exists()]
+
+
+def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
+    """Started again with its disk where the cloud keeps it, else made again with new keys."""
+    account.do("up", account.config(), "--yes")
+    chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
     before = account.identity().host_keys
-    account.nodes.halt(lost)
-    account.cloud.app.shut_down(lost)
-    until(lambda: [n["name"] for n in account.status() if n["state"] == "running"] != [], 20)
-    delete_what_is_stopped(account)
-    account.do("up", account.config())
+    openssh(account, worker, "sudo shutdown -P now")
+    until(lambda: account.nodes.running() == [chief], 20)
+    account.do("up", account.config(), "--yes")
     after = account.identity().host_keys
-    if after[lost].public != before[lost].public:  # made anew, not started again
-        assert after[lost].rotated
-    chief = f"{account.project.name}-chief0"
     assert after[chief].pins == before[chief].pins
-    assert openssh(account, lost, "hostname") == f"{lost}\n"
-    account.do("down", account.project.name)
+    made_again = after[worker].public != before[worker].public
+    assert (after[worker].pins != before[worker].pins) == made_again
+    assert after[worker].rotated
+    assert openssh(account, worker, "cat made") == "ready\n"
+    account.do("down", account.project.name, "--yes")
     assert account.cloud.holdings() == []
-
-
-def delete_what_is_stopped(account: Account) -> None:
-    time.sleep(0.2)
 
 
 def openssh(account: Account, name: str, line: str) -> str:

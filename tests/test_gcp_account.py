@@ -571,6 +571,15 @@ def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
     assert gcp.cloud.holdings() == []
 
 
+def test_an_endpoint_that_knows_no_disks_or_policies_holds_none(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.ground(account, plan)
+    for action in ("disks.*", "resourcePolicies.*"):
+        gcp.cloud.fault("answer", action=action, status=501, times=99)
+    account.erase([], account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
 def test_clusters_whose_names_go_on_where_another_ends_keep_apart(gcp: Gcp) -> None:
     account = gcp.account()
     for cluster in ("mnist", "mnist-ssh"):

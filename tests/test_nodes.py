@@ -12,8 +12,10 @@ from cloudtrain import keys
 from cloudtrain.errors import CapacityError, QuotaError
 from cloudtrain.model import Node, Plan
 from cloudtrain.nodes import asked_for, identity_for, make_whole, was_ready
+from cloudtrain.plan import tasks
 from cloudtrain.records import Records
 from cloudtrain.session import Session, adopt_identity
+from cloudtrain.verbs.down import bring_down
 from tests.fakes import FakeProvider, make_plan
 from tests.landing_parts import Heard
 
@@ -173,3 +175,40 @@ def test_refusals_are_told_as_they_happen(session: Session) -> None:
     session = dataclasses.replace(session, provider=Refusing())
     make_whole(session)
     assert session.console.warned == ["east-a: no T4 today"]  # type: ignore[attr-defined]
+
+
+def test_down_waits_for_what_may_be_listed_yet(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    class Late(FakeProvider):
+        def destroy(self, cluster: str, journal: Any, expected: Any = None) -> None:
+            told.append(expected)
+            super().destroy(cluster, journal, expected)
+
+    monkeypatch.setattr("cloudtrain.verbs.down.open_provider", lambda config: Late())
+    session.records.journal("create", node="mnist-worker0")
+    (asked,) = session.records.events()
+    bring_down(session.config, session.records, discard=False, console=session.console)
+    assert told == [{"mnist-worker0": asked["time"]}]
+
+
+def test_tasks_of_an_emulators_nodes_have_ports_of_their_own() -> None:
+    local = make_plan(workers=1)
+    nodes = tuple(dataclasses.replace(node, port=8900) for node in local.nodes)
+    config = dataclasses.replace(local.config, provider="gcp")
+    plan = Plan(config=config, nodes=nodes)
+    assert [task.port for task in tasks(plan, at("10.0.0.1", "10.0.0.2"))] == [8900, 8900]
+    assert [task.port for task in tasks(plan, at("127.3.0.1", "127.3.0.2"))] == [8900, 8901]
+    assert [task.port for task in tasks(plan)] == [8900, 8900]
+    assert [t.port for t in tasks(local, at("127.3.0.1", "127.3.0.2"))] == [8900, 8901], (
+        "as planned"
+    )
+
+
+def at(*addresses: str) -> list[Node]:
+    return [
+        Node(name=a, role="worker", index=0, state="running", address=a, internal=a)
+        for a in addresses
+    ]

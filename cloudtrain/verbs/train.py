@@ -92,7 +92,7 @@ def new_run(session: Session, arguments: Sequence[str]) -> Run:
             id=run_id,
             cluster=config.name,
             command=command,
-            tasks=tasks(session.plan),
+            tasks=tasks(session.plan, session.nodes),
             state="starting",
             created=time.time(),
             code=make_ready(session),

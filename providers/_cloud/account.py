@@ -67,6 +67,8 @@ class Order(Generic[GroundT]):
     """What `ground` returned for this place."""
     user_data: str = field(repr=False)
     """For cloud-init; it holds the node's first host key, so it is never logged."""
+    public_key: str = ""
+    """The user's, OpenSSH: it is in `user_data` too, but Azure makes no VM without one."""
     token: str
     """The same for the same wish, so that asking twice makes one VM; 32 hex digits."""
     expires: float | None

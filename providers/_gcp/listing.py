@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from cloudtrain.errors import NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Place, Resource
-from cloudtrain.providers._gcp import reading
+from cloudtrain.providers._gcp import faults, reading
 from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.bodies import RULES
 
@@ -30,15 +31,25 @@ def resources(api: Api, cluster: str | None) -> tuple[Resource, ...]:
         return [reading.disk(item) for item in items]
 
     questions: list[Callable[[], list[Resource | None]]] = [
-        disks,
+        lambda: _where_known(disks),
         lambda: described("firewall", "global/firewalls", *RULES),
-        lambda: described("placement policy", "aggregated/resourcePolicies"),
+        lambda: _where_known(lambda: described("placement policy", "aggregated/resourcePolicies")),
         lambda: described("subnetwork", "aggregated/subnetworks"),
         lambda: described("network", "global/networks"),
     ]
     answers = fan_out(questions, lambda ask: ask(), name=lambda ask: "resources")
     found = [resource for answer in answers for resource in answer if resource is not None]
     return tuple(r for r in found if cluster is None or r.cluster == cluster)
+
+
+def _where_known(ask: Callable[[], list[Resource | None]]) -> list[Resource | None]:
+    """An endpoint that does not know a kind of thing holds none of it."""
+    try:
+        return ask()
+    except NotFoundError as error:
+        if faults.untold(error):
+            return []
+        raise
 
 
 def _labelled(cluster: str | None) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Instances(World):
         super().__init__()
         self._tokens: dict[tuple[str, str], tuple[str, Any]] = {}
         self._addresses = itertools.count(1)
+        self._at_work: dict[str, threading.Thread] = {}
 
     def interrupt(self, name: str) -> None:
         """Takes a spot instance away, as EC2 does after its notice of two minutes."""
@@ -117,7 +118,8 @@ class Instances(World):
             nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
             data = instance.user_data
             text = data.decode() if data is not None else ""
-            self._elsewhere(lambda: self.nodes.start(name_of(instance), text, address))
+            name = name_of(instance)
+            self._elsewhere(name, lambda: self.nodes.start(name, text, address))
         elif nic.waiting_ip:
             nic.public_ip = f"203.0.113.{next(self._addresses) % 254 + 1}"
 
@@ -145,7 +147,8 @@ class Instances(World):
             self.after(FORGOTTEN, lambda: self._forget(instance))
 
         if self.nodes is not None:
-            self._elsewhere(lambda: self.nodes.stop(name_of(instance)))
+            name = name_of(instance)
+            self._elsewhere(name, lambda: self.nodes.stop(name))
         _state(instance, "shutting-down")
         instance.state_reason = StateReason(f"{code}: {text}", code)
         self.after(self.delay, gone)
@@ -172,7 +175,8 @@ class Instances(World):
                 instance.state_reason = StateReason(f"{code}: {text}", code)
 
         if self.nodes is not None:
-            self._elsewhere(lambda: self.nodes.halt(name_of(instance)))
+            name = name_of(instance)
+            self._elsewhere(name, lambda: self.nodes.halt(name))
         _state(instance, "stopping")
         instance.nics[0].public_ip = None
         instance.state_reason = StateReason(f"{code}: {text}", code)
@@ -201,8 +205,17 @@ class Instances(World):
             )
         return [known[one] for one in given["InstanceIds"]]
 
-    def _elsewhere(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, daemon=True).start()
+    def _elsewhere(self, name: str, work: Callable[[], None]) -> None:
+        """Outside the lock; what is done to one node is done in its order."""
+        before = self._at_work.get(name)
+
+        def go() -> None:
+            if before is not None:
+                before.join()
+            work()
+
+        self._at_work[name] = threading.Thread(target=go, daemon=True)
+        self._at_work[name].start()
 
 
 def _state(instance: Any, name: str) -> None:

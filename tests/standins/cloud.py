@@ -228,12 +228,14 @@ def _gcp(url: str, folder: Path, app: Any) -> dict[str, str]:
 
 
 def _azure(url: str, folder: Path, app: Any) -> dict[str, str]:
+    from tests.standins import azure_auth
+
     return {
         "ARM_ENDPOINT": url,
         "AZURE_AUTHORITY_HOST": url,
-        "AZURE_TENANT_ID": "00000000-0000-4000-8000-00000000000a",
-        "AZURE_CLIENT_ID": "00000000-0000-4000-8000-00000000000b",
-        "AZURE_CLIENT_SECRET": "the-stand-in-takes-any-secret",
+        "AZURE_TENANT_ID": azure_auth.TENANT,
+        "AZURE_CLIENT_ID": azure_auth.CLIENT,
+        "AZURE_CLIENT_SECRET": azure_auth.SECRET,
         "AZURE_SUBSCRIPTION_ID": str(DESCRIPTIONS["azure"].project),
         "REQUESTS_CA_BUNDLE": str(folder / "standin.crt"),
     }

@@ -1,0 +1,1 @@
+"""Parts of the Azure driver: Azure Resource Manager and nothing else."""

@@ -1,0 +1,231 @@
+"""What is sent to Resource Manager: pure, and checked against azure-mgmt's models in the tests."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import NodePlan
+from cloudtrain.providers._azure import paths
+
+Body = dict[str, Any]
+Tags = Mapping[str, str]
+
+USER = "cloudtrain"
+RANGE = "10.42.0.0/16"
+"""Of a network of our own."""
+SSH = "ssh"
+"""The rule that lets the caller in."""
+
+UBUNTU_22 = "Canonical:0001-com-ubuntu-server-jammy:22_04-lts-gen2:latest"
+IMAGES = {
+    "ubuntu-22.04": UBUNTU_22,
+    "ubuntu-24.04": "Canonical:ubuntu-24_04-lts:server:latest",
+    # https://learn.microsoft.com/azure/virtual-machines/azure-hpc-vm-images
+    "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
+}
+"""All of generation 2, which every A100 and H100 needs."""
+
+
+def group(region: str, tags: Tags) -> Body:
+    return {"location": region, "tags": dict(tags)}
+
+
+def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
+    """SSH from `caller`; all between the nodes; nothing else.
+
+    In a network of our own (`inside` empty) the default rules do the last two: AllowVnetInBound
+    and DenyAllInBound. In somebody else's, where those let in all that is peered with it,
+    `inside` are the ranges of the nodes' subnet.
+    https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
+    """
+    rules = [_rule(SSH, 1000, "Allow", "Tcp", [caller], "22")]
+    if inside:
+        rules.append(_rule("cluster", 1010, "Allow", "*", inside, "*"))
+        rules.append(_rule("nothing-else", 4096, "Deny", "*", ["*"], "*"))
+    return {"location": region, "tags": dict(tags), "properties": {"securityRules": rules}}
+
+
+def _rule(
+    name: str, priority: int, access: str, protocol: str, sources: Sequence[str], port: str
+) -> Body:
+    source: Body = {"sourceAddressPrefix": sources[0]}
+    if len(sources) > 1:
+        source = {"sourceAddressPrefixes": list(sources)}
+    return {
+        "name": name,
+        "properties": {
+            "priority": priority,
+            "direction": "Inbound",
+            "access": access,
+            "protocol": protocol,
+            **source,
+            "sourcePortRange": "*",
+            "destinationAddressPrefix": "*",
+            "destinationPortRange": port,
+        },
+    }
+
+
+def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
+    """`outbound`: Azure's own way out, for nodes without a public address."""
+    inside: Body = {"addressPrefix": RANGE}
+    if outbound:
+        inside["defaultOutboundAccess"] = True
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {
+            "addressSpace": {"addressPrefixes": [RANGE]},
+            "subnets": [{"name": subnet, "properties": inside}],
+        },
+    }
+
+
+def proximity(region: str, tags: Tags) -> Body:
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {"proximityPlacementGroupType": "Standard"},
+    }
+
+
+def address(region: str, zone: str, tags: Tags) -> Body:
+    """A VM in a zone takes an address of that zone only."""
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "sku": {"name": "Standard"},
+        **_zones(zone),
+        "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
+    }
+
+
+def nic(
+    region: str, tags: Tags, *, subnet: str, firewall: str, address: str | None, fast: bool
+) -> Body:
+    """`fast`: accelerated networking, which some machine types refuse."""
+    inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
+    if address is not None:
+        inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
+    properties: Body = {
+        "ipConfigurations": [{"name": "main", "properties": {"primary": True, **inside}}],
+        "networkSecurityGroup": {"id": firewall},
+    }
+    if fast:
+        properties["enableAcceleratedNetworking"] = True
+    return {"location": region, "tags": dict(tags), "properties": properties}
+
+
+def machine(
+    region: str,
+    zone: str,
+    tags: Tags,
+    *,
+    node: NodePlan,
+    image: str,
+    nic: str,
+    user_data: str,
+    public_key: str,
+    proximity: str | None,
+) -> Body:
+    """A VM without any identity of its own; its disk, NIC and address are deleted with it."""
+    disk: Body = {
+        "createOption": "FromImage",
+        "caching": "ReadWrite",
+        "deleteOption": "Delete",
+        "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
+    }
+    if node.disk_gb is not None:
+        disk["diskSizeGB"] = node.disk_gb
+    properties: Body = {
+        "hardwareProfile": {"vmSize": node.machine},
+        "storageProfile": {
+            "imageReference": image_reference(image_of(image, node)),
+            "osDisk": disk,
+        },
+        "osProfile": {
+            "computerName": node.name,
+            "adminUsername": USER,
+            "customData": base64.b64encode(user_data.encode()).decode(),
+            "linuxConfiguration": {
+                "disablePasswordAuthentication": True,
+                "ssh": {
+                    "publicKeys": [
+                        {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
+                    ]
+                },
+            },
+        },
+        "networkProfile": {
+            "networkInterfaces": [
+                {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
+            ]
+        },
+    }
+    if node.spot:
+        # Never evicted for its price, which is at most that on demand; a VM that is only
+        # deallocated keeps a disk that is billed.
+        # https://learn.microsoft.com/azure/virtual-machines/spot-vms
+        properties["priority"] = "Spot"
+        properties["evictionPolicy"] = "Delete"
+        properties["billingProfile"] = {"maxPrice": -1}
+    if proximity is not None:
+        properties["proximityPlacementGroup"] = {"id": proximity}
+    return {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+
+
+def schedule(region: str, tags: Tags, *, vm: str, expires: float) -> Body:
+    """Deallocates the VM each day at the time of day of `expires` (Unix time; UTC, to the minute).
+
+    https://learn.microsoft.com/rest/api/dtl/global-schedules
+    """
+    at = datetime.fromtimestamp(expires, timezone.utc)
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {
+            "status": "Enabled",
+            "taskType": "ComputeVmShutdownTask",
+            "dailyRecurrence": {"time": f"{at:%H%M}"},
+            "timeZoneId": "UTC",
+            "notificationSettings": {"status": "Disabled"},
+            "targetResourceId": vm,
+        },
+    }
+
+
+def _zones(zone: str) -> Body:
+    return {"zones": [paths.zone_of(zone)]} if zone else {}
+
+
+def image_of(image: str, node: NodePlan) -> str:
+    """The cloud's own name of it."""
+    if image == "auto":
+        image = "deeplearning" if node.accelerator is not None else "ubuntu-22.04"
+    return IMAGES.get(image, image)
+
+
+def image_reference(image: str) -> Body:
+    """`publisher:offer:sku:version`, or the id of an image of one's own or of a gallery.
+
+    Raises CloudConfigError for anything else.
+    """
+    lower = image.lower()
+    for prefix, field in (
+        ("/subscriptions/", "id"),
+        ("/sharedgalleries/", "sharedGalleryImageId"),
+        ("/communitygalleries/", "communityGalleryImageId"),
+    ):
+        if lower.startswith(prefix):
+            return {field: image}
+    parts = image.split(":")
+    if len(parts) != 4 or not all(parts):
+        raise CloudConfigError(
+            f"image {image!r} is none of Azure's",
+            hint="publisher:offer:sku:version (az vm image list), a resource id, or auto",
+        )
+    return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))

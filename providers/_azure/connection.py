@@ -1,0 +1,350 @@
+"""libcloud's connection to Resource Manager, made fit: credentials, endpoint, errors, waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
+from libcloud.common.base import Connection
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NodesError,
+    NotFoundError,
+    PermissionsError,
+    TransientError,
+)
+from cloudtrain.fan_out import fan_out
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers._azure import faults, paths
+from cloudtrain.providers._azure.credentials import Tokens
+from cloudtrain.providers._cloud.patience import Pace
+
+ENDPOINT = "https://management.azure.com"
+TIMEOUT = 60.0
+"""Seconds without a byte."""
+OPERATION = 300.0
+"""Seconds that any operation but a VM's or a group's may take."""
+REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
+DONE = frozenset({"succeeded", "failed", "canceled", ""})
+
+Tree = Mapping[str, Any]
+T = TypeVar("T")
+
+
+def endpoint_of(config: ClusterConfig) -> str | None:
+    """Where it is not the public cloud's own."""
+    return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: Any
+
+
+class Arm:
+    """Resource Manager for one subscription. Safe to use from many threads.
+
+    Every method raises CloudError. All calls do the same thing once however often they are made.
+    """
+
+    def __init__(self, config: ClusterConfig, pace: Pace) -> None:
+        self.pace = pace
+        self.endpoint = (endpoint_of(config) or ENDPOINT).rstrip("/")
+        self._prefix = urlsplit(self.endpoint).path
+        self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
+        self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
+        self._idle: deque[_Connection] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def subscription(self) -> str:
+        """Its id: the config's, the environment's, or the only one that these credentials see."""
+        with self._lock:
+            if not self._subscription:
+                self._subscription = self._only_subscription()
+            return self._subscription
+
+    @property
+    def path(self) -> str:
+        return f"/subscriptions/{self.subscription}"
+
+    def group(self, name: str) -> paths.Group:
+        return paths.Group(self.subscription, name)
+
+    def token(self) -> str:
+        return self._tokens.get()
+
+    # ── One call ─────────────────────────────────────────────────────────────
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Tree | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        retried: type[CloudError] | None = None,
+    ) -> Answer:
+        """Again while it is throttled or not answered, or raises `retried`."""
+        version = None if "api-version=" in path else paths.version(path)
+        if version is not None:
+            query = {**(query or {}), "api-version": version}
+        url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
+        asked = f"{method} {_short(path)}"
+
+        def once(token: str) -> Answer:
+            with mapped(asked), self._lent() as connection:
+                return connection.call(asked, method, url, body, token)
+
+        def signed() -> Answer:
+            token = self._tokens.get()
+            try:
+                return once(token)
+            except CredentialsError as error:
+                if error.code not in REFUSED_TOKENS:
+                    raise
+                self._tokens.forget(token)
+                return once(self._tokens.get())
+
+        return self.pace.patiently(signed, retried=retried)
+
+    def get(self, path: str, **query: str) -> Tree:
+        body = self.call("GET", path, query=query).body
+        return body if isinstance(body, dict) else {}
+
+    def find(self, path: str, **query: str) -> Tree | None:
+        """None where it is not there."""
+        try:
+            return self.get(path, **query)
+        except NotFoundError:
+            return None
+
+    def pages(self, path: str, **query: str) -> list[Tree]:
+        """Everything of a list, over all its pages."""
+        answer = self.get(path, **query)
+        found = list(answer.get("value") or ())
+        seen: set[str] = set()
+        while answer.get("nextLink"):
+            link = paths.local(answer["nextLink"], self._prefix)
+            if link in seen:
+                raise TransientError(f"GET {_short(path)}: the same page is told again and again")
+            seen.add(link)
+            answer = self.get(link)
+            found += answer.get("value") or ()
+        return found
+
+    # ── Things that take their time ──────────────────────────────────────────
+
+    def put(self, path: str, body: Tree) -> None:
+        """Made, or made as `body` says, and ready. Waits a little for what it depends on."""
+        self.finish("PUT", path, self.call("PUT", path, body, retried=BusyError))
+
+    def delete(self, path: str, *, within: float = OPERATION) -> None:
+        """Gone; what is gone already is fine. Waits a little for what uses it still."""
+        try:
+            begun = self.call("DELETE", path, retried=BusyError)
+            self.finish("DELETE", path, begun, within=within)
+        except NotFoundError:
+            return
+
+    def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
+        """Until the operation that the answer began is over.
+
+        Raises what it failed with. Azure says the same thing in three ways:
+        https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
+        """
+        asked = f"{method} {_short(path)}"
+        if answer.status in (200, 201) and _state(answer.body) == "succeeded":
+            return
+        operation, location = (
+            answer.headers.get(name) for name in ("azure-asyncoperation", "location")
+        )
+        if operation:
+            known = self._until(asked, lambda: self._operation(asked, operation), within)
+        elif location and answer.status == 202:
+            known = self._until(asked, lambda: self._location(location), within)
+        else:
+            known = method != "PUT" or not isinstance(answer.body, dict)
+        if not known:
+            self.settle(asked, path, within=within)
+
+    def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
+        """Until the thing itself says that it is ready. Raises what it failed with."""
+
+        def ask() -> bool | None:
+            thing = self.get(path)
+            state = _state(thing)
+            if state in ("failed", "canceled"):
+                raise faults.of_error(asked, why(thing))
+            return True if state in DONE else None
+
+        self._until(asked, ask, within)
+
+    def _operation(self, asked: str, url: str) -> bool | None:
+        """False where the operation is not known any more."""
+        told = self.find(paths.local(url, self._prefix))
+        if told is None:
+            return False
+        state = str(told.get("status") or _state(told)).lower()
+        if state in ("failed", "canceled", "cancelled"):
+            raise faults.of_error(asked, told.get("error") or {"code": state.capitalize()})
+        return True if state in DONE else None
+
+    def _location(self, url: str) -> bool | None:
+        answer = self.call("GET", paths.local(url, self._prefix))
+        return None if answer.status == 202 else True
+
+    def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
+        found = self.pace.until(ask, within=within)
+        if found is None:
+            raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
+        return found
+
+    # ── Below ────────────────────────────────────────────────────────────────
+
+    def _only_subscription(self) -> str:
+        found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
+        if len(found) == 1:
+            return str(found[0]["subscriptionId"])
+        if not found:
+            raise CredentialsError(
+                "these credentials see no subscription",
+                hint="az login, or a role in one; see `project` and AZURE_SUBSCRIPTION_ID",
+            )
+        names = ", ".join(f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found)
+        raise CredentialsError(
+            f"these credentials see several subscriptions: {names}",
+            hint="say which: `project: ID`, or AZURE_SUBSCRIPTION_ID",
+        )
+
+    @contextmanager
+    def _lent(self) -> Iterator[_Connection]:
+        """A connection that no other thread uses meanwhile; it is kept open for the next."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = _Connection(self.endpoint)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+
+def side_by_side(*questions: Callable[[], T]) -> list[T]:
+    """Their answers; where several fail, it is mostly for one reason: the first one's is raised."""
+    numbers = list(range(len(questions)))
+    try:
+        return fan_out(numbers, lambda number: questions[number](), name=str)
+    except NodesError as failures:
+        raise next(iter(failures.failures.values())) from None
+
+
+def optional(ask: Callable[[], T]) -> T | None:
+    """The answer; None where this endpoint does not tell, or not to us."""
+    try:
+        return ask()
+    except CloudError as error:
+        if faults.not_told(error) or isinstance(error, PermissionsError):
+            return None
+        raise
+
+
+def why(thing: Tree) -> Any:
+    """ARM's error in a VM that failed; its state where it does not say."""
+    view = thing.get("properties", {}).get("instanceView") or {}
+    for status in view.get("statuses") or ():
+        prefix, _, code = str(status.get("code", "")).partition("/failed")
+        if prefix == "ProvisioningState":
+            return {"code": code.strip("/"), "message": status.get("message") or ""}
+    state = thing.get("properties", {}).get("provisioningState", "")
+    return {"code": "", "message": f"its provisioning ended as {state}"}
+
+
+@contextmanager
+def mapped(asked: str) -> Iterator[None]:
+    """The seam: what is raised inside leaves as a CloudError."""
+    try:
+        yield
+    except CloudError:
+        raise
+    except Exception as error:
+        raise faults.of_exception(asked, error) from error
+
+
+def _state(body: Any) -> str:
+    properties = body.get("properties") if isinstance(body, dict) else None
+    state = properties.get("provisioningState") if isinstance(properties, dict) else None
+    return str(state or "").lower()
+
+
+def _short(path: str) -> str:
+    """`networkInterfaces/mnist-worker0`: what a reader knows of it."""
+    return "/".join(path.partition("?")[0].strip("/").split("/")[-2:])
+
+
+class _Response(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
+    def success(self) -> bool:
+        return 200 <= int(self.status) < 300
+
+    def parse_error(self) -> str:
+        connection: Any = self.connection
+        raise faults.of_answer(
+            connection.asked, status=self.status, headers=self.headers, body=str(self.body)
+        )
+
+
+class _Connection(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
+    """libcloud's own takes a host name only, and logs in with a client's secret only."""
+
+    responseCls = _Response
+    timeout = TIMEOUT
+    asked = ""
+    access_token = ""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CloudConfigError(
+                f"{url!r} is not the URL of an endpoint", hint="see `endpoints`, ARM_ENDPOINT"
+            )
+        secure = parts.scheme == "https"
+        port = parts.port or (443 if secure else 80)
+        super().__init__("", "", port=port)  # type: ignore[no-untyped-call]
+        self.secure = int(secure)  # It keeps this argument to itself.
+        self.host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.request_path = parts.path
+        # Not this class's own `connect`, which logs in.
+        Connection.connect(self)  # type: ignore[no-untyped-call]
+        http: Any = self.connection
+        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+            # What azure-identity trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            http.ca_cert = None
+        # A line for this host in ~/.netrc would replace the token.
+        http.session.auth = _unchanged
+
+    def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> Answer:
+        self.asked, self.access_token = asked, token
+        answer = Connection.request(self, url, data=body, method=method)  # type: ignore[no-untyped-call]
+        return Answer(status=answer.status, headers=answer.headers, body=answer.object)
+
+    def encode_data(self, data: Any) -> str:
+        return json.dumps(data)
+
+
+def _unchanged(request: Any) -> Any:
+    return request

@@ -1,0 +1,194 @@
+"""What stands before the first VM of a region: a group, a network, a firewall; made or adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NameTakenError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._azure import bodies, faults, paths
+from cloudtrain.providers._azure.connection import Arm, Tree, side_by_side
+from cloudtrain.providers._azure.skus import Skus
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Place
+
+BEING_DELETED = 900.0
+"""Seconds that a group with many VMs may take to go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    group: paths.Group
+    subnet: str
+    """Its id."""
+    firewall: str
+    """Its id; it is put on each NIC, so that somebody else's subnet stays as it is."""
+    proximity: str | None
+    fast: frozenset[str]
+    """Machine types that take accelerated networking, in lower case."""
+
+
+def make(
+    arm: Arm,
+    skus: Skus,
+    plan: Plan,
+    place: Place,
+    caller: str,
+    journal: Journal,
+    mend: Callable[[paths.Group], None],
+) -> Ground:
+    """Group first; then firewall, network and placement group side by side.
+
+    The firewall is mended where the caller's address is another one now; `mend` mends what else
+    a creation that was cut off left in the group.
+    """
+    cluster = plan.config.name
+    group = arm.group(paths.group_name(cluster, place.region))
+    site = _Site(arm, group, cluster, place, journal)
+    fresh = site.group_is_new()
+    steps: dict[str, Callable[[], Any]] = {
+        "network": lambda: site.subnet(plan, fresh=fresh),
+        "machine types": lambda: skus.of(place.region),
+    }
+    if not fresh:
+        steps["mend"] = lambda: mend(group)
+    if _stand_close(plan):
+        steps["placement group"] = lambda: site.proximity(fresh=fresh)
+    subnet = plan.config.network.subnet
+    inside = () if subnet is None else ranges(arm, subnet)
+    steps["firewall"] = lambda: site.firewall(caller, inside, fresh=fresh)
+    made = dict(zip(steps, side_by_side(*steps.values()), strict=True))
+    known = made["machine types"] or {}
+    return Ground(
+        group=group,
+        subnet=made["network"],
+        firewall=made["firewall"],
+        proximity=made.get("placement group"),
+        fast=frozenset(name for name, sku in known.items() if sku.fast),
+    )
+
+
+def _stand_close(plan: Plan) -> bool:
+    """Where nodes exchange gradients. Spot capacity is scarce enough without it."""
+    nodes = plan.nodes
+    return len(nodes) > 1 and all(n.accelerator is not None and not n.spot for n in nodes)
+
+
+def ranges(arm: Arm, subnet: str) -> tuple[str, ...]:
+    """The address ranges of a subnet. Raises CloudConfigError where there is none of that id."""
+    shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
+    if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
+        raise CloudConfigError(
+            f"network.subnet {subnet!r} is not the id of a subnet", hint=f"it is {shape}"
+        )
+    found = arm.find(subnet)
+    if found is None:
+        raise CloudConfigError(f"there is no subnet {subnet}", hint="see network.subnet")
+    properties = found.get("properties") or {}
+    told = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
+    return tuple(str(each) for each in told if each)
+
+
+@dataclass(frozen=True)
+class _Site:
+    arm: Arm
+    within: paths.Group
+    cluster: str
+    place: Place
+    journal: Journal
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        return labels.of_cluster(self.cluster)
+
+    def group_is_new(self) -> bool:
+        """Makes it where it is not there; one that is just being deleted is waited for."""
+        found = self._alive()
+        if found is not None:
+            owner = labels.read(found.get("tags") or {})
+            if owner is None or owner.cluster != self.cluster:
+                raise NameTakenError(
+                    f"resource group {self.within.name} is there and is not ours",
+                    hint="rename the cluster, or that group",
+                )
+            return False
+        self.journal("make", what="resource group", name=self.within.name)
+        body = bodies.group(self.place.region, self._tags)
+        self.arm.put(self.within.path, body)
+        return True
+
+    def _alive(self) -> Tree | None:
+        def ask() -> tuple[Tree | None] | None:
+            found = self.arm.find(self.within.path)
+            state = ((found or {}).get("properties") or {}).get("provisioningState", "")
+            return None if str(state).lower() == "deleting" else (found,)
+
+        answer = self.arm.pace.until(ask, within=BEING_DELETED)
+        if answer is None:
+            raise BusyError(
+                f"resource group {self.within.name} is still being deleted",
+                hint="run it again in some minutes",
+                scope="region",
+            )
+        return answer[0]
+
+    def firewall(self, caller: str, inside: Sequence[str], *, fresh: bool) -> str:
+        name = labels.group_name(self.cluster)
+        path = self.within.firewall(name)
+        body = bodies.firewall(self.place.region, self._tags, caller, inside)
+        found = None if fresh else self.arm.find(path)
+        if found is None:
+            self.journal("make", what="network security group", name=name)
+        if found is None or not says(found, body):
+            self.arm.put(path, body)
+        return path
+
+    def subnet(self, plan: Plan, *, fresh: bool) -> str:
+        """The config's, or the only one of a network of our own."""
+        if plan.config.network.subnet is not None:
+            return plan.config.network.subnet
+        name = labels.group_name(self.cluster)
+        path = self.within.network(name)
+        if fresh or self.arm.find(path) is None:
+            self.journal("make", what="virtual network", name=name)
+            outbound = plan.config.network.private
+            body = bodies.network(self.place.region, self._tags, name, outbound=outbound)
+            self.arm.put(path, body)
+        return f"{path}/subnets/{name}"
+
+    def proximity(self, *, fresh: bool) -> str | None:
+        """One for each place, as its first VM binds it to a data centre. None where this endpoint
+        has no such thing: nodes train without it too."""
+        name = f"{labels.group_name(self.cluster)}-{self.place}"
+        path = self.within.proximity(name)
+        if fresh or self.arm.find(path) is None:
+            self.journal("make", what="proximity placement group", name=name)
+            try:
+                self.arm.put(path, bodies.proximity(self.place.region, self._tags))
+            except CloudError as error:
+                if not faults.not_told(error):
+                    raise
+                return None
+        return path
+
+
+def says(found: Tree, body: Tree) -> bool:
+    """Whether a firewall has exactly the rules of `body`."""
+    properties = found.get("properties") or {}
+    return _rules(properties) == _rules(body["properties"]) and str(
+        properties.get("provisioningState", "")
+    ).lower() in ("", "succeeded")
+
+
+def _rules(properties: Tree) -> dict[str, tuple[str, ...]]:
+    rules = {}
+    for rule in properties.get("securityRules") or ():
+        told = rule.get("properties") or {}
+        sources = told.get("sourceAddressPrefixes") or [told.get("sourceAddressPrefix")]
+        words = [told.get(key) for key in ("priority", "direction", "access", "protocol")]
+        words += [told.get("destinationPortRange"), *sorted(map(str, sources))]
+        rules[str(rule.get("name"))] = tuple(str(word).lower() for word in words)
+    return rules

@@ -1,0 +1,156 @@
+"""VMs as Resource Manager lists them, made into ours: pure, from what four lists say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cloudtrain.errors import BusyError, CloudError
+from cloudtrain.model import Node, NodeState
+from cloudtrain.providers._azure import faults, paths
+from cloudtrain.providers._azure.connection import Tree, why
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Machine, Place
+
+STATES: Mapping[str, NodeState] = {
+    # https://learn.microsoft.com/azure/virtual-machines/states-billing
+    "starting": "starting",
+    "running": "running",
+    "stopping": "stopped",
+    "stopped": "stopped",
+    "deallocating": "stopped",
+    "deallocated": "stopped",
+    "hibernated": "stopped",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """Each by id in lower case: Resource Manager does not keep the capitals of ids."""
+
+    vms: Mapping[str, Tree]
+    views: Mapping[str, Tree]
+    """Instance views."""
+    nics: Mapping[str, Tree]
+    addresses: Mapping[str, Tree]
+    dying: frozenset[str] = frozenset()
+    """Names of groups that are being deleted, in lower case."""
+
+
+def by_id(things: Sequence[Tree]) -> dict[str, Tree]:
+    return {str(thing.get("id", "")).lower(): thing for thing in things}
+
+
+def machines(lists: Lists) -> Iterator[Machine]:
+    for id, vm in lists.vms.items():
+        found = _machine(id, vm, lists)
+        if found is not None:
+            yield found
+
+
+def _machine(id: str, vm: Tree, lists: Lists) -> Machine | None:
+    known, where = labels.read(vm.get("tags") or {}), paths.vm_of(str(vm.get("id", "")))
+    if known is None or where is None:
+        return None
+    group, name = where
+    properties: Mapping[str, Any] = vm.get("properties") or {}
+    place = place_of(vm)
+    view = lists.views.get(id) or properties.get("instanceView") or {}
+    dying = group.name.lower() in lists.dying
+    state, error = condition(name, properties, view, dying=dying)
+    internal, address = _addresses(properties, lists)
+    return Machine(
+        cluster=known.cluster,
+        node=Node(
+            name=name,
+            role=known.role,
+            index=known.index,
+            state=state,
+            address=address or ("" if _has_public(properties, lists) else internal),
+            internal=internal,
+            placement=str(place),
+            machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
+            spot=str(properties.get("priority", "")).lower() == "spot",
+            created=unix_time(properties.get("timeCreated")),
+            expires=known.expires,
+        ),
+        place=place,
+        id=group.vm(name),
+        owner=known.owner,
+        error=error,
+    )
+
+
+def place_of(vm: Tree) -> Place:
+    region = plain(str(vm.get("location", "")))
+    zones = vm.get("zones") or ()
+    return Place(region=region, zone=f"{region}-{zones[0]}" if zones else "")
+
+
+def plain(region: str) -> str:
+    """`East US` and `eastus` are one."""
+    return region.replace(" ", "").lower()
+
+
+def condition(
+    name: str, properties: Tree, view: Tree, *, dying: bool
+) -> tuple[NodeState, CloudError | None]:
+    """The state, and why there is none worth having."""
+    provisioning = str(properties.get("provisioningState", "")).lower()
+    if dying or provisioning == "deleting":
+        return "stopped", BusyError(f"{name}: it is being deleted", scope="region")
+    power = _power(view)
+    if power is not None:
+        # One that runs is one to keep, also where a later change to it failed.
+        return STATES.get(power, "starting"), None
+    if provisioning == "failed":
+        told = why({"properties": {**properties, "instanceView": view}})
+        return "stopped", faults.of_error(name, told)
+    # Where nobody tells the power, what is provisioned runs.
+    return ("running" if provisioning == "succeeded" else "starting"), None
+
+
+def _power(view: Tree) -> str | None:
+    codes = [str(status.get("code", "")).lower() for status in view.get("statuses") or ()]
+    powers = [code.partition("/")[2] for code in codes if code.startswith("powerstate/")]
+    return powers[0] if powers and powers[0] != "unknown" else None
+
+
+def tells_power(view: Tree | None) -> bool:
+    return bool(view and view.get("statuses"))
+
+
+def _nic(properties: Tree, lists: Lists) -> Tree:
+    nics = (properties.get("networkProfile") or {}).get("networkInterfaces") or ()
+    found = lists.nics.get(str(nics[0].get("id", "")).lower()) if nics else None
+    configurations = ((found or {}).get("properties") or {}).get("ipConfigurations") or ()
+    first: Tree = configurations[0].get("properties") or {} if configurations else {}
+    return first
+
+
+def _has_public(properties: Tree, lists: Lists) -> bool:
+    return bool(_nic(properties, lists).get("publicIPAddress"))
+
+
+def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
+    """The private and the public one; "" while it is not known."""
+    inside = _nic(properties, lists)
+    public = inside.get("publicIPAddress") or {}
+    found = lists.addresses.get(str(public.get("id", "")).lower()) or public
+    told = (found.get("properties") or {}).get("ipAddress")
+    return str(inside.get("privateIPAddress") or ""), str(told or "")
+
+
+def unix_time(text: Any) -> float | None:
+    """Of `2026-11-21T13:30:00.1234567+00:00`: Azure tells seven digits, Python 3.10 reads six."""
+    words = str(text or "").replace("Z", "+00:00")
+    head, dot, rest = words.partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        words = f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"
+    try:
+        return datetime.fromisoformat(words).timestamp()
+    except ValueError:
+        return None

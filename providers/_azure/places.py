@@ -1,0 +1,75 @@
+"""The config's placement as zones and regions of Azure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Plan
+from cloudtrain.providers._azure.connection import Arm, optional
+from cloudtrain.providers._azure.listing import plain
+from cloudtrain.providers._azure.skus import Skus
+from cloudtrain.providers._cloud.account import Place
+
+
+def places(arm: Arm, skus: Skus, plan: Plan) -> tuple[Place, ...]:
+    """A region is each of its zones that have all machines, then the region as Azure chooses.
+
+    Raises CloudConfigError for what does not exist. A region that lacks a machine stays in: the
+    cloud's own refusal tells why.
+    """
+    named = [asked(text) for text in plan.config.placement]
+    if not named:
+        raise CloudConfigError("no placement", hint="`placement: [eastus]`: a region, or a zone")
+    regions = _regions(arm)
+    found: list[Place] = []
+    for place in named:
+        if regions is not None and place.region not in regions:
+            raise CloudConfigError(_no_such(place.region, regions), hint="see `placement`")
+        found += [place] if place.zone else [*_zones(skus, plan, place.region), place]
+        if place.zone:
+            _refuse_unknown(skus, place)
+    return tuple(dict.fromkeys(found))
+
+
+def asked(text: str) -> Place:
+    """`eastus-1` is a zone, `eastus` (or `East US`) a region."""
+    found = re.fullmatch(r"(.+)-(\d)", plain(text))
+    region = found[1] if found else plain(text)
+    return Place(region=region, zone=f"{region}-{found[2]}" if found else "")
+
+
+def _regions(arm: Arm) -> Collection[str] | None:
+    """None where this endpoint does not tell."""
+    told = optional(lambda: arm.pages(f"{arm.path}/locations"))
+    names = {plain(str(region.get("name", ""))) for region in told or ()}
+    return names or None
+
+
+def _zones(skus: Skus, plan: Plan, region: str) -> Iterator[Place]:
+    known = skus.of(region)
+    if known is None:
+        return
+    wanted = [known.get((node.machine or "").lower()) for node in plan.nodes]
+    zones = [sku.zones if sku and not sku.refused else frozenset[str]() for sku in wanted]
+    for zone in sorted(frozenset.intersection(*zones)) if zones else ():
+        yield Place(region=region, zone=f"{region}-{zone}")
+
+
+def _refuse_unknown(skus: Skus, place: Place) -> None:
+    known = skus.of(place.region)
+    zones = {zone for sku in (known or {}).values() for zone in sku.all_zones}
+    number = place.zone.rpartition("-")[2]
+    if zones and number not in zones:
+        there = ", ".join(f"{place.region}-{zone}" for zone in sorted(zones))
+        raise CloudConfigError(
+            f"there is no zone {place.zone}; {place.region} has {there}", hint="see `placement`"
+        )
+
+
+def _no_such(region: str, regions: Collection[str]) -> str:
+    near = difflib.get_close_matches(region, regions, n=1, cutoff=0.6)
+    words = f"Azure has no region {region} for this subscription"
+    return f"{words}; did you mean {near[0]}?" if near else words

@@ -1,0 +1,85 @@
+"""Which machine types a region has, in which zones, with how many cores: asked once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cloudtrain.providers._azure.connection import Arm, Tree, optional
+from cloudtrain.providers._azure.listing import plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sku:
+    name: str
+    family: str
+    """As `usages` names its quota: `standardNCASv3_T4Family`."""
+    cores: int | None
+    zones: frozenset[str]
+    """Those that this subscription may use: `{"1", "3"}`."""
+    all_zones: frozenset[str]
+    refused: str
+    """Why this subscription may not use it in the whole region; "" where it may."""
+    fast: bool
+    """Takes accelerated networking."""
+
+
+class Skus:
+    """What an endpoint tells of its machine types; a fact that does not change meanwhile."""
+
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
+        self._known: dict[str, Mapping[str, Sku] | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, region: str) -> Mapping[str, Sku] | None:
+        """By name in lower case; None where this endpoint does not tell."""
+        with self._lock:
+            if region not in self._known:
+                self._known[region] = self._ask(region)
+            return self._known[region]
+
+    def _ask(self, region: str) -> Mapping[str, Sku] | None:
+        path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
+        query = {"$filter": f"location eq '{region}'"}
+        told = optional(lambda: self._arm.pages(path, **query))
+        found = {sku.name.lower(): sku for sku in read(told or (), region)}
+        return found or None
+
+
+def read(told: Iterable[Tree], region: str) -> list[Sku]:
+    """https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
+    return [
+        _sku(entry, region)
+        for entry in told
+        if str(entry.get("resourceType", "")).lower() == "virtualmachines"
+        and region in {plain(str(place)) for place in entry.get("locations") or ()}
+    ]
+
+
+def _sku(entry: Tree, region: str) -> Sku:
+    here = [
+        info
+        for info in entry.get("locationInfo") or ()
+        if plain(str(info.get("location", ""))) == region
+    ]
+    zones = {str(zone) for info in here for zone in info.get("zones") or ()}
+    restricted, refused = set(), ""
+    for rule in entry.get("restrictions") or ():
+        reason = str(rule.get("reasonCode") or "restricted")
+        if str(rule.get("type", "")).lower() == "zone":
+            restricted |= {str(z) for z in (rule.get("restrictionInfo") or {}).get("zones") or ()}
+        else:
+            refused = reason
+    told = {str(c.get("name")): str(c.get("value")) for c in entry.get("capabilities") or ()}
+    cores = told.get("vCPUs", "")
+    return Sku(
+        name=str(entry.get("name", "")),
+        family=str(entry.get("family") or ""),
+        cores=int(cores) if cores.isdecimal() else None,
+        zones=frozenset(zones - restricted),
+        all_zones=frozenset(zones),
+        refused=refused,
+        fast=told.get("AcceleratedNetworkingEnabled", "").lower() == "true",
+    )

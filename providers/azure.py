@@ -1,0 +1,71 @@
+"""Virtual machines of Microsoft Azure, over Azure Resource Manager on apache-libcloud.
+
+A cluster has one resource group in each region that it is tried in: all that is made for it is
+in there and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal
+from cloudtrain.providers._azure import checks, ground, places
+from cloudtrain.providers._azure.connection import Arm, endpoint_of
+from cloudtrain.providers._azure.ground import Ground
+from cloudtrain.providers._azure.holdings import Holdings
+from cloudtrain.providers._azure.skus import Skus
+from cloudtrain.providers._azure.vms import Vms, refuse_long_life
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.caller import caller_cidr
+from cloudtrain.providers._cloud.patience import PACE, Pace
+from cloudtrain.providers._cloud.provider import CloudProvider
+
+
+def provider(config: ClusterConfig) -> CloudProvider[Ground]:
+    """Makes no call."""
+    account = AzureAccount(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
+
+
+class AzureAccount:
+    """One subscription."""
+
+    name: ProviderName = "azure"
+    ends_by_shutdown = False
+    """A VM that is shut down from inside is still billed: a schedule deallocates it."""
+
+    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
+        self._config = config
+        self._arm = Arm(config, pace)
+        self._skus = Skus(self._arm)
+        self._vms = Vms(self._arm)
+        self._holdings = Holdings(self._arm, self._vms)
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._arm, self._skus, plan, self.machines)
+
+    def places(self, plan: Plan) -> tuple[Place, ...]:
+        refuse_long_life(plan.config.limits.max_lifetime)
+        return places.places(self._arm, self._skus, plan)
+
+    def machines(
+        self, cluster: str | None = None, place: Place | None = None
+    ) -> tuple[Machine, ...]:
+        return self._holdings.machines(cluster, place)
+
+    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+        return self._holdings.resources(cluster)
+
+    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
+        mend = self._vms.mend_ends
+        return ground.make(self._arm, self._skus, plan, place, caller, journal, mend)
+
+    def launch(self, order: Order[Ground]) -> Machine:
+        return self._vms.launch(order)
+
+    def start(self, machine: Machine) -> None:
+        self._vms.start(machine, self._config.limits.max_lifetime)
+
+    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+        self._holdings.erase(machines, resources)

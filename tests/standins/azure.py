@@ -1,0 +1,173 @@
+"""Azure on this machine: the resource manager, and the authority that its tokens come from.
+
+Bodies are checked by the models of azure-mgmt's libraries; azure-mgmt and azure-identity drive it
+in tests/test_standin_azure.py. It never met the real one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from werkzeug.wrappers import Request, Response
+
+from tests.standins import azure_auth as auth
+from tests.standins import (
+    azure_groups,
+    azure_power,
+    azure_schedules,
+    azure_skus,
+    azure_subresources,
+)
+from tests.standins.azure_account import ASSIGNMENTS, registered, subscription
+from tests.standins.azure_call import Call, find, name_of
+from tests.standins.azure_errors import Refusal, of_status
+from tests.standins.azure_offer import API_VERSIONS
+from tests.standins.azure_resources import kind_of
+from tests.standins.azure_world import GROUPS, SUBSCRIPTION, Thing, World
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+__all__ = ["AzureStandIn", "azure_groups", "azure_schedules", "azure_skus", "azure_subresources"]
+DEFAULTS = ("2026-04-01", "2026-03-03", "2026-03-02", "2026-03-01", "2025-04-01", "2021-07-01")
+"""API versions that azure-mgmt's libraries ask for by themselves."""
+
+
+class AzureStandIn(World):
+    """A WSGI application; World has what a test turns, here is what it does."""
+
+    # ── What tests do ────────────────────────────────────────────────────────
+
+    def holdings(self) -> list[str]:
+        with self.lock:
+            self.tick()
+            return sorted(_words(one) for one in self.things.values())
+
+    def interrupt(self, name: str) -> None:
+        """Azure takes a spot VM back: deleted or deallocated, as its eviction policy says."""
+        with self.lock:
+            self.tick()
+            azure_power.evict(self, name)
+
+    def shut_down(self, name: str) -> None:
+        """A VM is shut down from inside."""
+        with self.lock:
+            self.tick()
+            azure_power.shut_down(self, name)
+
+    def forget_tokens(self) -> None:
+        """All tokens so far are refused from now on, as if their time were over."""
+        with self.lock:
+            self.tokens = {token: (0.0, audience) for token, (_, audience) in self.tokens.items()}
+
+    # ── What a server and its faults need ────────────────────────────────────
+
+    def action(self, environ: WSGIEnvironment) -> str:
+        path = environ["PATH_INFO"]
+        return auth.action(path) or name_of(environ["REQUEST_METHOD"], path)
+
+    def error(self, status: int, code: str, message: str) -> Response:
+        return of_status(status, code, message).response()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return self._answer(Request(environ))(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        with self.lock:
+            self.tick()
+            if auth.action(request.path):
+                return auth.answer(self, request)
+            try:
+                return self._manage(request)
+            except Refusal as refusal:
+                return refusal.response()
+
+    def _manage(self, request: Request) -> Response:
+        auth.check(self, request)
+        version = request.args.get("api-version", "")
+        if not version:
+            text = "The api-version query parameter (?api-version=) is required for all requests."
+            raise Refusal(400, "MissingApiVersionParameter", text)
+        self._check_subscription(request)
+        route, given = find(request.method, request.path)
+        action = route.action.format(
+            **{name: given.get(name, "") for name in ("namespace", "kind", "part")}
+        )
+        self._check_permitted(request, action)
+        self._check_version(version, action, given.get("kind", ""))
+        response = route.handler(Call(world=self, request=request, given=given, version=version))
+        response.headers["x-ms-request-id"] = str(self.number())
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+    # ── Refusals that hold for all ───────────────────────────────────────────
+
+    def _check_subscription(self, request: Request) -> None:
+        found = re.match(r"/subscriptions/([^/]+)", request.path, re.IGNORECASE)
+        if not found:
+            return
+        if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found[1], re.IGNORECASE):
+            text = f"The provided subscription identifier '{found[1]}' is malformed or invalid."
+            raise Refusal(400, "InvalidSubscriptionId", text)
+        if found[1].lower() != SUBSCRIPTION:
+            text = f"The subscription '{found[1]}' could not be found."
+            raise Refusal(404, "SubscriptionNotFound", text)
+        writes = request.method in ("PUT", "PATCH", "POST")
+        if writes and subscription(self)["state"] != "Enabled":
+            text = (
+                f"The subscription '{SUBSCRIPTION}' is disabled and therefore marked as "
+                "read only. You cannot perform any write actions on this subscription "
+                "until it is re-enabled."
+            )
+            raise Refusal(409, "ReadOnlyDisabledSubscription", text)
+
+    def _check_permitted(self, request: Request, action: str) -> None:
+        if any(fnmatch.fnmatchcase(action.lower(), one.lower()) for one in self.not_permitted):
+            text = (
+                f"The client '{auth.CLIENT}' with object id '{auth.OBJECT}' does not have "
+                f"authorization to perform action '{action}' over scope '{request.path}' "
+                "or the scope is invalid. If access was recently granted, please refresh "
+                "your credentials."
+            )
+            raise Refusal(403, "AuthorizationFailed", text)
+
+    def _check_version(self, version: str, action: str, kind: str) -> None:
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d(-\w+)?", version):
+            text = f"The api-version '{version}' is invalid. The supported versions are dates."
+            raise Refusal(400, "InvalidApiVersionParameter", text)
+        namespace, _, rest = action.lower().partition("/")
+        type = f"{namespace}/{rest.partition('/')[0]}"
+        known = API_VERSIONS.get(type, API_VERSIONS.get(namespace, []))
+        if namespace == "microsoft.resources":
+            if version not in (*known, *DEFAULTS):
+                text = (
+                    f"The api-version '{version}' is invalid. The supported versions are "
+                    f"'{','.join(known)}'."
+                )
+                raise Refusal(400, "InvalidApiVersionParameter", text)
+            return
+        if known and version not in (*known, *DEFAULTS):
+            text = (
+                "No registered resource provider found for location '' and API version "
+                f"'{version}' for type '{kind or type}'. The supported api-versions are "
+                f"'{', '.join(known)}'."
+            )
+            raise Refusal(400, "NoRegisteredProviderFound", text)
+        if not registered(self, namespace) and not action.endswith("/register/action"):
+            shown = next(one for one in self.unregistered if one.lower() == namespace)
+            text = (
+                f"The subscription is not registered to use namespace '{shown}'. See "
+                "https://aka.ms/rps-not-found for how to register subscriptions."
+            )
+            raise Refusal(409, "MissingSubscriptionRegistration", text)
+
+
+def _words(thing: Thing) -> str:
+    if thing.type == GROUPS:
+        return f"resource group {thing.name} {thing.region}"
+    if thing.type == ASSIGNMENTS:
+        return f"role assignment {thing.name}"
+    return kind_of(thing).words(thing)

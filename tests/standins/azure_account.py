@@ -1,0 +1,297 @@
+"""Subscriptions, locations, registrations, permissions, role assignments, and what "
+"became of operations."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from werkzeug.wrappers import Response
+
+from tests.standins.azure_auth import OBJECT, TENANT
+from tests.standins.azure_call import Call, route
+from tests.standins.azure_errors import Body, Refusal, missing
+from tests.standins.azure_offer import API_VERSIONS, REGIONS
+from tests.standins.azure_resources import KINDS
+from tests.standins.azure_world import SUBSCRIPTION, Thing, World
+
+ASSIGNMENTS = "Microsoft.Authorization/roleAssignments"
+NAMESPACES = (
+    "Microsoft.Authorization",
+    "Microsoft.Compute",
+    "Microsoft.DevTestLab",
+    "Microsoft.Network",
+)
+NAMESPACES += ("Microsoft.Resources", "Microsoft.Storage", "Microsoft.ManagedIdentity")
+
+
+@route("GET", "/subscriptions", "Microsoft.Resources/subscriptions/read")
+def _subscriptions(call: Call) -> Response:
+    return call.page([subscription(call.world)])
+
+
+@route("GET", "/subscriptions/{subscription}", "Microsoft.Resources/subscriptions/read")
+def _subscription(call: Call) -> Response:
+    return call.answer(subscription(call.world))
+
+
+def subscription(world: World) -> Body:
+    return {
+        "id": f"/subscriptions/{SUBSCRIPTION}",
+        "authorizationSource": "RoleBased",
+        "managedByTenants": [],
+        "subscriptionId": SUBSCRIPTION,
+        "tenantId": TENANT,
+        "displayName": "A stand-in",
+        "state": world.subscription_state,
+        "subscriptionPolicies": {
+            "locationPlacementId": "Public_2014-09-01",
+            "quotaId": "PayAsYouGo_2014-09-01",
+            "spendingLimit": "Off",
+        },
+    }
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/locations",
+    "Microsoft.Resources/subscriptions/locations/read",
+)
+def _locations(call: Call) -> Response:
+    return call.answer({"value": [_location(name) for name in REGIONS]})
+
+
+def _location(name: str) -> Body:
+    shown, zones = REGIONS[name]
+    body: Body = {
+        "id": f"/subscriptions/{SUBSCRIPTION}/locations/{name}",
+        "name": name,
+        "type": "Region",
+        "displayName": shown,
+        "regionalDisplayName": shown,
+        "metadata": {"regionType": "Physical", "regionCategory": "Recommended"},
+    }
+    if zones:
+        body["availabilityZoneMappings"] = [
+            {"logicalZone": zone, "physicalZone": f"{name}-az{zone}"} for zone in zones
+        ]
+    return body
+
+
+# ── Registrations ────────────────────────────────────────────────────────────
+
+_PROVIDERS = "/subscriptions/{subscription}/providers"
+_READ = "Microsoft.Resources/subscriptions/providers/read"
+
+
+@route("GET", _PROVIDERS, _READ)
+def _providers(call: Call) -> Response:
+    return call.page([_provider(call.world, name) for name in NAMESPACES])
+
+
+@route("GET", _PROVIDERS + "/{namespace}", _READ)
+def _get_provider(call: Call) -> Response:
+    return call.answer(_provider(call.world, _namespace(call)))
+
+
+@route("POST", _PROVIDERS + "/{namespace}/register", "{namespace}/register/action")
+def _register(call: Call) -> Response:
+    name, world = _namespace(call), call.world
+    if registered(world, name):
+        return call.answer(_provider(world, name))
+
+    def done() -> None:
+        world.unregistered[:] = [one for one in world.unregistered if one.lower() != name.lower()]
+
+    body = {**_provider(world, name), "registrationState": "Registering"}
+    world.at(world.now() + world.delay, done)
+    return call.answer(body)
+
+
+def _namespace(call: Call) -> str:
+    wanted = call.given["namespace"]
+    found = next((one for one in NAMESPACES if one.lower() == wanted.lower()), None)
+    if found is None:
+        text = f"The resource namespace '{wanted}' is invalid."
+        raise Refusal(404, "InvalidResourceNamespace", text)
+    return found
+
+
+def _provider(world: World, name: str) -> Body:
+    own = [one.type.partition("/")[2] for one in KINDS.values() if one.type.startswith(f"{name}/")]
+    versions = API_VERSIONS.get(name.lower(), [])
+    shown = [region for region, _ in REGIONS.values()]
+    types = [{"resourceType": one, "locations": shown, "apiVersions": versions} for one in own]
+    return {
+        "id": f"/subscriptions/{SUBSCRIPTION}/providers/{name}",
+        "namespace": name,
+        "resourceTypes": types,
+        "registrationState": "Registered" if registered(world, name) else "NotRegistered",
+        "registrationPolicy": "RegistrationRequired",
+    }
+
+
+def registered(world: World, namespace: str) -> bool:
+    return namespace.lower() not in [one.lower() for one in world.unregistered]
+
+
+# ── Permissions ──────────────────────────────────────────────────────────────
+
+
+@route(
+    "GET",
+    "/{*scope}/providers/Microsoft.Authorization/permissions",
+    "Microsoft.Authorization/permissions/read",
+)
+def _permissions(call: Call) -> Response:
+    inner = {"actions": ["*"], "notActions": list(call.world.not_permitted)}
+    return call.page([{**inner, "dataActions": [], "notDataActions": []}])
+
+
+_ASSIGNMENT = "/{*scope}/providers/Microsoft.Authorization/roleAssignments/{name}"
+
+
+@route("PUT", _ASSIGNMENT, f"{ASSIGNMENTS}/write")
+def _assign(call: Call) -> Response:
+    world, name = call.world, call.given["name"]
+    try:
+        uuid.UUID(name)
+    except ValueError:
+        text = (
+            f"The role assignment ID '{name}' is not valid. The role assignment ID must be a GUID."
+        )
+        raise Refusal(400, "InvalidRoleAssignmentId", text) from None
+    given = call.body().get("properties") or {}
+    if set(given) - {
+        "roleDefinitionId",
+        "principalId",
+        "principalType",
+        "description",
+        "condition",
+        "conditionVersion",
+    }:
+        raise Refusal(400, "InvalidRequestContent", "The request content is not valid.")
+    for one in ("roleDefinitionId", "principalId"):
+        if not given.get(one):
+            raise missing(one)
+    if not re.search(
+        r"/providers/Microsoft\.Authorization/roleDefinitions/[0-9a-f-]{36}\Z",
+        given["roleDefinitionId"],
+        re.I,
+    ):
+        text = (
+            f"The specified role definition with ID '{given['roleDefinitionId']}' does not exist."
+        )
+        raise Refusal(404, "RoleDefinitionDoesNotExist", text)
+    known = {one.made.get("_principal") for one in world.things.values()} | {OBJECT}
+    if given["principalId"] not in known:
+        text = (
+            f"Principal {given['principalId'].replace('-', '')} does not exist in the "
+            f"directory {TENANT}."
+        )
+        raise Refusal(400, "PrincipalNotFound", text)
+    _check_scope(call)
+    id = f"/{call.given['scope']}/providers/{ASSIGNMENTS}/{name}"
+    for one in world.of_type(ASSIGNMENTS):
+        if one.id.lower() == id.lower() and one.properties != given:
+            text = (
+                "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
+            )
+            raise Refusal(409, "RoleAssignmentUpdateNotPermitted", text)
+        if (
+            one.id.lower() != id.lower()
+            and one.properties == given
+            and one.made["scope"].lower() == f"/{call.given['scope']}".lower()
+        ):
+            raise Refusal(409, "RoleAssignmentExists", "The role assignment already exists.")
+    scope = {"scope": f"/{call.given['scope']}"}
+    body = {"location": "", "properties": given}
+    world.add(Thing(id, ASSIGNMENTS, body, world.now(), scope, "Succeeded"))
+    return call.answer(_assignment(world.things[id.lower()]), 201)
+
+
+@route("GET", _ASSIGNMENT, f"{ASSIGNMENTS}/read")
+def _get_assignment(call: Call) -> Response:
+    return call.answer(_assignment(_found(call)))
+
+
+@route("DELETE", _ASSIGNMENT, f"{ASSIGNMENTS}/delete")
+def _unassign(call: Call) -> Response:
+    found = call.world.find(call.request.path.rstrip("/"))
+    if found is None:
+        return call.nothing(204)
+    call.world.remove(found)
+    return call.answer(_assignment(found))
+
+
+@route("GET", "/{*scope}/providers/Microsoft.Authorization/roleAssignments", f"{ASSIGNMENTS}/read")
+def _assignments(call: Call) -> Response:
+    scope = f"/{call.given['scope']}".lower()
+    found = [
+        one
+        for one in call.world.of_type(ASSIGNMENTS)
+        if one.made["scope"].lower().startswith(scope)
+    ]
+    return call.page([_assignment(one) for one in found])
+
+
+def _check_scope(call: Call) -> None:
+    found = re.match(r"(subscriptions/[^/]+/resourcegroups/[^/]+)", call.given["scope"], re.I)
+    if found and call.world.find(f"/{found[1]}") is None:
+        name = found[1].rpartition("/")[2]
+        raise Refusal(404, "ResourceGroupNotFound", f"Resource group '{name}' could not be found.")
+
+
+def _found(call: Call) -> Thing:
+    found = call.world.find(call.request.path.rstrip("/"))
+    if found is None:
+        text = f"The role assignment '{call.given['name']}' is not found."
+        raise Refusal(404, "RoleAssignmentNotFound", text)
+    return found
+
+
+def _assignment(thing: Thing) -> Body:
+    properties = {**thing.properties, **thing.made}
+    return {"id": thing.id, "name": thing.name, "type": ASSIGNMENTS, "properties": properties}
+
+
+# ── Operations ───────────────────────────────────────────────────────────────
+
+_ONE = "/subscriptions/{subscription}/providers/{namespace}/locations/{location}"
+
+
+@route("GET", _ONE + "/operations/{operation}", "{namespace}/locations/operations/read")
+def _operation(call: Call) -> Response:
+    found = call.world.operations.get(call.given["operation"])
+    if found is None:
+        raise Refusal(404, "OperationNotFound", "The entity was not found in this Azure location.")
+    body: Body = {
+        "name": found.id,
+        "status": found.status,
+        "startTime": call.world.stamp(found.begun),
+    }
+    if found.ended is not None:
+        body["endTime"] = call.world.stamp(found.ended)
+    if found.error is not None:
+        body["error"] = found.error.error()
+    response = call.answer(body)
+    return response if found.ended is not None else call.pace(response)
+
+
+@route("GET", _ONE + "/operationResults/{operation}", "{namespace}/locations/operations/read")
+@route(
+    "GET",
+    "/subscriptions/{subscription}/operationresults/{operation}",
+    "Microsoft.Resources/subscriptions/operationresults/read",
+)
+def _result(call: Call) -> Response:
+    found = call.world.operations.get(call.given["operation"])
+    if found is None:
+        raise Refusal(404, "OperationNotFound", "The entity was not found in this Azure location.")
+    if found.ended is None:
+        response = call.nothing(202)
+        response.headers["Location"] = call.request.url
+        return call.pace(response)
+    if found.error is not None:
+        raise found.error
+    return call.nothing(200)

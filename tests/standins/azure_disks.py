@@ -1,0 +1,78 @@
+"""Managed disks and proximity placement groups."""
+
+from __future__ import annotations
+
+from azure.mgmt.compute import models
+
+from tests.standins.azure_call import Call
+from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_references import check_zones
+from tests.standins.azure_resources import Kind, kind
+from tests.standins.azure_world import Thing, World, ids_in
+
+DISKS = "Microsoft.Compute/disks"
+
+
+@kind
+class Disks(Kind):
+    type = DISKS
+    word = "disk"
+    model = models.Disk
+    update = models.DiskUpdate
+
+    def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
+        check_zones(self.type, given)
+        if (
+            old is not None
+            and given["properties"].get("diskSizeGB", 0) < old.properties["diskSizeGB"]
+        ):
+            text = f"Disk {id} cannot be made smaller."
+            raise Refusal(409, "OperationNotAllowed", text)
+        given.setdefault("sku", {"name": "Standard_LRS"})
+
+    def properties(self, world: World, thing: Thing) -> Body:
+        state = "Attached" if "managedBy" in thing.made else "Unattached"
+        return {**thing.properties, "diskState": state, "timeCreated": world.stamp(thing.born)}
+
+    def view(self, call: Call, thing: Thing) -> Body:
+        body = super().view(call, thing)
+        return {**body, **thing.made}
+
+    def check_delete(self, world: World, thing: Thing) -> None:
+        if "managedBy" in thing.made:
+            text = f"Disk {thing.name} is attached to VM {thing.made['managedBy']}."
+            raise Refusal(409, "OperationNotAllowed", text)
+
+
+@kind
+class PlacementGroups(Kind):
+    type = "Microsoft.Compute/proximityPlacementGroups"
+    word = "proximity placement group"
+    model = models.ProximityPlacementGroup
+    update = models.ProximityPlacementGroupUpdate
+
+    def properties(self, world: World, thing: Thing) -> Body:
+        users = [{"id": one.id} for one in self._users(world, thing)]
+        return {
+            "proximityPlacementGroupType": "Standard",
+            **thing.properties,
+            "virtualMachines": users,
+        }
+
+    def view(self, call: Call, thing: Thing) -> Body:
+        body = super().view(call, thing)
+        del body["properties"]["provisioningState"]
+        return body
+
+    def check_delete(self, world: World, thing: Thing) -> None:
+        if users := self._users(world, thing):
+            text = (
+                f"Proximity Placement Group '{thing.name}' cannot be deleted. Before "
+                "deleting a Proximity Placement Group please ensure that it does not "
+                f"contain: {', '.join(one.id for one in users)}."
+            )
+            raise Refusal(409, "OperationNotAllowed", text)
+
+    def _users(self, world: World, thing: Thing) -> list[Thing]:
+        vms = world.of_type("Microsoft.Compute/virtualMachines")
+        return [one for one in vms if thing.id.lower() in ids_in(one.properties)]

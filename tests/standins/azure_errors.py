@@ -1,0 +1,101 @@
+"""Refusals as Azure Resource Manager words them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from werkzeug.wrappers import Response
+
+Body = dict[str, Any]
+
+BY_STATUS = {
+    400: "BadRequest",
+    401: "AuthenticationFailed",
+    403: "AuthorizationFailed",
+    404: "ResourceNotFound",
+    408: "RequestTimeout",
+    409: "Conflict",
+    412: "PreconditionFailed",
+    429: "TooManyRequests",
+    500: "InternalServerError",
+    502: "BadGateway",
+    503: "ServiceUnavailable",
+    504: "GatewayTimeout",
+}
+
+
+class Refusal(Exception):
+    """What a call is refused with, or what an operation fails with."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        target: str | None = None,
+        details: Sequence[Body] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.target = target
+        self.details = tuple(details)
+        self.headers = dict(headers or {})
+
+    def error(self) -> Body:
+        """The inner part, as an operation's status shows it too."""
+        found: Body = {"code": self.code, "message": self.message}
+        if self.target:
+            found["target"] = self.target
+        if self.details:
+            found["details"] = list(self.details)
+        return found
+
+    def response(self) -> Response:
+        text = json.dumps({"error": self.error()})
+        response = Response(text, self.status, content_type="application/json; charset=utf-8")
+        response.headers.update({"x-ms-failure-cause": "gateway", **self.headers})
+        return response
+
+
+def of_status(status: int, code: str, message: str) -> Refusal:
+    return Refusal(status, code or BY_STATUS.get(status, "BadRequest"), message)
+
+
+def invalid(message: str, target: str | None = None) -> Refusal:
+    return Refusal(400, "InvalidParameter", message, target=target)
+
+
+def missing(name: str) -> Refusal:
+    return invalid(f"Required parameter '{name}' is missing (null).", name)
+
+
+def not_found(kind: str, name: str, group: str) -> Refusal:
+    text = f"The Resource '{kind}/{name}' under resource group '{group}' was not found. "
+    return Refusal(
+        404,
+        "ResourceNotFound",
+        text + "For more details please go to https://aka.ms/ARMResourceNotFoundFix",
+    )
+
+
+def group_not_found(group: str) -> Refusal:
+    return Refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
+
+
+def group_being_deleted(group: str) -> Refusal:
+    text = (
+        f"The resource group '{group}' is in deprovisioning state and cannot perform this "
+        "operation."
+    )
+    return Refusal(409, "ResourceGroupBeingDeleted", text)
+
+
+def not_acted_out(what: str) -> Refusal:
+    """For what the real one knows and this one does not: better than to ignore it."""
+    return Refusal(501, "NotActedOut", f"The stand-in does not act out {what}.")

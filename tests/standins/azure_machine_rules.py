@@ -1,0 +1,345 @@
+"""What Microsoft.Compute refuses in the body of a virtual machine."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
+from tests.standins.azure_network import check_interface_free
+from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
+from tests.standins.azure_references import INTERFACES, check_zones
+from tests.standins.azure_world import Thing, World, same
+
+VMS = "Microsoft.Compute/virtualMachines"
+GROUPS_OF_PLACES = "Microsoft.Compute/proximityPlacementGroups"
+MOST_DATA = 64 * 1024
+"""Bytes of customData, decoded: https://learn.microsoft.com/azure/virtual-machines/custom-data"""
+NO_USERS = frozenset(
+    [
+        "administrator",
+        "admin",
+        "user",
+        "user1",
+        "test",
+        "user2",
+        "test1",
+        "user3",
+        "admin1",
+        "1",
+        "123",
+        "a",
+        "actuser",
+        "adm",
+        "admin2",
+        "aspnet",
+        "backup",
+        "console",
+        "david",
+        "guest",
+        "john",
+        "owner",
+        "root",
+        "server",
+        "sql",
+        "support",
+        "support_388945a0",
+        "sys",
+        "test2",
+        "test3",
+        "user4",
+        "user5",
+    ]
+)
+NOT_ACTED_OUT = (
+    "availabilitySet",
+    "virtualMachineScaleSet",
+    "host",
+    "hostGroup",
+    "capacityReservation",
+    "applicationProfile",
+)
+FIXED = (
+    "osProfile.computerName",
+    "osProfile.adminUsername",
+    "osProfile.customData",
+    "osProfile.linuxConfiguration.disablePasswordAuthentication",
+    "osProfile.linuxConfiguration.ssh.publicKeys",
+    "storageProfile.imageReference.publisher",
+    "storageProfile.imageReference.offer",
+    "storageProfile.imageReference.sku",
+    "storageProfile.osDisk.name",
+    "storageProfile.osDisk.createOption",
+    "priority",
+    "proximityPlacementGroup.id",
+)
+"""They may be left out of a second PUT, and not be changed by it."""
+
+
+def check(world: World, id: str, given: Body, old: Thing | None) -> None:
+    properties = given.setdefault("properties", {})
+    for name in NOT_ACTED_OUT:
+        if properties.get(name):
+            raise not_acted_out(f"{name} of a virtual machine")
+    if old is not None:
+        check_unchanged(properties, old.properties, given, old.given)
+    size = size_of(properties)
+    check_zones(VMS, given)
+    if len(given.get("zones") or []) > 1:
+        text = "Virtual machines do not support more than one zone."
+        raise Refusal(400, "BadRequest", text)
+    image = _image(given["location"], properties)
+    _check_disk(properties, image, size)
+    _check_os(properties)
+    _check_spot(properties, size)
+    _check_network(world, id, given, old)
+    group = properties.get("proximityPlacementGroup")
+    if group:
+        found = world.find(str(group.get("id", "")))
+        if (
+            found is None
+            or not same(found.type, GROUPS_OF_PLACES)
+            or found.region != given["location"]
+        ):
+            text = f"The entity {group.get('id')} was not found. (proximityPlacementGroup)"
+            raise Refusal(404, "NotFound", text)
+
+
+def size_of(properties: Body) -> Size:
+    name = (properties.get("hardwareProfile") or {}).get("vmSize")
+    if not name:
+        raise missing("hardwareProfile.vmSize")
+    found = next((size for key, size in SIZES.items() if same(key, name)), None)
+    if found is None:
+        text = (
+            f"The value {name} provided for the VM size is not valid. The valid sizes in "
+            f"the current region are: {','.join(SIZES)}. Find out more on the valid VM "
+            "sizes in each region at https://aka.ms/azure-regionservices."
+        )
+        raise invalid(text, "vmSize")
+    return found
+
+
+def _image(region: str, properties: Body) -> Image:
+    reference = (properties.get("storageProfile") or {}).get("imageReference")
+    if not reference:
+        raise missing("imageReference")
+    if reference.get("id"):
+        raise not_acted_out("images by id")
+    for name in ("publisher", "offer", "sku", "version"):
+        if not reference.get(name):
+            raise missing(f"imageReference.{name}")
+    wanted = tuple(reference[name] for name in ("publisher", "offer", "sku"))
+    image = next((one for key, one in IMAGES.items() if all(map(same, key, wanted))), None)
+    if image is None or reference["version"] not in ("latest", *image.versions):
+        urn = ":".join([*wanted, reference["version"]])
+        text = (
+            f"The platform image '{urn}' is not available. Verify that all fields in the "
+            "storage profile are correct. For more details about storage profile "
+            "information, please refer to https://aka.ms/storageprofile"
+        )
+        raise Refusal(404, "PlatformImageNotFound", text, target="imageReference")
+    return image
+
+
+def _check_disk(properties: Body, image: Image, size: Size) -> None:
+    storage = properties["storageProfile"]
+    if storage.get("dataDisks"):
+        raise not_acted_out("data disks")
+    disk = storage.get("osDisk")
+    if disk is not None:
+        if disk["createOption"] != "FromImage":
+            raise not_acted_out(f"an OS disk with createOption {disk['createOption']}")
+        if disk.get("vhd"):
+            raise not_acted_out("unmanaged disks")
+        gb = disk.get("diskSizeGB", image.gb)
+        if not image.gb <= gb <= 4095:
+            text = (
+                f"The specified disk size {gb} GB is smaller than the size of the "
+                f"corresponding disk in the VM image: {image.gb} GB. This is not allowed. "
+                "Please choose equal or greater size or do not specify an explicit size."
+            )
+            raise invalid(text, "osDisk.diskSizeGB")
+    if image.generation not in size.generations.split(","):
+        name = properties["hardwareProfile"]["vmSize"]
+        text = (
+            f"The selected VM size '{name}' cannot boot Hypervisor Generation "
+            f"'{image.generation[1:]}'. If this was a Create operation please check that "
+            "the Hypervisor Generation of the Image matches the Hypervisor Generation of "
+            "the selected VM Size."
+        )
+        raise Refusal(400, "BadRequest", text)
+    security = properties.get("securityProfile") or {}
+    if security.get("securityType") == "TrustedLaunch" and image.generation != "V2":
+        text = (
+            "Use of TrustedLaunch setting is not supported for the provided image. "
+            "Please select Trusted Launch Supported Gen2 OS Image."
+        )
+        raise Refusal(400, "BadRequest", text)
+
+
+def _check_os(properties: Body) -> None:
+    profile = properties.get("osProfile")
+    if not profile:
+        raise missing("osProfile")
+    for name in ("computerName", "adminUsername"):
+        if not profile.get(name):
+            raise missing(f"osProfile.{name}")
+    if not re.match(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?\Z", profile["computerName"]):
+        text = (
+            "Linux host name cannot exceed 64 characters in length or contain the "
+            "following characters: ` ~ ! @ # $ % ^ & * ( ) = + _ [ ] { } \\ | ; : ' \" , "
+            "< > / ?."
+        )
+        raise invalid(text, "computerName")
+    user = profile["adminUsername"]
+    if user.lower() in NO_USERS or not re.match(r"[a-z_][\w-]{0,63}\Z", user, re.IGNORECASE):
+        text = (
+            "The Admin Username specified is not allowed. For more information about "
+            "disallowed usernames, see https://aka.ms/vmosprofile"
+        )
+        raise invalid(text, "adminUsername")
+    linux = profile.get("linuxConfiguration") or {}
+    keys = (linux.get("ssh") or {}).get("publicKeys") or []
+    for key in keys:
+        _check_key(key, user)
+    without_password = linux.get("disablePasswordAuthentication", False)
+    if without_password and profile.get("adminPassword"):
+        text = "The adminPassword must not be set when disablePasswordAuthentication is true."
+        raise invalid(text, "adminPassword")
+    if not (keys if without_password else profile.get("adminPassword")):
+        text = (
+            "Authentication using either SSH or by user name and password must be "
+            "enabled in Linux profile."
+        )
+        raise invalid(text, "linuxConfiguration")
+    for where, data in (
+        ("customData", profile.get("customData")),
+        ("userData", properties.get("userData")),
+    ):
+        if data is not None:
+            decoded(data, where)
+
+
+def decoded(data: str, name: str) -> bytes:
+    try:
+        found = base64.b64decode(data, validate=True)
+    except binascii.Error:
+        text = f"{name[0].upper()}{name[1:]} must be a base64 encoded string."
+        raise invalid(text, name) from None
+    if len(found) > MOST_DATA:
+        text = (
+            f"{name[0].upper()}{name[1:]} in base64 exceeds the maximum length: "
+            f"{len(found)} bytes, {MOST_DATA} allowed."
+        )
+        raise invalid(text, name)
+    return found
+
+
+def _check_key(key: Body, user: str) -> None:
+    home = f"/home/{user}/.ssh/authorized_keys"
+    if key.get("path") != home:
+        text = (
+            "Destination path for SSH public keys is currently limited to its default "
+            f"value {home} due to a known issue in Linux provisioning agent."
+        )
+        raise invalid(text, "linuxConfiguration.ssh.publicKeys.path")
+    parts = str(key.get("keyData") or "").split()
+    kind = parts[0] if parts else ""
+    try:
+        fits = kind in ("ssh-rsa", "ssh-ed25519") and kind.encode() in base64.b64decode(parts[1])
+    except (IndexError, binascii.Error):
+        fits = False
+    if not fits:
+        text = "The value of parameter linuxConfiguration.ssh.publicKeys.keyData is invalid."
+        raise invalid(text, "linuxConfiguration.ssh.publicKeys.keyData")
+
+
+def _check_spot(properties: Body, size: Size) -> None:
+    spot = properties.get("priority") in ("Spot", "Low")
+    policy = properties.get("evictionPolicy")
+    if not spot:
+        for name in ("evictionPolicy", "billingProfile"):
+            if properties.get(name):
+                text = f"{name} can be set only on Azure Spot Virtual Machines."
+                raise invalid(text, name)
+        return
+    if not size.spot:
+        name = properties["hardwareProfile"]["vmSize"]
+        text = f"The requested VM size {name} is not supported for Azure Spot Virtual Machines."
+        raise Refusal(409, "OperationNotAllowed", text)
+    if policy is None:
+        raise missing("evictionPolicy")
+    price = (properties.get("billingProfile") or {}).get("maxPrice", -1)
+    if price != -1 and price <= 0:
+        text = "billingProfile.maxPrice must be -1 or greater than 0."
+        raise invalid(text, "billingProfile.maxPrice")
+
+
+def _check_network(world: World, id: str, given: Body, old: Thing | None) -> None:
+    network = given["properties"].get("networkProfile") or {}
+    if network.get("networkInterfaceConfigurations"):
+        raise not_acted_out("networkInterfaceConfigurations: make the network interface first")
+    interfaces = network.get("networkInterfaces")
+    if not interfaces:
+        raise missing("networkProfile")
+    if len(interfaces) > 1:
+        raise not_acted_out("virtual machines with several network interfaces")
+    nic = world.find(str(interfaces[0].get("id", "")))
+    if nic is None or not same(nic.type, INTERFACES) or nic.region != given["location"]:
+        text = (
+            f"Resource {interfaces[0].get('id')} referenced by resource {id} was not "
+            "found. Please make sure that the referenced resource exists, and that both "
+            "resources are in the same region."
+        )
+        raise Refusal(400, "InvalidResourceReference", text)
+    if nic.state != "Succeeded":
+        text = (
+            f"Cannot proceed with operation because resource {nic.id} used by resource "
+            f"{id} is not in Succeeded state. Resource is in {nic.state} state."
+        )
+        raise Refusal(409, "ReferencedResourceNotProvisioned", text)
+    check_interface_free(world, nic, id)
+    public = nic.properties["ipConfigurations"][0]["properties"].get("publicIPAddress")
+    zones = given.get("zones")
+    if public and zones:
+        there = (world.things[public["id"].lower()].given).get("zones")
+        if there and len(there) == 1 and there != zones:
+            text = (
+                f"Compute resource {id} has a zone constraint {zones[0]} but the "
+                f"PublicIPAddress {public['id']} used by the compute resource via "
+                "NetworkInterface or LoadBalancer has a different zone constraint "
+                f"{there[0]}."
+            )
+            raise Refusal(
+                400, "ComputeResourceZoneConstraintDoesNotMatchPublicIPAddressZoneConstraint", text
+            )
+    if old is not None:
+        (before,) = old.properties["networkProfile"]["networkInterfaces"]
+        if not same(before["id"], nic.id):
+            raise not_acted_out("another network interface for a virtual machine")
+
+
+def check_unchanged(properties: Body, before: Body, given: Body, old: Body) -> None:
+    changed = [path for path in FIXED if _at(properties, path) not in (None, _at(before, path))]
+    if (given.get("zones") or None) != (old.get("zones") or None):
+        changed.append("zones")
+    if changed:
+        text = f"Changing property '{changed[0]}' is not allowed."
+        raise Refusal(409, "PropertyChangeNotAllowed", text, target=changed[0])
+
+
+def keep(properties: Body, before: Body) -> None:
+    for name, value in before.items():
+        if isinstance(value, dict) and isinstance(properties.get(name), dict):
+            keep(properties[name], value)
+        else:
+            properties.setdefault(name, value)
+
+
+def _at(body: Any, path: str) -> Any:
+    for name in path.split("."):
+        body = body.get(name) if isinstance(body, dict) else None
+    return body

@@ -1,0 +1,172 @@
+"""What resources refer to, and what holds for several types: quotas, zones, addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from tests.standins.azure_errors import Body, Refusal, missing
+from tests.standins.azure_offer import NETWORK_QUOTAS, REGIONS
+from tests.standins.azure_world import Thing, World, ids_in, same
+
+NETWORKS = "Microsoft.Network/virtualNetworks"
+SECURITY_GROUPS = "Microsoft.Network/networkSecurityGroups"
+ADDRESSES = "Microsoft.Network/publicIPAddresses"
+INTERFACES = "Microsoft.Network/networkInterfaces"
+FIRST_FREE = 4
+"""Azure keeps a subnet's first four addresses, and its last, for itself."""
+
+
+def named(part: Body) -> str:
+    if not part.get("name"):
+        raise Refusal(400, "InvalidRequestFormat", "Cannot parse the request: a name is required.")
+    return str(part["name"])
+
+
+def prefixes(subnet: Body) -> list[str]:
+    properties = subnet.get("properties") or {}
+    one = properties.get("addressPrefix")
+    found = [one] if one else list(properties.get("addressPrefixes") or [])
+    if not found:
+        raise missing(f"subnets.{subnet.get('name')}.addressPrefix")
+    return found
+
+
+def children(thing: Thing, name: str) -> list[Body]:
+    return [child(thing, name, part) for part in thing.properties.get(name) or []]
+
+
+def child(thing: Thing, name: str, part: Body) -> Body:
+    """A subnet or rule as it is shown."""
+    properties = {**part.get("properties", {}), "provisioningState": thing.state}
+    found = {"id": f"{thing.id}/{name}/{part['name']}", "name": part["name"]}
+    return {**found, "type": f"{thing.type}/{name}", "properties": properties}
+
+
+def network_of(text: str) -> Any:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        text = (
+            f"The address prefix {text} is not formatted correctly. It should follow CIDR "
+            "notation, for example 10.0.0.0/24."
+        )
+        raise Refusal(400, "InvalidAddressPrefixFormat", text) from None
+
+
+def users(world: World, thing: Thing, *types: str) -> Iterator[Thing]:
+    for type in types:
+        for one in world.of_type(type):
+            if thing.id.lower() in ids_in(one.properties):
+                yield one
+
+
+def holder_of(world: World, address: Thing) -> tuple[Thing, str] | None:
+    """The NIC that has the public address, and the id of its IP configuration."""
+    for one in users(world, address, INTERFACES):
+        name = one.properties["ipConfigurations"][0]["name"]
+        return one, f"{one.id}/ipConfigurations/{name}"
+    return None
+
+
+def check_subnet_free(world: World, subnet: str) -> None:
+    for one in world.of_type(INTERFACES):
+        if subnet.lower() in ids_in(one.properties):
+            name = one.properties["ipConfigurations"][0]["name"]
+            network, _, last = subnet.rpartition("/subnets/")
+            raise Refusal(
+                400,
+                "InUseSubnetCannotBeDeleted",
+                f"Subnet {last} is in use by {one.id}/ipConfigurations/{name} and cannot "
+                "be deleted. "
+                "In order to delete the subnet, delete all the resources within the subnet. See "
+                f"aka.ms/deletesubnet. ({network})",
+            )
+
+
+def referred(world: World, given: Body, type: str, by: str, region: str) -> Thing:
+    id = str(given.get("id", ""))
+    found = world.find(id)
+    if found is None or not same(found.type, type) or found.region != region:
+        raise _bad_reference(id, by)
+    if found.state != "Succeeded":
+        raise Refusal(
+            409,
+            "ReferencedResourceNotProvisioned",
+            f"Cannot proceed with operation because resource {id} used by resource {by} is not in "
+            f"Succeeded state. Resource is in {found.state} state.",
+        )
+    return found
+
+
+def referred_subnet(world: World, given: Body, by: str, region: str) -> None:
+    id = str(given.get("id", ""))
+    network, _, name = id.rpartition("/subnets/")
+    found = referred(world, {"id": network or id}, NETWORKS, by, region)
+    if not any(same(one["name"], name) for one in found.properties.get("subnets") or []):
+        raise _bad_reference(id, by)
+
+
+def _bad_reference(id: str, by: str) -> Refusal:
+    return Refusal(
+        400,
+        "InvalidResourceReference",
+        f"Resource {id} referenced by resource {by} was not found. Please make sure that the "
+        "referenced resource exists, and that both resources are in the same region.",
+    )
+
+
+def free_address(world: World, subnet: str) -> str:
+    network, _, name = subnet.rpartition("/subnets/")
+    found = world.find(network)
+    assert found
+    part = next(one for one in found.properties["subnets"] if same(one["name"], name))
+    range = network_of(prefixes(part)[0])
+    taken = {one.made.get("address") for one in world.of_type(INTERFACES)}
+    for number in itertools.count(FIRST_FREE):
+        if number >= range.num_addresses - 1:
+            break
+        address = str(range[number])
+        if address not in taken:
+            return address
+    text = (
+        f"Subnet {name} with address prefix {range} does not have enough capacity for 1 "
+        "IP addresses."
+    )
+    raise Refusal(400, "SubnetIsFull", text)
+
+
+def check_zones(type: str, given: Body) -> None:
+    known = REGIONS[given["location"]][1]
+    for zone in given.get("zones") or []:
+        if not known:
+            text = (
+                f"The resource type '{type}' does not support availability zones at "
+                f"location '{given['location']}'."
+            )
+            raise Refusal(400, "LocationNotSupportAvailabilityZones", text)
+        if zone not in known:
+            text = (
+                f"The zone(s) '{zone}' for resource '{type}' is not supported. The "
+                f"supported zones for location '{given['location']}' are "
+                f"'{','.join(known)}'"
+            )
+            raise Refusal(400, "InvalidAvailabilityZone", text)
+
+
+def limit(world: World, region: str, name: str, type: str, old: Thing | None) -> None:
+    most = quota(world, region, name)
+    held = sum(1 for one in world.of_type(type) if one.region == region)
+    if old is None and held + 1 > most:
+        code = "PublicIPCountLimitReached" if "Public" in name else f"{name}CountLimitReached"
+        text = f"Cannot create more than {most} {name} for this subscription in this region."
+        raise Refusal(400, code, text)
+
+
+def quota(world: World, region: str, name: str) -> int:
+    for key in (f"{region}/{name}", name):
+        if key in world.quotas:
+            return world.quotas[key]
+    return NETWORK_QUOTAS[name]

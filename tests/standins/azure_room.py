@@ -1,0 +1,203 @@
+"""Capacity and quotas, and what is told of them: Microsoft.Compute/skus, usages, image versions."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+
+from werkzeug.wrappers import Response
+
+from tests.standins.azure_call import Call, route
+from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_machine_rules import VMS, size_of
+from tests.standins.azure_offer import (
+    COMPUTE_QUOTAS,
+    CORES,
+    NETWORK_QUOTAS,
+    QUOTA_NAMES,
+    SPOT_CORES,
+    Size,
+)
+from tests.standins.azure_references import ADDRESSES, INTERFACES, NETWORKS, SECURITY_GROUPS
+from tests.standins.azure_references import quota as network_quota
+from tests.standins.azure_resources import location
+from tests.standins.azure_world import Thing, World
+
+AT_ONCE = "SkuNotAvailable"
+_COUNTED = {
+    "VirtualNetworks": NETWORKS,
+    "NetworkInterfaces": INTERFACES,
+    "NetworkSecurityGroups": SECURITY_GROUPS,
+    "StandardSkuPublicIpAddresses": ADDRESSES,
+}
+
+
+def check_room(world: World, given: Body) -> None:
+    """Raises Refusal for what is refused at the PUT: a size that is not sold there, a quota."""
+    name = given["properties"]["hardwareProfile"]["vmSize"]
+    size, region = size_of(given["properties"]), given["location"]
+    zones = given.get("zones") or []
+    places = [f"{region}-{zone}" for zone in zones] or [region]
+    sold = region in size.regions and all(zone in size.zones_in(region) for zone in zones)
+    if not sold or any(restricted(world, place, name) for place in places):
+        raise _not_available(name, places)
+    if world.capacity_code == AT_ONCE and _exceeded(world, given):
+        raise _not_available(name, places)
+    need = _need(given, size)
+    used = usage(world, region)
+    for what, number in need.items():
+        most = limit(world, region, what)
+        if used[what] + number > most:
+            raise _quota(what, region, most, used[what], number)
+
+
+def _not_available(name: str, places: list[str]) -> Refusal:
+    region, _, zone = places[0].partition("-")
+    where = f"location '{region}'" + (f" zones '{zone}'" if zone else "")
+    text = (
+        "The requested VM size for resource 'Following SKUs have failed for Capacity "
+        f"Restrictions: {name}' is currently not available in {where}. Please try another "
+        "size or deploy to a different location or different zone. See "
+        "https://aka.ms/azureskunotavailable for details."
+    )
+    return Refusal(409, AT_ONCE, text)
+
+
+def restricted(world: World, place: str, size: str) -> bool:
+    region = place.partition("-")[0]
+    wanted = [f"{place}/{size}".lower(), f"{region}/{size}".lower()]
+    return any(
+        fnmatch.fnmatchcase(one, rule.lower()) for one in wanted for rule in world.restricted
+    )
+
+
+def no_room(world: World, thing: Thing) -> Refusal | None:
+    """What the operation ends with where the VM can be placed nowhere."""
+    if not _exceeded(world, thing.given):
+        return None
+    zonal = bool(thing.given.get("zones"))
+    code = world.capacity_code or ("ZonalAllocationFailed" if zonal else "AllocationFailed")
+    if "Overconstrained" in code:
+        text = (
+            "Allocation failed. VM(s) with the following constraints cannot be "
+            "allocated, because the condition is too restrictive. Please remove some "
+            "constraints and try again. Constraints applied are: - VM Size."
+        )
+    else:
+        where = "zone" if zonal else "region"
+        text = (
+            "Allocation failed. We do not have sufficient capacity for the requested VM "
+            f"size in this {where}. Read more about improving likelihood of allocation "
+            "success at http://aka.ms/allocation-guidance"
+        )
+    return Refusal(409, code, text)
+
+
+def _exceeded(world: World, given: Body) -> bool:
+    name = given["properties"]["hardwareProfile"]["vmSize"]
+    places = _places(given)
+    for key, room in world.capacity.items():
+        place, _, size = key.lower().partition("/")
+        if not _matches(places, name, place, size):
+            continue
+        held = sum(
+            1
+            for one in world.of_type(VMS)
+            if allocated(one) and _matches(_places(one.given), _size_name(one), place, size)
+        )
+        if held + 1 > room:
+            return True
+    return False
+
+
+def _matches(places: list[str], name: str, place: str, size: str) -> bool:
+    return any(fnmatch.fnmatchcase(one, place) for one in places) and (
+        not size or fnmatch.fnmatchcase(name.lower(), size)
+    )
+
+
+def _places(given: Body) -> list[str]:
+    region = given["location"]
+    return [region, *(f"{region}-{zone}" for zone in given.get("zones") or [])]
+
+
+def _size_name(thing: Thing) -> str:
+    return str(thing.properties["hardwareProfile"]["vmSize"])
+
+
+def allocated(thing: Thing) -> bool:
+    return thing.made["_power"] not in ("", "deallocated")
+
+
+# ── Quotas ───────────────────────────────────────────────────────────────────
+
+
+def _need(given: Body, size: Size) -> Counter[str]:
+    """Spot VMs count against one quota of their own only."""
+    if given["properties"].get("priority") == "Spot":
+        return Counter({SPOT_CORES: size.vcpus, "virtualMachines": 1})
+    return Counter({CORES: size.vcpus, size.family: size.vcpus, "virtualMachines": 1})
+
+
+def usage(world: World, region: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for one in world.of_type(VMS):
+        starting = one.state == "Creating"
+        if one.region == region and (allocated(one) or starting):
+            found += _need(one.given, size_of(one.properties))
+    return found
+
+
+def limit(world: World, region: str, name: str) -> int:
+    for key in (f"{region}/{name}", name):
+        if key in world.quotas:
+            return world.quotas[key]
+    return COMPUTE_QUOTAS[name]
+
+
+def _quota(name: str, region: str, most: int, used: int, more: int) -> Refusal:
+    words = {CORES: "Total Regional Cores", SPOT_CORES: "LowPriorityCores"}.get(name, name)
+    text = (
+        f"Operation could not be completed as it results in exceeding approved {words} "
+        "quota. Additional details - Deployment Model: Resource Manager, Location: "
+        f"{region}, Current Limit: {most}, Current Usage: {used}, Additional Required: "
+        f"{more}, (Minimum) New Limit Required: {used + more}. Setup Alerts when Quota "
+        "reaches threshold. Submit a request for Quota increase at "
+        "https://aka.ms/ProdportalCRP"
+    )
+    return Refusal(409, "OperationNotAllowed", text)
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{location}/usages",
+    "Microsoft.Compute/locations/usages/read",
+)
+def _compute_usages(call: Call) -> Response:
+    region = location(call.given["location"], VMS)
+    used = usage(call.world, region)
+    names = list(COMPUTE_QUOTAS)
+    return call.page([_usage(one, used[one], limit(call.world, region, one)) for one in names])
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/providers/Microsoft.Network/locations/{location}/usages",
+    "Microsoft.Network/locations/usages/read",
+)
+def _network_usages(call: Call) -> Response:
+    world, region = call.world, location(call.given["location"], NETWORKS)
+    found = []
+    for name in NETWORK_QUOTAS:
+        things = world.of_type(_COUNTED[name]) if name in _COUNTED else iter(())
+        used = sum(1 for one in things if one.region == region)
+        base = f"/subscriptions/{call.given['subscription']}/providers/Microsoft.Network"
+        id = f"{base}/locations/{region}/usages/{name}"
+        found.append({"id": id, **_usage(name, used, network_quota(world, region, name))})
+    return call.page(found)
+
+
+def _usage(name: str, used: int, most: int) -> Body:
+    shown = QUOTA_NAMES.get(name, name)
+    named = {"value": name, "localizedValue": shown}
+    return {"name": named, "currentValue": used, "limit": most, "unit": "Count"}

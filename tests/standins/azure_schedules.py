@@ -1,0 +1,142 @@
+"""Microsoft.DevTestLab/schedules: a virtual machine is deallocated at a time of day."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from werkzeug.wrappers import Response
+
+from tests.standins.azure_call import Call, route
+from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
+from tests.standins.azure_machine_rules import VMS
+from tests.standins.azure_power import begin
+from tests.standins.azure_resources import (
+    KINDS,
+    Kind,
+    check_tags,
+    existing,
+    kind,
+    location,
+    open_group,
+)
+from tests.standins.azure_world import Thing, World, resource_id, same
+
+TYPE = "Microsoft.DevTestLab/schedules"
+TASK = "ComputeVmShutdownTask"
+PREFIX = "shutdown-computevm-"
+KNOWN = {
+    "status": ("Enabled", "Disabled"),
+    "taskType": (TASK,),
+    "dailyRecurrence": None,
+    "timeZoneId": None,
+    "targetResourceId": None,
+    "notificationSettings": None,
+}
+"""https://learn.microsoft.com/azure/templates/microsoft.devtestlab/schedules; azure-mgmt has no
+library for it here."""
+
+
+@kind
+class Schedules(Kind):
+    type = TYPE
+    word = "schedule"
+
+    def properties(self, world: World, thing: Thing) -> Body:
+        return {**thing.properties, "createdDate": world.stamp(thing.born), **thing.made}
+
+
+_ITEM = (
+    "/subscriptions/{subscription}/resourceGroups/{group}"
+    "/providers/Microsoft.DevTestLab/schedules/{name}"
+)
+
+
+@route("PUT", _ITEM, f"{TYPE}/write")
+def _put(call: Call) -> Response:
+    world, name = call.world, call.given["name"]
+    id = resource_id(open_group(call).name, TYPE, name)
+    body = call.body()
+    if set(body) - {"location", "properties", "tags", "id", "name", "type"}:
+        raise Refusal(400, "InvalidRequestContent", "The request content is not valid.")
+    if not body.get("location"):
+        text = "The location property is required for this definition."
+        raise Refusal(400, "LocationRequired", text)
+    given = {key: value for key, value in body.items() if key in ("location", "properties", "tags")}
+    given["location"] = location(body["location"], TYPE)
+    check_tags(given.get("tags") or {})
+    _check(world, name, given)
+    old = world.find(id)
+    thing = old or world.add(Thing(id, TYPE, given, world.now(), {}, "Succeeded"))
+    thing.given = given
+    thing.made = {"uniqueIdentifier": str(world.number())}
+    _arm(world, thing)
+    return call.answer(KINDS[TYPE.lower()].view(call, thing), 200 if old else 201)
+
+
+@route("DELETE", _ITEM, f"{TYPE}/delete")
+def _delete(call: Call) -> Response:
+    open_group(call)
+    call.given.update(namespace="Microsoft.DevTestLab", kind="schedules")
+    try:
+        call.world.remove(existing(call))
+    except Refusal:
+        return call.nothing(204)
+    return call.nothing(200)
+
+
+def _check(world: World, name: str, given: Body) -> None:
+    properties = given.get("properties") or {}
+    for key, value in properties.items():
+        if key not in KNOWN:
+            text = f"Could not find member '{key}' on object of type 'ScheduleProperties'."
+            raise Refusal(400, "InvalidRequestContent", text)
+        values = KNOWN[key]
+        if values and value not in values:
+            raise invalid(f"The value '{value}' of parameter '{key}' is not valid.", key)
+    for key in ("taskType", "dailyRecurrence", "timeZoneId", "targetResourceId"):
+        if not properties.get(key):
+            raise missing(key)
+    if properties["timeZoneId"] != "UTC":
+        raise not_acted_out("other time zones than UTC")
+    text = properties["dailyRecurrence"].get("time", "")
+    if len(text) != 4 or not text.isdecimal() or int(text[:2]) > 23 or int(text[2:]) > 59:
+        raise invalid(f"The time '{text}' is not valid: it is HHmm.", "dailyRecurrence.time")
+    target = world.find(properties["targetResourceId"])
+    if target is None or not same(target.type, VMS):
+        text = f"The target resource '{properties['targetResourceId']}' was not found."
+        raise Refusal(400, "InvalidTargetResourceId", text)
+    if not same(name, PREFIX + target.name):
+        text = f"The schedule of a virtual machine is named {PREFIX}<its name>."
+        raise Refusal(400, "InvalidScheduleName", text)
+    if target.region != given["location"]:
+        text = "The schedule must be in the location of its virtual machine."
+        raise Refusal(400, "InvalidScheduleLocation", text)
+
+
+def _arm(world: World, thing: Thing) -> None:
+    """At its next moment, and every day after."""
+    number = thing.made["uniqueIdentifier"]
+
+    def happen() -> None:
+        if world.find(thing.id) is not thing or thing.made["uniqueIdentifier"] != number:
+            return
+        target = world.find(thing.properties["targetResourceId"])
+        if (
+            target is not None
+            and target.state != "Deleting"
+            and thing.properties.get("status") != "Disabled"
+        ):
+            begin(world, target, "deallocate")
+        _again()
+
+    def _again() -> None:
+        world.at(next_moment(world.now(), thing.properties["dailyRecurrence"]["time"]), happen)
+
+    _again()
+
+
+def next_moment(now: float, time: str) -> float:
+    """`time` is HHmm, UTC."""
+    today = datetime.fromtimestamp(now, timezone.utc)
+    found = today.replace(hour=int(time[:2]), minute=int(time[2:]), second=0, microsecond=0)
+    return (found if found > today else found + timedelta(days=1)).timestamp()

@@ -1,0 +1,247 @@
+"""What exists in the subscription, what goes on in it, and its clock."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from tests.standins.azure_errors import Body, Refusal
+
+SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
+GROUPS = "Microsoft.Resources/resourceGroups"
+WORKING = ("Creating", "Updating", "Deleting")
+
+
+@dataclass(eq=False)
+class Thing:
+    """One resource, or one resource group."""
+
+    id: str
+    """As it was first written; ids are compared without regard to case."""
+    type: str
+    given: Body
+    """The body that asked for it, checked; also what is never told again, such as customData."""
+    born: float
+    made: Body = field(default_factory=dict)
+    """What the cloud adds to `given`; each type has its own."""
+    state: str = "Creating"
+    operation: Operation | None = None
+    """The one that works on it."""
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition("/")[2]
+
+    @property
+    def group(self) -> str:
+        return self.id.split("/")[4]
+
+    @property
+    def region(self) -> str:
+        return str(self.given["location"])
+
+    @property
+    def properties(self) -> Body:
+        found: Body = self.given.setdefault("properties", {})
+        return found
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return dict(self.given.get("tags") or {})
+
+
+@dataclass(eq=False)
+class Operation:
+    id: str
+    begun: float
+    finish: Callable[[], Refusal | None]
+    thing: Thing
+    namespace: str
+    status: str = "InProgress"
+    ended: float | None = None
+    error: Refusal | None = None
+
+
+@dataclass(eq=False)
+class World:
+    """All under one lock. What is due happens before the next call is answered.
+
+    The first ones are for tests to turn, at any time.
+    """
+
+    delay: float = 0.03
+    """Seconds that each operation takes."""
+    delays: dict[str, float] = field(default_factory=dict)
+    """The same of one type: `{"virtualMachines": 20}`."""
+    lag: float = 0.0
+    """Seconds for which lists leave a new VM out, and `/resources` anything new."""
+    capacity: dict[str, int] = field(default_factory=dict)
+    """VMs that there is room for: `{"eastus": 0, "eastus-1": 2, "*/Standard_NC*": 0}`, by region or
+    zone, with a size after the slash. The first one that is exceeded refuses."""
+    capacity_code: str = ""
+    """How a lack of room is told: SkuNotAvailable at once, any other when the operation fails; by
+    default AllocationFailed, or ZonalAllocationFailed where a zone was asked for."""
+    quotas: dict[str, int] = field(default_factory=dict)
+    """Limits instead of the generous ones: `{"cores": 8, "westeurope/lowPriorityCores": 0}`."""
+    restricted: list[str] = field(default_factory=list)
+    """Not for this subscription: `eastus/Standard_NC*`, `eastus-2/*`."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Operations on the thing of that name fail, and leave it: "
+    "`{"mnist-worker0": "OSProvisioningTimedOut"}`."""
+    page_size: int = 100
+    nic_reserved: float = 0.0
+    """Seconds for which the NIC of a VM that was deleted is kept for it; 180 in reality."""
+    retry_after: int | None = None
+    """What calls that start or follow an operation tell; azure-mgmt's own default is 30 s."""
+    subscription_state: str = "Enabled"
+    unregistered: list[str] = field(default_factory=list)
+    """Namespaces, such as `Microsoft.DevTestLab`."""
+    not_permitted: list[str] = field(default_factory=list)
+    """Actions that the caller may not do: `Microsoft.Compute/virtualMachines/write`, `*/delete`."""
+    token_lifetime: float = 3600.0
+    nodes: Any = None
+    """What runs behind the VMs: `start(name, user_data, address)`, `halt(name)`, `stop(name)`,
+    `address()`."""
+
+    things: dict[str, Thing] = field(default_factory=dict)
+    """By id in lower case."""
+    operations: dict[str, Operation] = field(default_factory=dict)
+    tokens: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Until when, and for which audience."""
+    lock: Any = field(default_factory=threading.RLock)
+    _skew: float = 0.0
+    _due: float | None = None
+    _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _number: int = 0
+    _at_work: dict[str, threading.Thread] = field(default_factory=dict)
+
+    # ── Time ─────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        """Unix time in this cloud; within an event, the moment that it was due."""
+        return self._due if self._due is not None else time.time() + self._skew
+
+    def advance(self, seconds: float) -> None:
+        with self.lock:
+            self._skew += seconds
+            self.tick()
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (when, self.number(), what))
+
+    def tick(self) -> None:
+        now = time.time() + self._skew
+        while self._agenda and self._agenda[0][0] <= now:
+            self._due, _, what = heapq.heappop(self._agenda)
+            try:
+                what()
+            finally:
+                self._due = None
+
+    def number(self) -> int:
+        self._number += 1
+        return self._number
+
+    # ── Things ───────────────────────────────────────────────────────────────
+
+    def find(self, id: str) -> Thing | None:
+        return self.things.get(id.lower())
+
+    def add(self, thing: Thing) -> Thing:
+        self.things[thing.id.lower()] = thing
+        return thing
+
+    def remove(self, thing: Thing) -> None:
+        self.things.pop(thing.id.lower(), None)
+
+    def of_type(self, type: str, group: str | None = None) -> Iterator[Thing]:
+        for thing in list(self.things.values()):
+            if thing.type.lower() == type.lower() and group in (None, thing.group.lower()):
+                yield thing
+
+    def in_group(self, group: str) -> list[Thing]:
+        prefix = f"/subscriptions/{SUBSCRIPTION}/resourcegroups/{group}/".lower()
+        return [one for id, one in self.things.items() if id.startswith(prefix)]
+
+    # ── Operations ───────────────────────────────────────────────────────────
+
+    def operate(self, thing: Thing, state: str, finish: Callable[[], Refusal | None]) -> Operation:
+        """`finish` is called when the time is over, unless another operation has taken its place;
+        then the thing is `Succeeded`, or `Failed` with what it returns."""
+        namespace, _, kind = thing.type.partition("/")
+        operation = Operation(str(uuid.uuid4()), self.now(), finish, thing, namespace)
+        if thing.operation is not None:
+            self._end(thing.operation, "Canceled")
+        thing.state, thing.operation = state, operation
+        self.operations[operation.id] = operation
+        took = self.delays.get(kind, self.delay)
+        self.at(self.now() + took, lambda: self._finish(operation))
+        return operation
+
+    def _finish(self, operation: Operation) -> None:
+        thing = operation.thing
+        if operation.ended is not None:
+            return
+        code = self.failures.get(thing.name)
+        if code is not None and thing.state != "Deleting":
+            operation.error = Refusal(409, code, f"A test wanted '{thing.name}' to fail: {code}.")
+        else:
+            operation.error = operation.finish()
+        thing.operation = None
+        thing.state = "Failed" if operation.error else "Succeeded"
+        self._end(operation, thing.state)
+
+    def _end(self, operation: Operation, status: str) -> None:
+        operation.status, operation.ended = status, self.now()
+
+    # ── Nodes ────────────────────────────────────────────────────────────────
+
+    def elsewhere(self, name: str, work: Callable[[], None]) -> None:
+        """In a thread, after what was asked for that name before: a node takes seconds to start."""
+        before = self._at_work.get(name)
+
+        def run() -> None:
+            if before is not None:
+                before.join()
+            work()
+
+        self._at_work[name] = threading.Thread(target=run, daemon=True)
+        self._at_work[name].start()
+
+    # ── Words ────────────────────────────────────────────────────────────────
+
+    def stamp(self, when: float | None = None) -> str:
+        moment = datetime.fromtimestamp(self.now() if when is None else when, timezone.utc)
+        return moment.isoformat().replace("+00:00", "Z")
+
+
+def resource_id(group: str, type: str, name: str) -> str:
+    return f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{group}/providers/{type}/{name}"
+
+
+def group_id(group: str) -> str:
+    return f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{group}"
+
+
+def same(one: str, other: str) -> bool:
+    """Two ids, or two names."""
+    return one.lower() == other.lower()
+
+
+def ids_in(value: Any) -> Iterator[str]:
+    """Every id of a resource that a body refers to, in lower case."""
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from ids_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from ids_in(one)
+    elif isinstance(value, str) and re.match(r"/subscriptions/[^/]+/resourcegroups/", value, re.I):
+        yield value.lower()

@@ -1,0 +1,270 @@
+"""Every refusal of Azure, and every exception on the way to it, is one of our error classes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import azure.core.exceptions
+import azure.identity
+import libcloud.common.exceptions
+import libcloud.common.types
+import libcloud.compute.types
+import pytest
+import requests.exceptions
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NameTakenError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.providers._azure import faults
+
+ASKED = "PUT virtualMachines/mnist-worker0"
+
+
+def refusal(code: str, words: str = "its own words", status: int = 409) -> CloudError:
+    body = json.dumps({"error": {"code": code, "message": words}})
+    return faults.of_answer(ASKED, status=status, headers={}, body=body)
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind", "scope"),
+    [
+        ("SkuNotAvailable AllocationFailed NotAvailableForSubscription", CapacityError, "region"),
+        (
+            "ZonalAllocationFailed OverconstrainedAllocationRequest "
+            "OverconstrainedZonalAllocationRequest",
+            CapacityError,
+            "zone",
+        ),
+        ("QuotaExceeded PublicIPCountLimitReached SomeNewLimitReached", QuotaError, "region"),
+        ("TooManyRequests SubscriptionRequestsThrottled SomeNewThrottled", RateError, "account"),
+        ("InternalServerError ServiceUnavailable RetryableError", TransientError, "region"),
+        (
+            "ResourceGroupBeingDeleted NicReservedForAnotherVm NicInUse "
+            "PublicIPAddressCannotBeDeleted InUseSubnetCannotBeDeleted AnotherOperationInProgress "
+            "InUseNetworkSecurityGroupCannotBeDeleted SomethingElseCannotBeDeleted",
+            BusyError,
+            "region",
+        ),
+        ("ResourceNotFound ResourceGroupNotFound NotFound", NotFoundError, "region"),
+        ("InvalidResourceLocation PropertyChangeNotAllowed", NameTakenError, "account"),
+        ("InvalidAuthenticationToken ExpiredAuthenticationToken", CredentialsError, "account"),
+        (
+            "AuthorizationFailed LinkedAuthorizationFailed ReadOnlyDisabledSubscription "
+            "MissingSubscriptionRegistration ScopeLocked",
+            PermissionsError,
+            "account",
+        ),
+        ("RequestDisallowedByPolicy", PermissionsError, "region"),
+        ("InvalidParameter ImageNotFound PlatformImageNotFound", CloudConfigError, "region"),
+    ],
+)
+def test_each_code_is_of_its_class_with_its_reach(
+    codes: str, kind: type[CloudError], scope: str
+) -> None:
+    for code in codes.split():
+        error = refusal(code)
+        assert type(error) is kind, code
+        assert error.code == code
+        assert error.scope == scope, code
+        assert error.message == f"{ASKED}: {code}: its own words"
+
+
+@pytest.mark.parametrize("code", sorted(faults.CODES))
+def test_no_code_of_the_table_is_without_a_class(code: str) -> None:
+    error = refusal(code)
+    assert type(error) is not CloudError
+    if isinstance(error, CapacityError | QuotaError | CredentialsError | PermissionsError):
+        assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (
+            "Operation could not be completed as it results in exceeding approved "
+            "standardNCSv3Family Cores quota. Additional details - "
+            "Current Limit: 0, Current Usage: 0, Additional Required: 6",
+            QuotaError,
+        ),
+        (
+            "Operation 'start' is not allowed on VM 'x' since the VM is being deallocated.",
+            BusyError,
+        ),
+        ("The VM 'x' is marked for deletion.", BusyError),
+        ("Operation 'resizing' is not allowed.", CloudConfigError),
+    ],
+)
+def test_operation_not_allowed_means_what_its_message_says(
+    words: str, kind: type[CloudError]
+) -> None:
+    assert type(refusal("OperationNotAllowed", words)) is kind
+
+
+def test_a_size_that_only_a_zone_lacks_leaves_the_other_zones() -> None:
+    words = (
+        "The requested VM size Standard_NC6s_v3 is not available in location 'eastus' zones '1'."
+    )
+    assert refusal("SkuNotAvailable", words).scope == "zone"
+    assert refusal("SkuNotAvailable", words.replace(" zones '1'", "")).scope == "region"
+
+
+def test_the_detail_tells_the_cause_where_the_top_tells_none() -> None:
+    error: dict[str, Any] = {
+        "code": "DeploymentFailed",
+        "message": "At least one resource deployment operation failed.",
+        "details": [
+            {
+                "code": "Conflict",
+                "message": json.dumps(
+                    {"error": {"code": "ZonalAllocationFailed", "message": "no room"}}
+                ),
+            }
+        ],
+    }
+    told = faults.of_error("a", error, status=409)
+    assert type(told) is CapacityError
+    assert told.message == "a: ZonalAllocationFailed: no room"
+    error = {"code": "QuotaExceeded", "message": "too many", "details": [{"code": "Conflict"}]}
+    assert faults.of_error("a", error).message == "a: QuotaExceeded: too many"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, CloudConfigError),
+        (401, CredentialsError),
+        (403, PermissionsError),
+        (404, NotFoundError),
+        (408, TransientError),
+        (409, BusyError),
+        (412, BusyError),
+        (413, CloudConfigError),
+        (429, RateError),
+        (500, TransientError),
+        (501, CloudConfigError),
+        (502, TransientError),
+        (503, TransientError),
+        (504, TransientError),
+    ],
+)
+@pytest.mark.parametrize("body", ["", "<html><p>Sorry</html>", "[]", '{"error": null}', '"no"'])
+def test_an_answer_that_is_none_of_arm_is_judged_by_its_status(
+    status: int, kind: type[CloudError], body: str
+) -> None:
+    error = faults.of_answer("GET x", status=status, headers={}, body=body)
+    assert type(error) is kind
+    assert error.code == f"HTTP {status}"
+
+
+def test_a_code_that_is_known_to_nobody_is_judged_by_its_status() -> None:
+    assert type(refusal("Brandnew", status=503)) is TransientError
+    assert type(refusal("Brandnew", status=403)) is PermissionsError
+    assert type(faults.of_error("a", {"code": "Brandnew", "message": "?"})) is CloudError
+
+
+def test_throttling_counts_before_the_words_that_come_with_it() -> None:
+    """But not where the code says what to wait for, which is another operation."""
+    assert type(refusal("OperationNotAllowed", "too many writes", status=429)) is RateError
+    assert type(refusal("AnotherOperationInProgress", status=429)) is BusyError
+
+
+def test_retry_after_is_read_in_each_of_its_forms() -> None:
+    error = faults.of_answer("a", status=429, headers={"retry-after": "7"}, body="")
+    assert error.retry_after == 7.0
+    assert faults.seconds({"x-ms-retry-after-ms": "1500"}) == 1.5
+    assert faults.seconds({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert faults.seconds({"retry-after": "soon"}) is None
+    assert faults.seconds({}) is None
+    words = "Nic(s) in request is reserved for another Virtual Machine for 180 seconds."
+    assert refusal("NicReservedForAnotherVm", words).retry_after == 180.0
+
+
+def test_what_an_endpoint_does_not_have_is_told_from_a_refusal() -> None:
+    for code, status in (("ResourceNotFound", 404), ("NotImplemented", 501), ("Brandnew", 404)):
+        assert faults.not_told(refusal(code, status=status))
+    assert faults.not_told(faults.of_answer("a", status=501, headers={}, body=""))
+    assert not faults.not_told(refusal("AuthorizationFailed", status=403))
+    assert not faults.not_told(refusal("InternalServerError", status=500))
+
+
+# ── Exceptions ───────────────────────────────────────────────────────────────
+
+SOMETHING_ELSE = CloudError
+MODULES = [
+    requests.exceptions,
+    libcloud.common.types,
+    libcloud.common.exceptions,
+    libcloud.compute.types,
+    azure.core.exceptions,
+    azure.identity,
+]
+EXPECTED = {
+    TransientError: """ConnectionError ProxyError ConnectTimeout Timeout ReadTimeout RetryError
+        ChunkedEncodingError ContentDecodingError StreamConsumedError BaseHTTPError
+        MalformedResponseError ServiceUnavailableError ServiceRequestError
+        ServiceRequestTimeoutError ServiceResponseError ServiceResponseTimeoutError DecodeError
+        IncompleteReadError TooManyRedirectsError HttpResponseError ResourceExistsError
+        ResourceModifiedError ResourceNotModifiedError ResourceNotFoundError
+        ODataV4Error""",
+    RateError: "RateLimitReachedError",
+    CredentialsError: """InvalidCredsError InvalidCredsException ClientAuthenticationError
+        CredentialUnavailableError AuthenticationRequiredError""",
+    CloudConfigError: "InvalidURL InvalidSchema MissingSchema InvalidProxyURL",
+    SOMETHING_ELSE: """SSLError RequestException HTTPError InvalidJSONError JSONDecodeError
+        CompatJSONDecodeError InvalidHeader TooManyRedirects URLRequired UnrewindableBodyError
+        LibcloudError ProviderError DeploymentError DeploymentException KeyPairError
+        KeyPairDoesNotExistError AzureError SerializationError DeserializationError
+        ResponseNotReadError StreamClosedError""",
+}
+
+
+def raised(kind: type[Exception]) -> Exception:
+    """One of that class, however its constructor wants it."""
+    made = kind.__new__(kind)
+    Exception.__init__(made, "words")
+    named = SimpleNamespace(id="i-1", name="words")
+    names = "code driver value node name msg body headers message reason status_code error"
+    for name in names.split():
+        if not hasattr(made, name):
+            setattr(made, name, {"code": 503, "driver": named, "node": named}.get(name, "words"))
+    if kind is azure.core.exceptions.ODataV4Error:
+        made._error_format = None  # type: ignore[attr-defined]
+    return made
+
+
+def exceptions(module: ModuleType) -> dict[str, type[Exception]]:
+    return {
+        name: kind
+        for name, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, Exception) and kind.__module__ != "builtins" and "Warning" not in name
+    }
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_exception_of_libcloud_of_http_and_of_azures_libraries_is_mapped(
+    module: ModuleType,
+) -> None:
+    expected = {name: kind for kind, names in EXPECTED.items() for name in names.split()}
+    for name, kind in exceptions(module).items():
+        assert name in expected, f"{name} is new: say in faults.py what it means"
+        error = faults.of_exception(ASKED, raised(kind))
+        assert type(error) is expected[name], name
+        assert error.message.startswith(f"{ASKED}: ")
+
+
+def test_an_error_of_ours_stays_as_it_is() -> None:
+    ours = BusyError("ours")
+    assert faults.of_exception("a", ours) is ours
