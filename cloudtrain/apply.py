@@ -12,6 +12,7 @@ from cloudtrain.errors import StepFailed
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node
 from cloudtrain.protocols import Stage, Transport
+from cloudtrain.reboot import Reboots
 from cloudtrain.shell import Command
 from cloudtrain.step import Step
 
@@ -28,22 +29,31 @@ def apply(
     stage: Stage,
     *,
     clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], bool] | None = None,
 ) -> None:
     """Bring every node to where all its steps are done; what is there already is left alone.
 
     A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError holding
     every node's failure. Ctrl-C closes the transport, so that nobody waits for a long step.
     """
+    interrupted = threading.Event()
     hosts = _Hosts()
+    reboots = Reboots(
+        transport=transport, stage=stage, clock=clock, sleep=sleep or interrupted.wait
+    )
 
     def ready(node: Node) -> None:
-        work = _Work(node=node, transport=transport, stage=stage, hosts=hosts, clock=clock)
+        work = _Work(node, transport, stage, hosts, reboots, clock)
         work.do(steps(node))
 
-    fan_out(nodes, ready, name=lambda node: node.name, on_interrupt=transport.close)
+    def interrupt() -> None:
+        interrupted.set()
+        transport.close()
+
+    fan_out(nodes, ready, name=lambda node: node.name, on_interrupt=interrupt)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Work:
     """One node's way through its steps."""
 
@@ -51,6 +61,7 @@ class _Work:
     transport: Transport
     stage: Stage
     hosts: _Hosts
+    reboots: Reboots
     clock: Callable[[], float]
 
     def do(self, steps: Sequence[Step]) -> None:
@@ -105,6 +116,16 @@ class _Work:
     def _run(self, step: Step) -> None:
         started = self.clock()
         self.stage.node(self.node.name, step.name)
+        output = self._output_of(step)
+        if step.reboots and self._missing([step]):
+            self.reboots.reboot(self.node)
+            if self._missing([step]):
+                output = self._output_of(step)
+        if step.unless is not None and self._missing([step]):
+            raise self._failed(step, "ended well, but what it makes is not there", 0, output)
+        self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock() - started)}")
+
+    def _output_of(self, step: Step) -> _Output:
         output = _Output(lambda line: self.stage.node(self.node.name, f"{step.name}: {line}"))
         done = self.transport.run(
             self.node,
@@ -117,9 +138,7 @@ class _Work:
         output.end()
         if done.exit_code != 0:
             raise self._failed(step, f"exit {done.exit_code}", done.exit_code, output)
-        if step.unless is not None and self._missing([step]):
-            raise self._failed(step, "ended well, but what it makes is not there", 0, output)
-        self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock() - started)}")
+        return output
 
     def _failed(self, step: Step, what: str, exit_code: int, output: _Output) -> StepFailed:
         hints = [line.removeprefix(HINT) for line in output.lines if line.startswith(HINT)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.apply import apply
 from cloudtrain.model import Node
-from cloudtrain.playbooks import code, tensorflow
+from cloudtrain.playbooks import base, code, gpu_check, nvidia, tensorflow
 from cloudtrain.session import Session
 from cloudtrain.step import Step
 
@@ -18,7 +18,10 @@ def make_ready(session: Session) -> str:
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
+            *base.steps(session.config, node),
+            *nvidia.steps(session.config, node),
             *tensorflow.steps(session.config, node),
+            *gpu_check.steps(session.config, node),
             *code.steps(source, session.config.name),
         )
 

@@ -15,6 +15,8 @@ class Step:
     A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for
     each node. `once_per_host`: nodes that share a host take turns, and one whose `unless` is
     fulfilled by another's run leaves it out.
+    `reboots`: where `unless` still fails after `run`, the node is started again and both are
+    tried once more.
     `timeout`: seconds without output.
     """
 
@@ -23,4 +25,5 @@ class Step:
     unless: Command | None = None
     stdin: Callable[[], Iterable[bytes]] | None = None
     once_per_host: bool = False
+    reboots: bool = False
     timeout: float = 1800.0

@@ -16,7 +16,10 @@ from cloudtrain.apply import apply
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.playbooks import base as base_playbook
 from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.playbooks import gpu_check
+from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, command, script
@@ -32,9 +35,27 @@ HELP = {
 
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
+def base(c: Connection, file: str, role: str = "chief") -> None:
+    """Wait for the boot; bring packages."""
+    _onto(c, role, file, base_playbook.steps)
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def nvidia(c: Connection, file: str, role: str = "chief") -> None:
+    """Bring GPUs the driver that serves them."""
+    _onto(c, role, file, nvidia_playbook.steps)
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
 def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
     """Bring a machine to what `setup:` asks for."""
     _onto(c, role, file, tensorflow_playbook.steps)
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def gpus(c: Connection, file: str, role: str = "chief") -> None:
+    """Check that TensorFlow sees all GPUs."""
+    _onto(c, role, file, gpu_check.steps)
 
 
 @task(help=HELP)  # type: ignore[untyped-decorator]

@@ -28,24 +28,44 @@ for name, packages in names.items():
 print(json.dumps(found))
 """
 
-_DEBIAN = """\
+DEBIAN = """\
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
+# sudo hands no variables on. Changed files of ours stay; needrestart of Ubuntu asks nothing.
+quietly() {
+    as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C "$@" </dev/null
+}
+apt_get() {
+    quietly apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \\
+        -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
+}
+# What a dpkg that was killed left: apt's own --fix-broken passes over what must be reinstalled.
+debian_repair() {
+    quietly dpkg --configure -a
+    halves=$(dpkg-query -W -f '${db:Status-Eflag} ${Package}\\n' | sed -n 's/^reinstreq //p')
+    [ -z "$halves" ] || { apt_get update && apt_get install --reinstall $halves; }
+    apt_get --fix-broken install
+}
+# A mirror may fail for a while.
 debian_install() {
     [ -n "$1" ] && command -v apt-get >/dev/null 2>&1 && as_root true 2>/dev/null || return 1
-    echo "apt-get install $1"
-    export DEBIAN_FRONTEND=noninteractive
-    as_root apt-get -q -o DPkg::Lock::Timeout=300 update </dev/null &&
-        as_root apt-get -q -y -o DPkg::Lock::Timeout=300 install "$1" </dev/null
+    echo "apt-get install $*"
+    for pause in 5 20 0; do
+        debian_repair || true
+        apt_get update && apt_get install "$@" && return
+        [ "$pause" = 0 ] || { echo "apt-get failed: again in $pause s"; sleep "$pause"; }
+    done
+    return 1
 }
 """
+"""apt-get as root, asking nothing: a lock is waited for, and what was cut off is repaired."""
 
 ENVIRONMENT_THERE = """test -f "$1/.complete" && exec "$1/bin/python" -I -c 'import pip'"""
 """An environment whose Python was upgraded away under it finds no pip any more."""
 
 ENVIRONMENT = (
-    _DEBIAN
+    DEBIAN
     + """\
 set -eu
 folder=$1 first=$2 last=$3 package=$4
@@ -101,9 +121,36 @@ if command -v flock >/dev/null 2>&1; then
     fi
 fi
 
+# A Python of uv's own, beside the environments; uv itself comes from the package index.
+uv_python() {
+    home=$(cd "$(dirname "$folder")" && pwd)/uv
+    if command -v flock >/dev/null 2>&1; then
+        exec 8>"$home.lock"
+        flock 8
+    fi
+    if ! "$home/bin/uv" --version >/dev/null 2>&1 </dev/null; then
+        rm -rf "$home"
+        python3 -m venv "$home" </dev/null && "$home/bin/python" -m pip install -q --no-input \\
+            --disable-pip-version-check --only-binary=:all: uv </dev/null || return 1
+    fi
+    export UV_PYTHON_INSTALL_DIR="$home/pythons" UV_PYTHON_PREFERENCE=only-managed UV_NO_PROGRESS=1
+    echo "Python $1 from uv"
+    "$home/bin/uv" python install --no-bin "$1" </dev/null || return 1
+    search "$("$home/bin/uv" python find "$1" </dev/null)"
+}
+
 search "$@"
-if [ -z "$python" ] && debian_install "$package"; then
+if [ -z "$python" ] && [ -n "$unable" ] && debian_install "$package"; then
     search "$@"
+fi
+if [ -z "$python" ] && [ -n "$package" ]; then
+    makes_venvs() {
+        python3 -c 'import ensurepip, venv' </dev/null 2>/dev/null
+    }
+    makes_venvs || ! debian_install python3-venv || search "$@"
+    if [ -z "$python" ] && makes_venvs; then
+        uv_python "$last" || echo "uv could not bring Python $last" >&2
+    fi
 fi
 if [ -z "$python" ]; then
     wanted="Python $first to $last"
@@ -159,7 +206,7 @@ mkdir -p "$(dirname "$done")"
 CODE_THERE = """test -f "$1.complete" && test -d "$1\""""
 
 GIT = (
-    _DEBIAN
+    DEBIAN
     + """\
 set -eu
 folder=$1 url=$2 commit=$3 package=$4

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from cloudtrain import catalogue, layout
+from cloudtrain import layout
 from cloudtrain.model import ClusterConfig, Node, Problem
-from cloudtrain.playbooks import releases, requirements, scripts
+from cloudtrain.playbooks import nvidia, releases, requirements, scripts
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 
@@ -166,11 +166,7 @@ _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
 
 
 def _build(config: ClusterConfig, node: Node) -> releases.Build:
-    group = config.nodes.get(node.role)
-    if group is None or config.provider == "local":
-        return "cpu"
-    has = catalogue.resolved(config.provider, group, config.placement).accelerator
-    return "cuda" if has is not None else "cpu"
+    return "cpu" if nvidia.wanted(config, node) is None else "cuda"
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:

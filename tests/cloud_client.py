@@ -8,6 +8,7 @@ go, and says how it ended.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
 import signal
@@ -27,13 +28,13 @@ from tests.standins.cloud import ROOT, Cloud
 
 CALLER = "203.0.113.7/32"
 PACE = Pace(
-    tries=5,
+    tries=4,
     first=0.01,
-    longest=0.05,
+    longest=0.02,
     poll_first=0.01,
-    poll_longest=0.05,
+    poll_longest=0.02,
     boot=20.0,
-    listing=0.5,
+    listing=0.2,
 )
 ANSWER = 0.4
 """Seconds after which a call counts as not answered."""
@@ -195,7 +196,7 @@ def _do(name: str, job: Job, journal: Path) -> Any:
 
     def write(kind: str, **facts: Any) -> None:
         with journal.open("a") as file:
-            file.write(f"{kind} {facts.get('node', '')} {time.time()}\n")
+            file.write(json.dumps({"event": kind, "time": time.time(), **facts}) + "\n")
 
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)
@@ -206,8 +207,8 @@ def _do(name: str, job: Job, journal: Path) -> Any:
 
 def asked_for(journal: Path) -> dict[str, float]:
     """The nodes that were asked for, and when."""
-    lines = [line.split(" ") for line in journal.read_text().splitlines()]
-    return {node: float(when) for kind, node, when in lines if kind == "create"}
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    return {event["node"]: event["time"] for event in events if event["event"] == "create"}
 
 
 def provider(name: str, config: ClusterConfig, pace: Pace) -> Any:

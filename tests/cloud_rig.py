@@ -69,6 +69,11 @@ class Rig:
     def names(self) -> list[str]:
         return [node.name for node in self.plan.nodes]
 
+    def held(self) -> list[str]:
+        """What exists once nothing is being worked on, also not for a client that is gone."""
+        self.cloud.quiet()
+        return self.cloud.holdings()
+
     def instances(self) -> list[str]:
         """Names, once for each that exists."""
         words = [line.replace("virtual machine ", "instance ") for line in self.cloud.holdings()]

@@ -14,7 +14,7 @@ LAYERS = [
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
     },
-    {"plan", "session", "nodes", "first_login", "rotation", "ready", "apply", "landing"},
+    {"plan", "session", "nodes", "first_login", "rotation", "ready", "apply", "reboot", "landing"},
     {"training"},
     {"verbs"},
     {"cli"},

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +37,7 @@ def assert_done(rig: Rig) -> None:
     made = rig.run("create").nodes
     assert [node.name for node in made] == rig.instances() == rig.names()
     assert not rig.run("destroy").error
-    assert rig.cloud.holdings() == []
+    assert rig.held() == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -62,7 +60,7 @@ def test_one_call_after_another_goes_wrong(rig: Rig, fault: str) -> None:
     assert number > 20
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 403])
+@pytest.mark.parametrize("status", [429, 500, 503, 403] if THOROUGH else [503, 403])
 def test_an_action_that_never_works_ends_clean(rig: Rig, status: int) -> None:
     rig.begin_anew()
     assert rig.run("create").nodes
@@ -76,42 +74,39 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, status: int) -> None:
         assert made.error or made.nodes
         gone = rig.run("destroy")
         assert gone.clean, (action, gone)
-        assert gone.error or rig.cloud.holdings() == []
+        assert gone.error or rig.held() == []
         rig.cloud.no_more_faults()
         assert not rig.run("destroy").error
-        assert rig.cloud.holdings() == [], action
+        assert rig.held() == [], action
 
 
-@pytest.mark.parametrize("calls", [5, 12, 17, 20, 23])
-def test_ctrl_c_with_creations_in_flight_leaves_nothing(rig: Rig, calls: int) -> None:
-    rig.begin_anew()
-    rig.cloud.set(delay=0.2)
-    running = rig.client.ready(rig.job("create"), rig.journal)
-    rig.cloud.fault("delay", action="*", seconds=0.02, times=EVER)
-    running.go()
-    while len(rig.cloud.calls()) < calls:
-        time.sleep(0.005)
-    os.kill(running.pid, signal.SIGINT)
-    outcome = running.outcome()
-    assert outcome.error == "KeyboardInterrupt", outcome
-    assert [line for line in rig.cloud.holdings() if not line.startswith("key pair")] == []
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float) -> None:
+    """The call in flight is done at once, or only when the client has long turned to clearing."""
+    for number in itertools.count(1):
+        rig.begin_anew()
+        running = rig.client.ready(rig.job("create"), rig.journal)
+        rig.cloud.fault("interrupt", number=number, pid=running.pid, seconds=seconds)
+        outcome = running.go().outcome()
+        calls = rig.cloud.calls()
+        if number > len(calls):
+            break
+        assert outcome.error == "KeyboardInterrupt", (calls[number - 1], outcome)
+        assert rig.held() == [], calls[number - 1]
+    print(f"{rig.cloud.name}: Ctrl-C at {number - 1} calls")
+    assert number > 10
 
 
 def test_what_is_listed_late_is_destroyed_too(rig: Rig) -> None:
     """The client dies right after the last node was asked for; no list tells of any of them."""
-    rig.begin_anew()
-    rig.cloud.set(lag=0.3)
-    assert rig.run("create").nodes
-    rig.cloud.set(lag=0.0)
-    assert not rig.run("destroy").error
+    patient = replace(PACE, listing=0.6)
     launches = launching(rig)
     for number, after in itertools.product(launches, (False, True)):
         rig.begin_anew()
         rig.cloud.set(lag=0.3)
         rig.killed("create", number, after)
-        assert not rig.run("destroy").error
-        rig.cloud.quiet()
-        assert rig.cloud.holdings() == []
+        assert not rig.run("destroy", pace=patient).error
+        assert rig.held() == []
 
 
 def launching(rig: Rig) -> list[int]:
@@ -124,11 +119,16 @@ def launching(rig: Rig) -> list[int]:
     return list(range(named[0], named[-1] + 2))
 
 
-def test_two_processes_that_create_at_once_make_no_node_twice(rig: Rig) -> None:
+def test_up_again_makes_no_node_twice(rig: Rig) -> None:
     rig.begin_anew()
-    first = rig.client.run(rig.job("create"), rig.journal)
-    assert first.nodes
-    again = rig.client.run(rig.job("create"), rig.journal)
-    assert [node.name for node in again.nodes] == rig.instances() == rig.names()
-    assert PACE.listing < 1
+    assert rig.run("create").nodes
+    again = rig.run("create").nodes
+    assert [node.name for node in again] == rig.instances() == rig.names()
     assert not rig.run("destroy").error
+
+
+def test_up_after_down_makes_new_nodes_with_the_same_keys(rig: Rig) -> None:
+    """Also where a token is the same: EC2 tells of the instance that has ended by it."""
+    rig.begin_anew()
+    for _ in range(3):
+        assert_done(rig)

@@ -312,8 +312,9 @@ def interrupting(rig: Rig, arrived: threading.Event) -> None:
     threading.Thread(target=press).start()
 
 
-def test_what_must_not_be_interrupted_is_finished() -> None:
-    import _thread
+def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then() -> None:
+    import os
+    import signal
     import time
 
     done: list[bool] = []
@@ -322,8 +323,9 @@ def test_what_must_not_be_interrupted_is_finished() -> None:
         time.sleep(0.1)
         done.append(True)
 
-    threading.Timer(0.03, _thread.interrupt_main).start()
-    uninterrupted(work)
+    threading.Timer(0.03, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(work)
     assert done == [True]
 
 

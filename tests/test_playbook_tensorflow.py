@@ -95,6 +95,7 @@ def test_the_step_of_an_environment_as_a_value() -> None:
     ("wanted", "first_line"),
     [
         (config(tensorflow="2.21.0", accelerator=T4), "tensorflow[and-cuda]==2.21.0"),
+        (config(tensorflow="2.15", accelerator=T4), "tensorflow[and-cuda]==2.15.*"),
         (config(tensorflow="2.13", accelerator=T4), "tensorflow==2.13.*"),
         (config(tensorflow="1.15.5"), "tensorflow==1.15.5"),
         (
@@ -106,6 +107,13 @@ def test_the_step_of_an_environment_as_a_value() -> None:
 def test_the_build_follows_the_nodes_accelerator(wanted: ClusterConfig, first_line: str) -> None:
     (step,) = tensorflow.steps(wanted, node())
     assert files(step)["install"][0] == first_line
+
+
+def test_cuda_11_comes_from_the_index_for_releases_whose_extra_cannot_be_had() -> None:
+    for version, count in (("2.10", 0), ("2.11", 10), ("2.14", 10), ("2.15", 0)):
+        (step,) = tensorflow.steps(config(tensorflow=version, accelerator=T4), node())
+        lines = [line for line in files(step)["install"] if line.startswith("nvidia-")]
+        assert len(lines) == count, version
 
 
 def test_a_local_node_never_changes_the_users_own_machine() -> None:
@@ -247,12 +255,17 @@ case "$1 $2 $3" in
     "-c import sys"*) exec REAL -c "import sys; sys.version_info = (VERSIONS, 4)
 $2" "$3" "$4";;
     "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python";;
-    "-m pip install") echo "pip $*" >>"$(dirname "$0")/../log";;
+    "-m pip install")
+        case "$*" in *" uv") cp UV_STAND_IN "$(dirname "$0")/uv"; exit;; esac
+        echo "pip $*" >>"$(dirname "$0")/../log";;
     "-I -c import pip") exit 0;;
     *) exit 99;;
 esac
 """
-TOOLS = (*("sh", "dirname", "mkdir", "cp", "rm", "mv", "cat", "tar"), *("sed", "tr", "flock", "id"))
+TOOLS = (
+    *("sh", "dirname", "mkdir", "cp", "rm", "mv", "cat", "tar", "sed", "tr", "flock", "id", "env"),
+    *("chmod", "true"),
+)
 
 
 @pytest.fixture
@@ -273,7 +286,7 @@ def python(folder: Path, name: str, version: str, *, ensurepip: bool = True) -> 
         .replace("VERSION", version)
     )
     folder.mkdir(parents=True, exist_ok=True)
-    text = text.replace("REAL", str(real))
+    text = text.replace("REAL", str(real)).replace("UV_STAND_IN", str(folder / "uv-stand-in"))
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)
     return folder / name
@@ -334,10 +347,67 @@ def test_a_pyenv_shim_that_does_not_run_leads_to_the_real_one(
     assert stage.lines[1] == (node().name, f"tf2.21-cpu: virtual environment with {real}")
 
 
+UV = """#!/bin/sh
+# A uv that has one Python, 3.10, which it brings to the folder that it is told.
+place=$UV_PYTHON_INSTALL_DIR/cpython-3.10/bin
+case "$*" in
+    --version) ;;
+    "python install --no-bin 3.10") mkdir -p "$place"; cp "FOUND" "$place/python3.10";;
+    "python find 3.10") echo "$place/python3.10";;
+    *) echo "error: No download found for request: $4" >&2; exit 2;;
+esac
+"""
+
+
+def uv(machine: Path, folder: Path) -> None:
+    found = python(folder, "python3.10", "3.10")
+    (machine / "uv-stand-in").write_text(UV.replace("FOUND", str(found)))
+    (machine / "uv-stand-in").chmod(0o755)
+
+
+def test_uv_brings_a_python_where_the_node_has_none_that_will_do(
+    tmp_path: Path, machine: Path
+) -> None:
+    python(machine, "python3", "3.12")  # as on Ubuntu 24.04
+    uv(machine, tmp_path / "from uv")
+    shown = ready(config(tensorflow="2.11"), tmp_path)
+    home = tmp_path / "nodes" / "mnist-chief0" / ".cache/cloudtrain/venvs/uv"
+    assert shown[:2] == [
+        "Python 3.10 from uv",
+        f"virtual environment with {home}/pythons/cpython-3.10/bin/python3.10",
+    ]
+    assert ready(config(tensorflow="2.11"), tmp_path) == []
+
+
+def test_a_uv_that_was_killed_while_it_was_installed_is_installed_again(
+    tmp_path: Path, machine: Path
+) -> None:
+    python(machine, "python3", "3.12")
+    uv(machine, tmp_path / "from uv")
+    half = tmp_path / "nodes" / "mnist-chief0" / ".cache/cloudtrain/venvs/uv/bin/uv"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"\x7fELF")
+    half.chmod(0o755)
+    assert "Python 3.10 from uv" in ready(config(tensorflow="2.11"), tmp_path)
+
+
+def test_what_uv_has_not_either_says_so(tmp_path: Path, machine: Path) -> None:
+    python(machine, "python3", "3.12")
+    uv(machine, tmp_path / "from uv")
+    with pytest.raises(StepFailed) as caught:
+        ready(config(tensorflow="2.11", python="3.9"), tmp_path)
+    assert str(caught.value).splitlines()[1:] == [
+        "  Python 3.9 from uv",
+        "  error: No download found for request: 3.9",
+        "  uv could not bring Python 3.9",
+        "  no Python 3.9 on the node; it has: 3.12",
+    ]
+
+
 def test_no_python_that_will_do_says_what_is_there(tmp_path: Path, machine: Path) -> None:
     python(machine, "python3", "3.8")
     with pytest.raises(StepFailed) as caught:
-        ready(config(tensorflow="2.21"), tmp_path)
+        ready(config(tensorflow="2.21", provider="local"), tmp_path)
     assert str(caught.value).splitlines()[1:] == [
         "  no Python 3.10 to 3.13 on the node; it has: 3.8"
     ]
@@ -363,13 +433,19 @@ def test_what_debian_lacks_is_installed_where_we_may(tmp_path: Path, machine: Pa
         f'#!/bin/sh\necho "apt-get $*"\n'
         f'case "$*" in *"install python3-venv") cp {better} {machine}/python3;; esac\n'
     )
+    for tool in ("dpkg", "dpkg-query"):
+        (machine / tool).symlink_to("/usr/bin/true")
     for tool in (sudo, apt):
         tool.chmod(0o755)
-    (machine / "true").symlink_to("/usr/bin/true")
-    assert ready(config(tensorflow="2.21"), tmp_path)[:4] == [
+    options = (
+        "-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "
+        "-o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold"
+    )
+    assert ready(config(tensorflow="2.21"), tmp_path)[:5] == [
         "apt-get install python3-venv",
-        "apt-get -q -o DPkg::Lock::Timeout=300 update",
-        "apt-get -q -y -o DPkg::Lock::Timeout=300 install python3-venv",
+        f"apt-get {options} --fix-broken install",
+        f"apt-get {options} update",
+        f"apt-get {options} install python3-venv",
         f"virtual environment with {machine}/python3",
     ]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, cast
+from typing import Generic, TypeVar, cast
 
 from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
 from cloudtrain.fan_out import fan_out
@@ -17,6 +18,8 @@ from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Order
 from cloudtrain.providers._cloud.boot import user_data
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.patience import Pace
+
+T = TypeVar("T")
 
 AT_ONCE = 128
 """Nodes that are asked for side by side."""
@@ -42,7 +45,9 @@ class Creation(Generic[GroundT]):
         """
         wishes = _Wishes()
         try:
-            ground = self.account.ground(self.plan, place, self.caller, self.journal)
+            ground = uninterrupted(
+                lambda: self.account.ground(self.plan, place, self.caller, self.journal)
+            )
             self._launch(place, ground, wishes)
             self._start()
             return self._await(place, wishes.made)
@@ -156,16 +161,32 @@ def reaches(error: CloudError, refused: Place, place: Place) -> bool:
     return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
 
 
-def uninterrupted(work: Callable[[], None]) -> None:
-    """`work` in a thread of its own, so that Ctrl-C does not cut it off; the third one does."""
-    thread = threading.Thread(target=work, name="give back")
-    thread.start()
-    for _ in range(2):
-        try:
-            thread.join()
+def uninterrupted(work: Callable[[], T]) -> T:
+    """`work` in a thread of its own: Ctrl-C is raised once it has ended, the third one at once.
+
+    A call that Ctrl-C cuts off is carried out by the cloud all the same, after everything was
+    listed and given back.
+    """
+    result: Future[T] = Future()
+    threading.Thread(target=_fulfil, args=(result, work)).start()
+    interrupts = 0
+    while not result.done():
+        try:  # Thread.join, once interrupted, takes the thread for ended: bpo-45274
+            result.exception()
         except KeyboardInterrupt:
-            continue
-    thread.join()
+            interrupts += 1
+            if interrupts == 3:
+                raise
+    if interrupts:
+        raise KeyboardInterrupt
+    return result.result()
+
+
+def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
+    try:
+        result.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again in the caller
+        result.set_exception(error)
 
 
 def _refuse_lost(asked: Machine, now: Machine | None, *, late: bool) -> None:

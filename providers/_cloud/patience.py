@@ -17,8 +17,9 @@ T = TypeVar("T")
 class Pace:
     """All durations in seconds; clock and sleep are passed in by tests."""
 
-    tries: int = 7
-    """Of one call that is throttled or not answered: a minute and a half in all."""
+    tries: int = 9
+    """Of one call that is throttled or not answered: a minute and a half in all, as the clouds
+    count their rates by the minute."""
     first: float = 0.5
     longest: float = 30.0
     poll_first: float = 0.2

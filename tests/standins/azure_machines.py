@@ -38,7 +38,7 @@ SECRET = ("adminPassword", "customData")
 @kind
 class Machines(Kind):
     type = VMS
-    word = "virtual machine"
+    word = "instance"
     model = models.VirtualMachine
     update = models.VirtualMachineUpdate
     name_rule = r"[^\W_](?:[\w.-]{0,62}\w)?\Z"
@@ -189,12 +189,16 @@ def allocate(world: World, thing: Thing) -> Refusal | None:
     if refusal is not None:
         return refusal
     thing.made["_power"] = "running"
+    start_node(world, thing)
+    return None
+
+
+def start_node(world: World, thing: Thing) -> None:
     if world.nodes is not None:
         nodes, address = world.nodes, interface_of(world, thing).made["address"]
         data = thing.properties["osProfile"].get("customData", "")
         text = rules.decoded(data, "customData").decode()
         world.elsewhere(thing.name, lambda: nodes.start(thing.name, text, address))
-    return None
 
 
 def halt_node(world: World, thing: Thing) -> None:

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Refusal
 from tests.standins.azure_machine_rules import VMS
-from tests.standins.azure_machines import VM, allocate, halt_node, power, vm_of
+from tests.standins.azure_machines import VM, allocate, halt_node, power, start_node, vm_of
 from tests.standins.azure_resources import kind_of, open_group
 from tests.standins.azure_room import check_room
 from tests.standins.azure_world import Operation, Thing, World, same
@@ -20,9 +20,10 @@ def begin(world: World, thing: Thing, what: str) -> Operation:
     if what == "start" or (what == "restart" and power(thing) != "running"):
         thing.made["_power"] = "starting"
         return world.operate(thing, "Updating", lambda: _started(world, thing))
-    if what == "restart":
-        return world.operate(thing, "Updating", lambda: None)
     halt_node(world, thing)
+    if what == "restart":
+        start_node(world, thing)
+        return world.operate(thing, "Updating", lambda: None)
     during, after = {
         "powerOff": ("stopping", "stopped"),
         "deallocate": ("deallocating", "deallocated"),
@@ -43,10 +44,10 @@ def _power_call(what: str) -> None:
     def handler(call: Call) -> Response:
         open_group(call)
         thing = vm_of(call)
-        if thing.state == "Deleting":
+        if thing.state in ("Creating", "Deleting"):
             raise kind_of(thing).busy(thing)
         if what in ("start", "restart") and power(thing) in ("deallocated", ""):
-            check_room(call.world, thing.given, at_once=True)
+            check_room(call.world, thing.given)
         return call.started(call.nothing(202), begin(call.world, thing, what))
 
 
@@ -57,19 +58,16 @@ for _what in ("start", "restart", "powerOff", "deallocate"):
 # ── What happens by itself ───────────────────────────────────────────────────
 
 
-def named(world: World, name: str) -> Thing:
-    return next(one for one in world.of_type(VMS) if same(one.name, name))
-
-
 def shut_down(world: World, name: str) -> None:
-    """From inside: it stays allocated, and billed."""
-    thing = named(world, name)
-    halt_node(world, thing)
-    thing.made["_power"] = "stopped"
+    """From inside: it stays allocated, and billed. A node also says so when it is ended."""
+    for thing in world.of_type(VMS):
+        if same(thing.name, name) and power(thing) == "running" and thing.state != "Deleting":
+            halt_node(world, thing)
+            thing.made["_power"] = "stopped"
 
 
 def evict(world: World, name: str) -> None:
-    thing = named(world, name)
+    thing = next(one for one in world.of_type(VMS) if same(one.name, name))
     assert thing.properties.get("priority") == "Spot", f"{name} is no spot VM"
     if thing.properties["evictionPolicy"] == "Delete":
         kind_of(thing).delete(world, thing)

@@ -32,7 +32,7 @@ _COUNTED = {
 }
 
 
-def check_room(world: World, given: Body, *, at_once: bool = False) -> None:
+def check_room(world: World, given: Body) -> None:
     """Raises Refusal for what is refused at the PUT: a size that is not sold there, a quota."""
     name = given["properties"]["hardwareProfile"]["vmSize"]
     size, region = size_of(given["properties"]), given["location"]
@@ -41,7 +41,7 @@ def check_room(world: World, given: Body, *, at_once: bool = False) -> None:
     sold = region in size.regions and all(zone in size.zones_in(region) for zone in zones)
     if not sold or any(restricted(world, place, name) for place in places):
         raise _not_available(name, places)
-    if world.capacity_code == AT_ONCE and _exceeded(world, given, 1):
+    if world.capacity_code == AT_ONCE and _exceeded(world, given):
         raise _not_available(name, places)
     need = _need(given, size)
     used = usage(world, region)
@@ -73,7 +73,7 @@ def restricted(world: World, place: str, size: str) -> bool:
 
 def no_room(world: World, thing: Thing) -> Refusal | None:
     """What the operation ends with where the VM can be placed nowhere."""
-    if not _exceeded(world, thing.given, 1):
+    if not _exceeded(world, thing.given):
         return None
     zonal = bool(thing.given.get("zones"))
     code = world.capacity_code or ("ZonalAllocationFailed" if zonal else "AllocationFailed")
@@ -93,7 +93,7 @@ def no_room(world: World, thing: Thing) -> Refusal | None:
     return Refusal(409, code, text)
 
 
-def _exceeded(world: World, given: Body, more: int) -> bool:
+def _exceeded(world: World, given: Body) -> bool:
     name = given["properties"]["hardwareProfile"]["vmSize"]
     places = _places(given)
     for key, room in world.capacity.items():
@@ -105,7 +105,7 @@ def _exceeded(world: World, given: Body, more: int) -> bool:
             for one in world.of_type(VMS)
             if allocated(one) and _matches(_places(one.given), _size_name(one), place, size)
         )
-        if held + more > room:
+        if held + 1 > room:
             return True
     return False
 

@@ -107,7 +107,8 @@ class World:
     """Actions that the caller may not do: `Microsoft.Compute/virtualMachines/write`, `*/delete`."""
     token_lifetime: float = 3600.0
     nodes: Any = None
-    """What runs behind the VMs: `start(name, user_data, address)`, `stop(name)`, `address()`."""
+    """What runs behind the VMs: `start(name, user_data, address)`, `halt(name)`, `stop(name)`,
+    `address()`."""
 
     things: dict[str, Thing] = field(default_factory=dict)
     """By id in lower case."""

@@ -36,7 +36,7 @@ from werkzeug.wrappers import Request, Response
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-Kind = Literal["answer", "delay", "silence", "reset", "kill"]
+Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt"]
 ADMIN = "/_standin/"
 EVER = 1_000_000
 KEPT = ("nodes", "authority")
@@ -68,7 +68,7 @@ class Fault:
     kind: Kind
     """answer: `status`, `code`, `message`, `retry_after` · delay: `seconds`, then the answer ·
     silence: none at all for `seconds` · reset: of the connection · kill: SIGKILL of `pid`, and the
-    connection ends."""
+    connection ends · interrupt: SIGINT of `pid`, and `seconds` later the work is done and told."""
     number: int | None = None
     action: str | None = None
     skip: int = 0
@@ -91,6 +91,7 @@ class Call:
     action: str
     started: float
     ended: float | None = None
+    """When nothing more is done for it."""
     status: int | None = None
     """None when there was no answer."""
     fault: str | None = None
@@ -134,11 +135,11 @@ class Faults:
             return self._admin(Request(environ))(environ, start_response)
         call, fault = self._begin(environ)
         try:
-            response = self._answer(environ, fault)
+            response = self._answer(environ, fault, call)
             call.status = response.status_code
             return response(environ, start_response)
         finally:
-            call.ended = time.time()
+            call.ended = call.ended or time.time()
 
     # ── In this process ──────────────────────────────────────────────────────
 
@@ -183,10 +184,12 @@ class Faults:
         call.fault = f"{fault.kind}{' after' if fault.after else ''}" if fault else None
         return call, fault
 
-    def _answer(self, environ: WSGIEnvironment, fault: Fault | None) -> Response:
+    def _answer(self, environ: WSGIEnvironment, fault: Fault | None, call: Call) -> Response:
         if fault is None:
             return self._work(environ)
-        if fault.kind == "delay":
+        if fault.kind in ("delay", "interrupt"):
+            if fault.kind == "interrupt":
+                os.kill(fault.pid, signal.SIGINT)
             time.sleep(fault.seconds)
             return self._work(environ)
         if fault.after:
@@ -194,6 +197,7 @@ class Faults:
         if fault.kind == "answer":
             return self._refusal(fault)
         if fault.kind == "silence":
+            call.ended = time.time()
             self._let_go.wait(fault.seconds or EVER)
         elif fault.kind == "kill":
             kill(fault.pid)

@@ -1,0 +1,74 @@
+"""A node is started again and waited for, until it answers from a new boot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
+from cloudtrain.model import Node
+from cloudtrain.protocols import Stage, Transport
+from cloudtrain.shell import script
+
+LONGEST = 600.0
+"""Seconds until a node that was started again has to answer."""
+
+PAUSE = 3.0
+"""Seconds between two looks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reboots:
+    """`sleep` waits for so many seconds; True ends the wait for good (Ctrl-C)."""
+
+    transport: Transport
+    stage: Stage
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], bool]
+
+    def reboot(self, node: Node) -> None:
+        """Raises StepFailed where it may not be, NodeUnreachable where it does not come back."""
+        self.stage.node(node.name, "reboot")
+        before = self._boot(node)
+        try:
+            done = self.transport.run(node, script(_REBOOT), timeout=60.0)
+        except NodeUnreachable:
+            pass  # it went down before it could say so
+        else:
+            if done.exit_code != 0:
+                words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+                raise StepFailed(node.name, f"it needs a reboot: {words}", step="reboot")
+        deadline = self.clock() + LONGEST
+        while True:
+            try:
+                if self._boot(node) != before:
+                    return
+                words = "it still runs as before"
+            except (NodeUnreachable, HostKeyMismatch) as error:
+                words = error.message.removeprefix(f"{node.name}: ")
+            self.stage.node(node.name, f"reboots: {words}")
+            if self.clock() >= deadline or self.sleep(PAUSE):
+                raise NodeUnreachable(
+                    node.name,
+                    f"not back after a reboot within {LONGEST:.0f} s: {words}",
+                    hint="look at the node's boot log in the cloud's console; "
+                    "`cloudtrain up` goes on from here",
+                )
+
+    def _boot(self, node: Node) -> str:
+        answer = self.transport.ask(node, "cat /proc/sys/kernel/random/boot_id")
+        return answer.stdout.decode("ascii", "replace").strip()
+
+
+# Never under a training task: its processes have CLOUDTRAIN_TASK in their environment.
+_REBOOT = """\
+root=
+[ "$(id -u)" = 0 ] || root='sudo -n'
+if $root grep -qsa CLOUDTRAIN_TASK= /proc/[0-9]*/environ; then
+    echo "not done while a training task runs there: \\`cloudtrain stop-run\\` first" >&2
+    exit 1
+fi
+sync
+$root systemctl reboot </dev/null || $root reboot </dev/null
+"""

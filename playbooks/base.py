@@ -1,0 +1,145 @@
+"""The `base` playbook: a cloud's machine that has booted, brought to where others can start."""
+
+from __future__ import annotations
+
+from cloudtrain.model import CLOUDS, ClusterConfig, Node
+from cloudtrain.playbooks import scripts
+from cloudtrain.shell import script
+from cloudtrain.step import Step
+
+ROOT = ""
+"""Before every absolute path that is looked at on the node."""
+
+
+def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """Nothing on machines that we do not rent: those are their owners' business."""
+    if config.provider not in CLOUDS:
+        return ()
+    needed = packages(config)
+    return (
+        Step(
+            name="first boot",
+            run=script(_BOOT, ROOT),
+            unless=script(_BOOTED, ROOT),
+            timeout=_BOOT_SECONDS + 60.0,
+        ),
+        Step(
+            name="no upgrades by themselves",
+            run=script(scripts.DEBIAN + _NO_UPGRADES, *_UNITS),
+            unless=script(_NO_UPGRADES_THERE, ROOT, *_UNITS),
+        ),
+        Step(
+            name="packages",
+            run=script(scripts.DEBIAN + _MISSING + _PACKAGES, ROOT, *needed),
+            unless=script(_MISSING + _PACKAGES_THERE, ROOT, *needed),
+        ),
+        Step(
+            name="clock",
+            run=script(scripts.DEBIAN + _CLOCK, ROOT),
+            unless=script(_CLOCK_THERE, ROOT),
+        ),
+    )
+
+
+def packages(config: ClusterConfig) -> tuple[str, ...]:
+    """What the other playbooks, the preflight and the landing run on a node, as Debian names it."""
+    named = ["ca-certificates", "python3", "tar", "procps"]
+    if config.code.git is not None:
+        named.append("git")
+    setup = config.setup
+    if setup.tensorflow or setup.packages or setup.requirements:
+        named.append("python3-venv")  # uv, which brings other Pythons, is installed by it too
+    return tuple(named)
+
+
+_BOOT_SECONDS = 600
+
+# Without systemd (a container) cloud-init does not tell, and the first login has waited for it.
+_BOOTED = """\
+[ ! -d "$1/run/systemd/system" ] || ! command -v cloud-init >/dev/null ||
+    [ -e "$1/run/cloud-init/result.json" ] || [ -e "$1/run/cloud-init/disabled" ]
+"""
+# Exit 1 and 2 (recoverable) mean errors in what the image or the user data asked for.
+_BOOT = f"""\
+code=0
+timeout {_BOOT_SECONDS} cloud-init status --wait >/dev/null 2>&1 </dev/null || code=$?
+if [ "$code" = 124 ]; then
+    echo "cloud-init is still at work after {_BOOT_SECONDS} s" >&2
+    echo "hint: \\`cloud-init status --long\\` on the node tells what it does" >&2
+    exit 1
+fi
+[ "$code" = 0 ] || cloud-init status --long </dev/null 2>&1 || true
+"""
+
+# They hold dpkg's lock, and change the kernel under the GPU's driver. The first boot's data stops
+# them too, on images that heed it.
+_UNITS = (
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "apt-daily.service",
+    "apt-daily-upgrade.service",
+    "unattended-upgrades.service",
+)
+_NO_UPGRADES_THERE = """\
+[ -d "$1/run/systemd/system" ] || exit 0
+shift
+! systemctl is-enabled "$@" 2>/dev/null | grep -qvE '^(masked|masked-runtime|not-found)$'
+"""
+_NO_UPGRADES = """\
+set -eu
+as_root systemctl stop "$@" >/dev/null 2>&1 || true
+as_root systemctl mask "$@"
+"""
+
+_MISSING = """\
+root=$1
+shift
+whole() {  # nothing is left of a dpkg that was killed
+    ! grep -qsE '^Status: .*(reinstreq|half-|unpacked)' "$root/var/lib/dpkg/status" || return 1
+    for change in "$root"/var/lib/dpkg/updates/[0-9]*; do
+        [ ! -e "$change" ] || return 1
+    done
+}
+missing() {
+    for package in "$@"; do
+        case $package in
+            ca-certificates) test -s /etc/ssl/certs/ca-certificates.crt;;
+            procps) command -v pgrep;;
+            python3-venv) python3 -c 'import ensurepip, venv';;
+            *) command -v "$package";;
+        esac </dev/null >/dev/null 2>&1 || printf ' %s' "$package"
+    done
+}
+"""
+_PACKAGES_THERE = 'whole && [ -z "$(missing "$@")" ]\n'
+_PACKAGES = """\
+set -eu
+whole || debian_repair || true
+wanted=$(missing "$@")
+[ -n "$wanted" ] || exit 0
+debian_install $wanted && exit 0
+echo "the node lacks$wanted, and apt-get as root did not bring it" >&2
+echo "hint: use an image of Ubuntu or Debian, and let it reach its package mirror" \\
+    "(with network.private: through NAT), or one that has them" >&2
+exit 1
+"""
+
+# A clock that nobody sets is told once a boot and no error: the preflight compares the nodes'.
+_CLOCK_THERE = """\
+[ ! -d "$1/run/systemd/system" ] || [ -e "$1/run/cloudtrain-clock" ] ||
+    [ "$(timedatectl show --property NTPSynchronized --value)" = yes ]
+"""
+_CLOCK = """\
+set -eu
+as_root timedatectl set-ntp true 2>&1 || true
+left=60
+while [ "$(timedatectl show --property NTPSynchronized --value 2>/dev/null)" != yes ]; do
+    [ "$left" -gt 0 ] || {
+        echo "the clock ($(date -u)) is not synchronized after 60 s: is NTP let out of the network?"
+        as_root touch "$1/run/cloudtrain-clock"
+        exit 0
+    }
+    sleep 2
+    left=$((left - 2))
+done
+"""

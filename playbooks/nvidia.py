@@ -1,0 +1,184 @@
+"""The `nvidia` playbook: the driver that a node's GPUs and its TensorFlow need, loaded and held."""
+
+from __future__ import annotations
+
+from cloudtrain import catalogue
+from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, Node
+from cloudtrain.playbooks import releases, scripts
+from cloudtrain.shell import script
+from cloudtrain.step import Step
+
+BRANCH = 580
+"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal to
+Blackwell, and the last one for Pascal and Volta.
+https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server,
+https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588"""
+
+BEFORE_TURING = frozenset({"P4", "P40", "P100", "V100", "V100-32GB"})
+"""NVIDIA's open kernel modules serve Turing and later, and Blackwell is served by them alone.
+https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/
+"""
+
+ROOT = ""
+"""Before every absolute path that is looked at on the node."""
+
+
+def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
+    """The GPUs that this node should have; with `provider: local` none is used."""
+    group = config.nodes.get(node.role)
+    if group is None or config.provider == "local" or config.strategy == "tpu":
+        return None
+    return catalogue.resolved(config.provider, group, config.placement).accelerator
+
+
+def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """Only on machines that we rent, and for a TensorFlow that is to use the GPUs: the driver of
+    any other is its owner's business, or that of the image."""
+    gpus, version = wanted(config, node), config.setup.tensorflow
+    if gpus is None or version is None or config.provider not in CLOUDS:
+        return ()
+    oldest = releases.cuda(version)[1]
+    modules = "" if gpus.kind in BEFORE_TURING else "-open"
+    arguments = (ROOT, str(gpus.count), oldest)
+    return (
+        Step(
+            name="NVIDIA driver",
+            run=script(
+                scripts.DEBIAN + _LOOK + _INSTALL,
+                *arguments,
+                *(str(gpus), f"{BRANCH}-server", modules, _grid(config, gpus)),
+            ),
+            unless=script(_LOOK + _THERE, *arguments),
+            reboots=True,
+        ),
+        Step(
+            name="NVIDIA persistence mode",
+            run=script(scripts.DEBIAN + "as_root nvidia-smi -pm 1 </dev/null"),
+            unless=script(_PERSISTENT),
+        ),
+    )
+
+
+def _grid(config: ClusterConfig, gpus: Accelerator) -> str:
+    """Why the data centre driver does not serve these GPUs."""
+    if config.provider == "azure" and gpus.kind == "A10":
+        # learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
+        return "the A10 of Azure are shares of one and need NVIDIA's GRID driver"
+    return ""
+
+
+_LOOK = """\
+root=$1 count=$2 oldest=$3
+drivers() {
+    nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>&1 </dev/null
+}
+on_bus() {  # PCI devices of NVIDIA, of a class: 03… display and 3D, 0680 NVSwitch
+    grep -lsx 0x10de "$root"/sys/bus/pci/devices/*/vendor </dev/null | while read -r vendor; do
+        cat "${vendor%/vendor}/class"
+    done | grep -c "^0x$1" || true
+}
+serves() {
+    [ "$(printf '%s\\n' "$oldest" "$1" | sort -V | head -n 1)" = "$oldest" ]
+}
+fabric() {
+    [ "$(on_bus 0680)" = 0 ] || systemctl is-active --quiet nvidia-fabricmanager
+}
+"""
+
+_THERE = """\
+list=$(drivers) || exit 1
+[ "$(echo "$list" | grep -cE '^[0-9.]+$')" = "$count" ] && serves "${list%%[!0-9.]*}" && fabric
+"""
+
+# Without it the driver lets each GPU go when its last user ends, and takes seconds to return.
+_PERSISTENT = """\
+modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader </dev/null) &&
+    ! echo "$modes" | grep -q Disabled
+"""
+
+_INSTALL = """\
+set -eu
+wanted=$4 server=$5 open=$6 grid=$7
+fail() {
+    echo "$1" >&2
+    echo "hint: $2" >&2
+    exit 1
+}
+answers() {
+    list=$(drivers)
+}
+load() {
+    as_root modprobe nvidia && as_root modprobe nvidia_uvm || return 0
+    [ "$(on_bus 0680)" = 0 ] || as_root systemctl enable --now nvidia-fabricmanager || true
+}
+
+there=$(on_bus 03)
+[ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, for $wanted" \\
+    "name the machine type that has $wanted, or see what the cloud made"
+
+# Google's deep learning images put the driver on at their first boot, or when asked.
+own=$root/opt/deeplearning/install-driver.sh
+if [ -x "$own" ] && ! answers; then
+    echo "waiting for the image's own installation of the driver"
+    left=900
+    while pgrep -f "$own" >/dev/null && [ "$left" -gt 0 ]; do
+        sleep 5
+        left=$((left - 5))
+    done
+    answers || as_root "$own" </dev/null || true
+fi
+
+other=
+if answers; then
+    version=${list%%[!0-9.]*}
+    if serves "$version"; then
+        load
+        exit 0
+    fi
+    other="the driver $version is there, and $oldest is the oldest that will do"
+    echo "$other"
+    dpkg-query -W -f '${db:Status-Abbrev}\\n' 'nvidia-utils-*' 2>/dev/null | grep -q '^[ih]i' ||
+        fail "$other; it is not one of Ubuntu's packages, which could be exchanged" \
+            "take image: auto, or an older setup.tensorflow"
+fi
+[ -z "$grid" ] || fail "$grid" "take an image that has it, or other GPUs"
+
+kernel=$(uname -r)
+flavour=${kernel##*[0-9]-}
+series=$(echo "$kernel" | cut -d. -f1,2)
+complete() {
+    modinfo -k "$kernel" nvidia && command -v nvidia-smi && [ -z "$(dpkg --audit)" ]
+}
+if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
+    grep -qs '^ID=ubuntu' "$root/etc/os-release" || fail \\
+        "no NVIDIA driver, and cloudtrain installs it on Ubuntu alone" \\
+        "take image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
+    debian_repair || true
+    apt_get update || true
+    # Signed modules, built for this kernel; where the archive has them no more, or with another
+    # version of the driver than the newest, for the kernel that it has gone on to.
+    modules=
+    for name in "$kernel" "$flavour-$series" "$flavour"; do
+        set -- "linux-modules-nvidia-$server$open-$name" \\
+            "nvidia-headless-no-dkms-$server$open" "nvidia-utils-$server"
+        if apt-get -s install "$@" >/dev/null 2>&1; then
+            modules=$1
+            break
+        fi
+    done
+    [ -n "$modules" ] || fail "Ubuntu has no modules $server$open for the kernel $kernel" \\
+        "take image: auto, ubuntu-22.04 or deeplearning"
+    [ "$(on_bus 0680)" = 0 ] || set -- "$@" "nvidia-fabricmanager-${server%-server}"
+    debian_install "$@" || fail "apt-get did not bring the driver" \\
+        "it needs root or sudo without a password, and Ubuntu's package mirror"
+fi
+
+# An upgrade of one of them without the other, or of the kernel, ends in no driver.
+held=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-image*' 'linux-headers*' \\
+    'linux-modules*' "linux-$flavour*" 'nvidia-*' 'libnvidia-*' 2>/dev/null |
+    sed -n 's/^[ih]i *//p')
+[ -z "$held" ] || as_root apt-mark hold $held >/dev/null
+load
+answers || as_root dmesg 2>/dev/null | grep -E 'NVRM|nouveau' | tail -n 3 || true
+echo "$list"
+"""
