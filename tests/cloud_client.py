@@ -226,7 +226,8 @@ def _nothing(name: str) -> ClusterConfig:
 
 def _be_impatient() -> None:
     """The drivers wait a minute for an answer."""
-    import boto3  # noqa: F401 - imported here, that no child has to
+    import azure.identity  # noqa: F401 - imported here, that no child has to
+    import boto3  # noqa: F401
     import botocore.session  # noqa: F401
     from requests.adapters import HTTPAdapter
 
