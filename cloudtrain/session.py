@@ -125,8 +125,8 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     if nodes and not (records.folder / "key").exists():
         raise NotLanded(
             f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
-            hint="another machine or user made them (`cloudtrain ls --cloud` tells who): take another "
-            "`name`, or `cloudtrain down` with --discard, which lands nothing",
+            hint="another machine or user made them (`cloudtrain ls --cloud`): take another `name`,"
+            " or `cloudtrain down` with --discard, which lands nothing",
         )
     names = [node.name for node in plan.nodes]
     names += [node.name for node in nodes if node.name not in names]

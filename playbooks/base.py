@@ -30,8 +30,8 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         ),
         Step(
             name="packages",
-            run=script(scripts.DEBIAN + _MISSING + _PACKAGES, *needed),
-            unless=script(_MISSING + _PACKAGES_THERE, *needed),
+            run=script(scripts.DEBIAN + _MISSING + _PACKAGES, ROOT, *needed),
+            unless=script(_MISSING + _PACKAGES_THERE, ROOT, *needed),
         ),
         Step(
             name="clock",
@@ -92,6 +92,14 @@ as_root systemctl mask "$@"
 """
 
 _MISSING = """\
+root=$1
+shift
+whole() {  # nothing is left of a dpkg that was killed
+    ! grep -qsE '^Status: .*(reinstreq|half-|unpacked)' "$root/var/lib/dpkg/status" || return 1
+    for change in "$root"/var/lib/dpkg/updates/[0-9]*; do
+        [ ! -e "$change" ] || return 1
+    done
+}
 missing() {
     for package in "$@"; do
         case $package in
@@ -103,9 +111,10 @@ missing() {
     done
 }
 """
-_PACKAGES_THERE = '[ -z "$(missing "$@")" ]\n'
+_PACKAGES_THERE = 'whole && [ -z "$(missing "$@")" ]\n'
 _PACKAGES = """\
 set -eu
+whole || debian_repair || true
 wanted=$(missing "$@")
 [ -n "$wanted" ] || exit 0
 debian_install $wanted && exit 0

@@ -9,8 +9,8 @@ from cloudtrain.shell import script
 from cloudtrain.step import Step
 
 BRANCH = 580
-"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal on,
-and the last for Pascal and Volta; 535 and 570 are transitional packages to it by now.
+"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal to
+Blackwell, and the last one for Pascal and Volta.
 https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server,
 https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588"""
 
@@ -32,12 +32,12 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Only on machines that we rent; the driver of any other is its owner's business."""
-    gpus = wanted(config, node)
-    if gpus is None or config.provider not in CLOUDS:
+    """Only on machines that we rent, and for a TensorFlow that is to use the GPUs: the driver of
+    any other is its owner's business, or that of the image."""
+    gpus, version = wanted(config, node), config.setup.tensorflow
+    if gpus is None or version is None or config.provider not in CLOUDS:
         return ()
-    version = config.setup.tensorflow
-    oldest = releases.cuda(version)[1] if version else "0"
+    oldest = releases.cuda(version)[1]
     modules = "" if gpus.kind in BEFORE_TURING else "-open"
     arguments = (ROOT, str(gpus.count), oldest)
     return (
@@ -101,7 +101,7 @@ set -eu
 wanted=$4 server=$5 open=$6 grid=$7
 fail() {
     echo "$1" >&2
-    [ -z "$2" ] || echo "hint: $2" >&2
+    echo "hint: $2" >&2
     exit 1
 }
 answers() {
@@ -147,12 +147,13 @@ kernel=$(uname -r)
 flavour=${kernel##*[0-9]-}
 series=$(echo "$kernel" | cut -d. -f1,2)
 complete() {
-    modinfo -k "$kernel" nvidia && command -v nvidia-smi
+    modinfo -k "$kernel" nvidia && command -v nvidia-smi && [ -z "$(dpkg --audit)" ]
 }
 if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
     grep -qs '^ID=ubuntu' "$root/etc/os-release" || fail \\
         "no NVIDIA driver, and cloudtrain installs it on Ubuntu alone" \\
         "take image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
+    debian_repair || true
     apt_get update || true
     # Signed modules, built for this kernel; where the archive has them no more, or with another
     # version of the driver than the newest, for the kernel that it has gone on to.
@@ -168,7 +169,8 @@ if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
     [ -n "$modules" ] || fail "Ubuntu has no modules $server$open for the kernel $kernel" \\
         "take image: auto, ubuntu-22.04 or deeplearning"
     [ "$(on_bus 0680)" = 0 ] || set -- "$@" "nvidia-fabricmanager-${server%-server}"
-    debian_install "$@" || fail "the driver could not be installed" ""
+    debian_install "$@" || fail "apt-get did not bring the driver" \\
+        "it needs root or sudo without a password, and Ubuntu's package mirror"
 fi
 
 # An upgrade of one of them without the other, or of the kernel, ends in no driver.

@@ -40,14 +40,20 @@ apt_get() {
     quietly apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \\
         -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
 }
-# A mirror may fail for a while, and a dpkg that was killed half-way is to be ended first.
+# What a dpkg that was killed left: apt's own --fix-broken passes over what must be reinstalled.
+debian_repair() {
+    quietly dpkg --configure -a
+    halves=$(dpkg-query -W -f '${db:Status-Eflag} ${Package}\\n' | sed -n 's/^reinstreq //p')
+    [ -z "$halves" ] || { apt_get update && apt_get install --reinstall $halves; }
+    apt_get --fix-broken install
+}
+# A mirror may fail for a while.
 debian_install() {
     [ -n "$1" ] && command -v apt-get >/dev/null 2>&1 && as_root true 2>/dev/null || return 1
     echo "apt-get install $*"
     for pause in 5 20 0; do
-        quietly dpkg --configure -a || true
+        debian_repair || true
         apt_get update && apt_get install "$@" && return
-        apt_get --fix-broken install && apt_get install "$@" && return
         [ "$pause" = 0 ] || { echo "apt-get failed: again in $pause s"; sleep "$pause"; }
     done
     return 1
@@ -127,9 +133,9 @@ uv_python() {
         python3 -m venv "$home" </dev/null && "$home/bin/python" -m pip install -q --no-input \\
             --disable-pip-version-check --only-binary=:all: uv </dev/null || return 1
     fi
-    export UV_PYTHON_INSTALL_DIR="$home/pythons" UV_PYTHON_PREFERENCE=only-managed
+    export UV_PYTHON_INSTALL_DIR="$home/pythons" UV_PYTHON_PREFERENCE=only-managed UV_NO_PROGRESS=1
     echo "Python $1 from uv"
-    "$home/bin/uv" python install -q --no-bin "$1" </dev/null || return 1
+    "$home/bin/uv" python install --no-bin "$1" </dev/null || return 1
     search "$("$home/bin/uv" python find "$1" </dev/null)"
 }
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.apply import apply
-from cloudtrain.errors import NodesError, StepFailed
+from cloudtrain.errors import NodesError, NodeUnreachable, StepFailed
 from cloudtrain.model import Node
+from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 from tests.nodes_here import HereTransport, Remembered, node, stopped_clock
@@ -196,3 +197,91 @@ def test_a_shared_thing_that_fails_is_tried_and_told_once_and_stops_all_its_node
         applied([shared(tmp_path, "exit 9"), touch("own")], nodes, transport)
     assert (tmp_path / "shared.runs").read_text() == "ran\n"
     assert not any((transport.home(n) / "own").exists() for n in nodes)
+
+
+# ── a step that may reboot its node ──────────────────────────────────────────
+
+
+class Rebooting(HereTransport):
+    """Its node answers again after `down` questions, from a new boot where `boots`."""
+
+    def __init__(self, root: Path, *, down: float, boots: bool = True) -> None:
+        super().__init__(root)
+        self.down, self.boots = down, boots
+        self.boot, self.left = 0, 0.0
+
+    def run(self, node: Node, command: Command, **more: object) -> Completed:  # type: ignore[override]
+        if "systemctl reboot" not in command.shell():
+            return super().run(node, command, **more)  # type: ignore[arg-type]
+        self.left, self.boot = self.down, self.boot + self.boots
+        raise NodeUnreachable(node.name, "the connection broke")
+
+    def ask(self, node: Node, script_: str, *, timeout: float = 30.0) -> Completed:
+        if self.left > 0:
+            self.left -= 1
+            raise NodeUnreachable(node.name, "connection refused")
+        if "boot_id" in script_:
+            return Completed(exit_code=0, stdout=b"boot %d\n" % self.boot, stderr=b"")
+        return super().ask(node, script_, timeout=timeout)
+
+
+def driver(needed: int) -> Step:
+    """Loaded by the `needed`-th run."""
+    run = script('echo x >>runs; [ "$(wc -l <runs)" -lt "$1" ] || touch loaded', str(needed))
+    return Step(name="driver", run=run, unless=command("test", "-f", "loaded"), reboots=True)
+
+
+def rebooted(transport: HereTransport, step: Step) -> tuple[Remembered, list[float]]:
+    stage, waits = Remembered(), [0.0]
+
+    def sleep(seconds: float) -> bool:
+        waits.append(waits[-1] + seconds)
+        return False
+
+    apply(lambda _: [step], [node()], transport, stage, clock=lambda: waits[-1], sleep=sleep)
+    return stage, waits
+
+
+def test_a_node_is_rebooted_only_where_its_step_is_not_done_without(tmp_path: Path) -> None:
+    transport = Rebooting(tmp_path, down=2)
+    rebooted(transport, driver(needed=1))
+    assert transport.boot == 0
+
+
+def test_a_rebooted_node_is_waited_for_and_its_step_tried_again(tmp_path: Path) -> None:
+    transport = Rebooting(tmp_path, down=4)
+    stage, waits = rebooted(transport, driver(needed=2))
+    assert (transport.boot, waits[-1]) == (1, 12.0)
+    assert [text for _, text in stage.lines][:3] == [
+        *("driver", "reboot", "reboots: connection refused")
+    ]
+
+
+def test_a_node_that_is_rebooted_once_in_vain_is_not_rebooted_again(tmp_path: Path) -> None:
+    transport = Rebooting(tmp_path, down=1)
+    with pytest.raises(StepFailed, match="ended well, but what it makes is not there"):
+        rebooted(transport, driver(needed=9))
+    assert transport.boot == 1
+
+
+def test_a_node_that_does_not_come_back_is_given_up_after_ten_minutes(tmp_path: Path) -> None:
+    with pytest.raises(NodeUnreachable, match="not back after a reboot within 600 s: connection r"):
+        rebooted(Rebooting(tmp_path, down=10**6), driver(needed=2))
+
+
+def test_a_node_that_answers_from_its_old_boot_has_not_come_back(tmp_path: Path) -> None:
+    with pytest.raises(NodeUnreachable, match="within 600 s: it still runs as before"):
+        rebooted(Rebooting(tmp_path, down=0, boots=False), driver(needed=2))
+
+
+def test_ctrl_c_ends_the_wait_for_a_reboot(tmp_path: Path) -> None:
+    transport = Rebooting(tmp_path, down=10**6)
+    with pytest.raises(NodeUnreachable):
+        apply(
+            lambda _: [driver(needed=2)],
+            [node()],
+            transport,
+            Remembered(),
+            clock=stopped_clock,
+            sleep=lambda _: True,
+        )

@@ -502,7 +502,7 @@ def test_listing_takes_five_calls_however_many_vms_there_are(azure: Cloud, plan:
     assert sorted(actions(azure, "LIST")) == [
         "LIST networkInterfaces",
         "LIST publicIPAddresses",
-        "LIST resourcegroups",
+        "LIST resourceGroups",
         "LIST virtualMachines",
         "LIST virtualMachines",
     ]

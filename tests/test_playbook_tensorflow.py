@@ -352,9 +352,9 @@ UV = """#!/bin/sh
 place=$UV_PYTHON_INSTALL_DIR/cpython-3.10/bin
 case "$*" in
     --version) ;;
-    "python install -q --no-bin 3.10") mkdir -p "$place"; cp "FOUND" "$place/python3.10";;
+    "python install --no-bin 3.10") mkdir -p "$place"; cp "FOUND" "$place/python3.10";;
     "python find 3.10") echo "$place/python3.10";;
-    *) echo "error: No download found for request: $5" >&2; exit 2;;
+    *) echo "error: No download found for request: $4" >&2; exit 2;;
 esac
 """
 
@@ -433,15 +433,17 @@ def test_what_debian_lacks_is_installed_where_we_may(tmp_path: Path, machine: Pa
         f'#!/bin/sh\necho "apt-get $*"\n'
         f'case "$*" in *"install python3-venv") cp {better} {machine}/python3;; esac\n'
     )
-    (machine / "dpkg").symlink_to("/usr/bin/true")
+    for tool in ("dpkg", "dpkg-query"):
+        (machine / tool).symlink_to("/usr/bin/true")
     for tool in (sudo, apt):
         tool.chmod(0o755)
     options = (
         "-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "
         "-o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold"
     )
-    assert ready(config(tensorflow="2.21"), tmp_path)[:4] == [
+    assert ready(config(tensorflow="2.21"), tmp_path)[:5] == [
         "apt-get install python3-venv",
+        f"apt-get {options} --fix-broken install",
         f"apt-get {options} update",
         f"apt-get {options} install python3-venv",
         f"virtual environment with {machine}/python3",

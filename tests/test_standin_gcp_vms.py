@@ -233,9 +233,12 @@ class RecordedNodes:
         time.sleep(0.1)
         self.done.append(f"{name} starts at {address} with {user_data}")
 
-    def stop(self, name: str) -> None:
+    def halt(self, name: str) -> None:
         time.sleep(0.1)
-        self.done.append(f"{name} stops")
+        self.done.append(f"{name} halts")
+
+    def stop(self, name: str) -> None:
+        self.done.append(f"{name} is forgotten")
 
 
 def test_a_node_behind_each_vm_lives_as_long_as_it(project: Project) -> None:
@@ -244,7 +247,9 @@ def test_a_node_behind_each_vm_lives_as_long_as_it(project: Project) -> None:
     told = project.get(f"zones/{ZONE}/instances/one")["networkInterfaces"][0]
     assert told["networkIP"] == told["accessConfigs"][0]["natIP"] == "127.77.0.2"
     project.done("DELETE", f"zones/{ZONE}/instances/one")
-    assert nodes.done == ["one starts at 127.77.0.2 with #cloud-config", "one stops"]
+    assert nodes.done[:2] == ["one starts at 127.77.0.2 with #cloud-config", "one halts"]
+    project.stand_in.at_work[f"projects/test-project/zones/{ZONE}/instances/one"].join()
+    assert nodes.done[2:] == ["one is forgotten"]
 
 
 # ── What cannot be had ─────────────────────────────────────────────────────────

@@ -29,6 +29,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._azure import faults, paths
 from cloudtrain.providers._azure.credentials import Tokens
+from cloudtrain.providers._azure.watch import Watch, interval
 from cloudtrain.providers._cloud.patience import Pace
 
 ENDPOINT = "https://management.azure.com"
@@ -37,6 +38,8 @@ TIMEOUT = 60.0
 OPERATION = 300.0
 """Seconds that any operation but a VM's or a group's may take."""
 REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
+QUESTIONS = 20.0
+"""A second, of all threads together that follow an operation: Azure takes some 25."""
 DONE = frozenset({"succeeded", "failed", "canceled", ""})
 
 Tree = Mapping[str, Any]
@@ -69,6 +72,8 @@ class Arm:
         self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
         self._idle: deque[_Connection] = deque()
+        self._watches: dict[str, Watch] = {}
+        self._asking = 0
         self._lock = threading.Lock()
 
     @property
@@ -152,7 +157,28 @@ class Arm:
 
     def put(self, path: str, body: Tree) -> None:
         """Made, or made as `body` says, and ready. Waits a little for what it depends on."""
-        self.finish("PUT", path, self.call("PUT", path, body, retried=BusyError))
+        self.made(path, self.call("PUT", path, body, retried=BusyError))
+
+    def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
+        """Until what a PUT began is ready; asked for side by side with all others of its kind.
+
+        Raises what it failed with.
+        """
+        if not _is_ready(answer):
+            kind = path.rpartition("/")[0]
+            if "/providers/" in kind and self._is_settled(kind, path, within):
+                return
+            self.finish("PUT", path, answer, within=within)
+
+    def _is_settled(self, kind: str, path: str, within: float) -> bool:
+        """False where the list does not tell, or that it failed but not why."""
+        with self._lock:
+            if kind not in self._watches:
+                self._watches[kind] = Watch(
+                    lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.pace
+                )
+        thing = optional(lambda: self._watches[kind].wait(path, within=within))
+        return thing is not None and _state(thing) in ("succeeded", "")
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Gone; what is gone already is fine. Waits a little for what uses it still."""
@@ -169,7 +195,7 @@ class Arm:
         https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
         """
         asked = f"{method} {_short(path)}"
-        if answer.status in (200, 201) and _state(answer.body) == "succeeded":
+        if _is_ready(answer):
             return
         operation, location = (
             answer.headers.get(name) for name in ("azure-asyncoperation", "location")
@@ -210,10 +236,28 @@ class Arm:
         return None if answer.status == 202 else True
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
-        found = self.pace.until(ask, within=within)
-        if found is None:
-            raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
-        return found
+        """Its answer, once it has one."""
+        begun = self.pace.clock()
+        with self._counted():
+            while True:
+                found = ask()
+                taken = self.pace.clock() - begun
+                if found is not None:
+                    return found
+                if taken >= within:
+                    raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
+                wait = max(interval(self.pace, taken), self._asking / QUESTIONS)
+                self.pace.sleep(min(wait, max(within - taken, 0.0)))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._asking += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking -= 1
 
     # ── Below ────────────────────────────────────────────────────────────────
 
@@ -284,6 +328,10 @@ def mapped(asked: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise faults.of_exception(asked, error) from error
+
+
+def _is_ready(answer: Answer) -> bool:
+    return answer.status in (200, 201) and _state(answer.body) == "succeeded"
 
 
 def _state(body: Any) -> str:

@@ -13,15 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain.errors import CredentialsError, RateError, TransientError
+from cloudtrain.errors import CloudError, CredentialsError, RateError, TransientError
 from cloudtrain.providers._azure import faults
 
 TIMEOUT = 60.0
 """Seconds without a byte."""
 EARLY = 300.0
 """Seconds before its end at which a token is renewed."""
-RETRIES = 3
-"""By azure-core; its own 10 would take many minutes."""
 
 
 class Tokens:
@@ -34,12 +32,24 @@ class Tokens:
         self._credential: Any = None
         self._transport: Transport | None = None
         self._token: Any = None
+        self._asked = 0
+        self._failure: CloudError | None = None
 
     def get(self) -> str:
-        """Raises CredentialsError; TransientError or RateError where the authority is not well."""
+        """Asks once. Raises CredentialsError; TransientError or RateError where the authority is
+        not well, to all threads that have waited for it."""
+        arrived = self._asked
         with self._lock:
             if self._token is None or self._token.expires_on - EARLY < time.time():
-                self._token = self._ask()
+                if self._failure is not None and self._asked > arrived:
+                    raise self._failure
+                try:
+                    self._token, self._failure = self._ask(), None
+                except CloudError as failure:
+                    self._failure = failure
+                    raise
+                finally:
+                    self._asked += 1
             return str(self._token.token)
 
     def forget(self, token: str) -> None:
@@ -84,8 +94,9 @@ class Tokens:
                 https = urlunsplit(url._replace(scheme="https")) if plain else self._authority
                 settings = {"authority": https, "disable_instance_discovery": True}
             self._transport = Transport(url.netloc or "login.microsoftonline.com", plain)
+            # What is to be tried again is: by whoever wants the token, with our own patience.
             self._credential = DefaultAzureCredential(
-                transport=self._transport, retry_total=RETRIES, **settings
+                transport=self._transport, retry_total=0, **settings
             )
         return self._credential, self._transport
 
@@ -102,12 +113,16 @@ class Transport(RequestsTransport):  # type: ignore[misc]
         self._authority = authority
         self._plain = plain
         self.last: int | None = None
-        """The HTTP status of the last answer; 0 where there was none."""
+        """The HTTP status of the authority's last answer; 0 where there was none. Of the metadata
+        service, which is asked on the chance that there is one, only what says that it is ill."""
 
     def send(self, request: Any, **given: Any) -> Any:
         url = urlsplit(request.url)
         if url.netloc != self._authority:
-            return super().send(request, **given)
+            answer = super().send(request, **given)
+            if answer.status_code == 429 or answer.status_code >= 500:
+                self.last = int(answer.status_code)
+            return answer
         if url.netloc == self._plain:
             request.url = urlunsplit(url._replace(scheme="http"))
         self.last = 0

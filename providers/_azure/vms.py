@@ -109,7 +109,7 @@ class Vms:
         if begun is None:
             self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.pace.boot)
         else:
-            self._arm.finish("PUT", vm, begun, within=self._arm.pace.boot)
+            self._arm.made(vm, begun, within=self._arm.pace.boot)
         if order.expires is not None and not armed:
             self._arm_end(ground.group, node.name, region, tags, order.expires)
 

@@ -38,7 +38,7 @@ SECRET = ("adminPassword", "customData")
 @kind
 class Machines(Kind):
     type = VMS
-    word = "virtual machine"
+    word = "instance"
     model = models.VirtualMachine
     update = models.VirtualMachineUpdate
     name_rule = r"[^\W_](?:[\w.-]{0,62}\w)?\Z"

@@ -86,7 +86,7 @@ class World:
     unreachable: list[str] = field(default_factory=list)
     """Zones that do not answer."""
     nodes: Any = None
-    """What runs behind the VMs: `start(name, user_data, address)`, `stop(name)`, `address()`."""
+    """What runs behind the VMs: nodes.Nodes, or what has its methods."""
     things: dict[str, Thing] = field(default_factory=dict)
     operations: dict[str, Operation] = field(default_factory=dict)
     requests: dict[tuple[str, str, str], tuple[Body, Operation, float]] = field(
