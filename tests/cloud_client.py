@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
 from cloudtrain.providers._cloud.patience import Pace
 from tests.standins.cloud import ROOT, Cloud
@@ -80,6 +80,8 @@ class Outcome:
     error: str = ""
     """The name of the exception's class."""
     message: str = ""
+    kinds: frozenset[str] = frozenset()
+    """Of several nodes' failures: the names of their classes."""
     clean: bool = True
     """Not an exception that users see as a traceback."""
     seconds: float = 0.0
@@ -162,7 +164,9 @@ def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        yield Client(process, folder)
+        made = Client(process, folder)
+        assert made.hear() == "warm"
+        yield made
 
 
 # ── In the process itself ────────────────────────────────────────────────────
@@ -173,6 +177,7 @@ def main() -> None:
     _be_impatient()
     assert provider(name, _nothing(name), PACE).sweep() == ()  # every module is loaded now
     assert threading.active_count() == 1
+    print("warm", flush=True)
     for line in sys.stdin:
         folder = Path(line.strip())
         reading, writing = os.pipe()
@@ -199,9 +204,11 @@ def _work(name: str, folder: Path) -> None:
     try:
         outcome = Outcome(value=_do(name, job, journal))
     except BaseException as error:  # noqa: BLE001 - the test looks at it
+        failures = error.failures.values() if isinstance(error, NodesError) else [error]
         outcome = Outcome(
             error=type(error).__name__,
             message=str(error),
+            kinds=frozenset(type(one).__name__ for one in failures),
             clean=isinstance(error, CloudtrainError | KeyboardInterrupt),
         )
         if not outcome.clean:
