@@ -7,6 +7,7 @@ go, and says how it ended.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,17 +29,34 @@ from cloudtrain.providers._cloud.patience import Pace
 from tests.standins.cloud import ROOT, Cloud
 
 CALLER = "203.0.113.7/32"
-PACE = Pace(
-    tries=4,
-    first=0.01,
-    longest=0.02,
-    poll_first=0.01,
-    poll_longest=0.02,
-    boot=20.0,
-    listing=0.2,
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Haste:
+    """Time that goes faster from `origin` (Unix time) on, for all of a test's processes alike."""
+
+    speed: float = 100.0
+    origin: float = field(default_factory=time.time)
+
+    def now(self) -> float:
+        return self.origin + (time.time() - self.origin) * self.speed
+
+    def clock(self) -> float:
+        return time.monotonic() * self.speed
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / self.speed)
+
+    def pace(self) -> Pace:
+        """As patient as it is in reality."""
+        return Pace(now=self.now, clock=self.clock, sleep=self.sleep)
+
+
+PACE = Haste().pace()
 ANSWER = 0.4
 """Seconds after which a call counts as not answered."""
+PATIENCE = 40.0
+"""Seconds after which it counts as hung."""
 
 Verb = Literal["create", "destroy", "sweep"]
 
@@ -47,7 +66,7 @@ class Job:
     do: Verb
     plan: Plan
     identity: Identity
-    pace: Pace = PACE
+    pace: Pace = field(default_factory=lambda: PACE)
     expected: bool = True
     """`destroy` knows from the journal which nodes were asked for, as `cloudtrain down` does."""
 
@@ -91,10 +110,14 @@ class Running:
         return self
 
     def outcome(self) -> Outcome:
-        assert self.client.hear() == "ended"
+        impatience = threading.Timer(PATIENCE, os.kill, (self.pid, signal.SIGABRT))
+        impatience.start()
+        status = int(self.client.hear())
+        impatience.cancel()
+        if os.WIFSIGNALED(status):
+            killed = os.WTERMSIG(status) == signal.SIGKILL
+            return Outcome(killed=killed, error="" if killed else "hung", clean=killed)
         result = self.folder / "outcome.pickle"
-        if not result.exists():
-            return Outcome(killed=True)
         outcome: Outcome = pickle.loads(result.read_bytes())
         return outcome
 
@@ -148,7 +171,8 @@ def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
 def main() -> None:
     name = sys.argv[1]
     _be_impatient()
-    provider(name, _nothing(name), PACE)
+    assert provider(name, _nothing(name), PACE).sweep() == ()  # every module is loaded now
+    assert threading.active_count() == 1
     for line in sys.stdin:
         folder = Path(line.strip())
         reading, writing = os.pipe()
@@ -163,12 +187,12 @@ def main() -> None:
         sys.stdin.readline()
         os.write(writing, b"!")
         os.close(writing)
-        os.waitpid(child, 0)
-        print("ended", flush=True)
+        print(os.waitpid(child, 0)[1], flush=True)
 
 
 def _work(name: str, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.enable()  # where it hangs
     begun = time.monotonic()
     job: Job
     job, journal = pickle.loads((folder / "job.pickle").read_bytes())
@@ -196,7 +220,7 @@ def _do(name: str, job: Job, journal: Path) -> Any:
 
     def write(kind: str, **facts: Any) -> None:
         with journal.open("a") as file:
-            file.write(json.dumps({"event": kind, "time": time.time(), **facts}) + "\n")
+            file.write(json.dumps({"event": kind, "time": job.pace.now(), **facts}) + "\n")
 
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)
@@ -226,9 +250,6 @@ def _nothing(name: str) -> ClusterConfig:
 
 def _be_impatient() -> None:
     """The drivers wait a minute for an answer."""
-    import azure.identity  # noqa: F401 - imported here, that no child has to
-    import boto3  # noqa: F401
-    import botocore.session  # noqa: F401
     from requests.adapters import HTTPAdapter
 
     send = HTTPAdapter.send

@@ -75,9 +75,10 @@ class Rig:
         return self.cloud.holdings()
 
     def instances(self) -> list[str]:
-        """Names, once for each that exists."""
-        words = [line.replace("virtual machine ", "instance ") for line in self.cloud.holdings()]
-        return [line.split()[1] for line in words if line.startswith("instance ")]
+        """Names of the VMs, once for each that exists."""
+        words = ("instance ", "virtual machine ")
+        lines = [line for line in self.cloud.holdings() if line.startswith(words)]
+        return [line.removeprefix("virtual ").split()[1] for line in lines]
 
 
 def config(cloud: Cloud, **changes: object) -> ClusterConfig:

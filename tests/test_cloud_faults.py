@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.cloud_client import PACE
 from tests.cloud_rig import CLOUDS, THOROUGH, Rig, rigged
 from tests.standins.faults import EVER
 
 FAULTS: dict[str, dict[str, Any]] = {
-    "429": {"kind": "answer", "status": 429, "retry_after": 0.05},
+    "429": {"kind": "answer", "status": 429, "retry_after": 2},
     "500": {"kind": "answer", "status": 500},
     "503": {"kind": "answer", "status": 503},
     "no answer": {"kind": "silence"},
@@ -99,13 +97,12 @@ def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float) -> No
 
 def test_what_is_listed_late_is_destroyed_too(rig: Rig) -> None:
     """The client dies right after the last node was asked for; no list tells of any of them."""
-    patient = replace(PACE, listing=0.6)
     launches = launching(rig)
-    for number, after in itertools.product(launches, (False, True)):
+    for number, after in itertools.product(launches, (False, True) if THOROUGH else (True,)):
         rig.begin_anew()
         rig.cloud.set(lag=0.3)
         rig.killed("create", number, after)
-        assert not rig.run("destroy", pace=patient).error
+        assert not rig.run("destroy").error
         assert rig.held() == []
 
 
