@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -50,23 +50,30 @@ def bare_moto(folder: Path) -> Iterator[str]:
     its own: the stand-in's moto has other images."""
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "0"]
     environ = {name: value for name, value in os.environ.items() if "MOTO" not in name}
-    with (
-        subprocess.Popen(
-            command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-        ) as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            subprocess.Popen(
+                command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
+        )
+        stack.callback(server.kill)
         assert server.stderr
-        said = iter(server.stderr.readline, b"")
-        url = next(found[0].decode() for line in said if (found := URL.search(line)))
-        drain = threading.Thread(target=server.stderr.read, daemon=True)
-        drain.start()
-        live(patch, cloud.ENVIRONMENTS["aws"](url, folder))
-        try:
-            yield url
-        finally:
-            server.kill()
-            drain.join()
+        url = next(found[0].decode() for line in server.stderr if (found := URL.search(line)))
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        (folder / "empty").touch()
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        live(
+            patch,
+            {
+                "AWS_ENDPOINT_URL": url,
+                "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE000000000",
+                "AWS_SECRET_ACCESS_KEY": "any",
+                "AWS_CONFIG_FILE": str(folder / "empty"),
+                "AWS_SHARED_CREDENTIALS_FILE": str(folder / "empty"),
+                "AWS_EC2_METADATA_DISABLED": "true",
+            },
+        )
+        yield url
 
 
 URL = re.compile(rb"http://127\.0\.0\.1:\d+")

@@ -18,6 +18,7 @@ from cloudtrain.errors import (
     CloudConfigError,
     CloudError,
     CloudtrainError,
+    CredentialsError,
     NameTakenError,
     PermissionsError,
     QuotaError,
@@ -99,6 +100,7 @@ def test_a_region_is_its_zones_that_have_the_machines_in_the_placement_s_order(a
 @pytest.mark.parametrize(
     ("entry", "words", "hint"),
     [
+        ("eu-west-11", "region eu-west-11 does not exist", "did you mean eu-west-1"),
         ("us-east-9", "region us-east-9 does not exist", "did you mean us-east-1"),
         ("us-east-1x", "zone us-east-1x does not exist", "did you mean us-east-1"),
         ("us-east4-c", "'us-east4-c' is no zone or region of AWS", "such as us-east-1a"),
@@ -108,10 +110,11 @@ def test_a_region_is_its_zones_that_have_the_machines_in_the_placement_s_order(a
 def test_a_place_that_does_not_exist_is_told_with_the_nearest(
     aws: Cloud, entry: str, words: str, hint: str
 ) -> None:
-    plan = plan_of(aws, placement=("us-east-1a", entry))
-    with pytest.raises(CloudConfigError, match=words) as caught:
-        account_of(plan).places(plan)
-    assert hint in (caught.value.hint or "")
+    for placement in ((entry,), ("us-east-1a", entry)):
+        plan = plan_of(aws, placement=placement)
+        with pytest.raises(CloudConfigError, match=words) as caught:
+            account_of(plan).places(plan)
+        assert hint in (caught.value.hint or "")
 
 
 def test_a_named_subnet_leaves_only_its_zone(aws: Cloud) -> None:
@@ -267,6 +270,13 @@ def test_an_endpoint_that_knows_no_image_is_told_so(aws: Cloud) -> None:
         CloudConfigError, match=r"image ubuntu-22\.04 or ubuntu is not in us-east-1"
     ):
         images.find(ec2, "us-east-1", ("ubuntu-22.04", "ubuntu"))
+
+
+def test_a_node_without_a_machine_type_is_refused_and_not_ec2_s_choice(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    with pytest.raises(CloudConfigError, match="mnist-chief0 has no machine type"):
+        account.launch(replace(order, node=replace(order.node, machine=None)))
+    assert tries(aws, "RunInstances") == 0
 
 
 # ── Launch ───────────────────────────────────────────────────────────────────
@@ -684,6 +694,13 @@ def test_denied_permissions_are_told_by_name(aws: Cloud) -> None:
     (finding,) = findings(plan_of(aws))["permissions"]
     assert (finding.ok, finding.error) == (False, PermissionsError)
     assert finding.text.startswith("RunInstances in us-east-1")
+
+
+def test_a_profile_that_is_not_there_is_the_one_finding(aws: Cloud) -> None:
+    plan = plan_of(aws, project="nobody")
+    (finding,) = account_of(plan).check(plan)
+    assert (finding.what, finding.ok, finding.error) == ("credentials", False, CredentialsError)
+    assert "nobody" in finding.text
 
 
 def test_wrong_credentials_are_the_one_finding(aws: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class Ec2:
         """boto3's: the user's profile, and all that the standard chain knows."""
         import boto3
 
-        with self._lock:
+        with self._lock, mapped("credentials"):
             if self._session is None:
                 self._session = boto3.Session(profile_name=self.profile)
             return self._session

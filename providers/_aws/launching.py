@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
-from cloudtrain.errors import BusyError, CloudError, NotFoundError, TransientError
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NotFoundError, TransientError
 from cloudtrain.providers._aws import answers, bodies, machines
 from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground
@@ -16,10 +17,19 @@ from cloudtrain.providers._cloud.account import Machine, Order
 TOKENS = 32
 """How many are tried whose instance has ended and is told of no more: EC2 does so for an hour."""
 
+PATIENCE = 2
+"""Times the usual tries. EC2 lets one account make 2 instances a second after the first 5, so 128
+at once are throttled for a minute:
+https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
+
 
 def launch(ec2: Ec2, order: Order[Ground]) -> Machine:
     """EC2 makes one instance for one client token, and none for one whose instance has ended:
     the next token follows from the first, so that two that ask get the same instance."""
+    if order.node.machine is None:  # EC2 would take a type of its own choice
+        raise CloudConfigError(
+            f"{order.node.name} has no machine type", hint=f"see nodes.{order.node.role}.machine"
+        )
     ended: set[str] = set()
     tokens = _tokens(order.token)
     for _ in range(TOKENS):
@@ -86,7 +96,7 @@ def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
         private = order.plan.config.network.private
         return machines.machine(made[0], region, private=private) if made else None
 
-    return ec2.pace.patiently(ask)
+    return replace(ec2.pace, tries=PATIENCE * ec2.pace.tries).patiently(ask)
 
 
 def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:

@@ -29,16 +29,16 @@ def machine(instance: Tree, region: str, *, private: bool) -> Machine | None:
     name = tags.get("Name") or f"{ours.cluster}-{ours.role}{ours.index}"
     zone = answers.text(answers.part(instance, "placement"), "availabilityZone")
     internal = answers.text(instance, "privateIpAddress")
-    reason = answers.part(instance, "stateReason")
+    named = answers.text(answers.part(instance, "instanceState"), "name")
+    state = STATES.get(named, "starting")
+    reason = answers.part(instance, "stateReason") if state == "gone" else {}
     return Machine(
         cluster=ours.cluster,
         node=Node(
             name=name,
             role=ours.role,
             index=ours.index,
-            state=STATES.get(
-                answers.text(answers.part(instance, "instanceState"), "name"), "starting"
-            ),
+            state=state,
             address=internal if private else answers.text(instance, "ipAddress"),
             internal=internal,
             placement=zone or region,

@@ -77,6 +77,7 @@ def _public(ec2: Ec2, region: str, vpc: str, subnets: list[Tree]) -> list[Tree]:
     for table in tables:
         leads_out = any(
             answers.text(route, "gatewayId").startswith("igw-")
+            and answers.text(route, "state") in ("", "active")
             for route in answers.items(table, "routeSet")
         )
         for link in answers.items(table, "associationSet"):

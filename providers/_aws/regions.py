@@ -133,9 +133,15 @@ class Regions:
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """A region to ask for the others."""
-        wanted = self._wanted()
-        return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
+        """A region to ask for the others: of the placement, where it surely has an address."""
+        session = self._ec2.session()
+        known = {
+            region
+            for partition in session.get_available_partitions()
+            for region in session.get_available_regions("ec2", partition_name=partition)
+        }
+        wanted = [region for region in self._wanted() if region in known]
+        return wanted[0] if wanted else session.region_name or "us-east-1"
 
 
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from cloudtrain.errors import CloudError
@@ -65,7 +65,7 @@ class Order(Generic[GroundT]):
     place: Place
     ground: GroundT
     """What `ground` returned for this place."""
-    user_data: str
+    user_data: str = field(repr=False)
     """For cloud-init; it holds the node's first host key, so it is never logged."""
     public_key: str = ""
     """The user's, OpenSSH: it is in `user_data` too, but Azure makes no VM without one."""

@@ -50,7 +50,10 @@ class Pace:
         return call()
 
     def until(self, ask: Callable[[], T | None], *, within: float) -> T | None:
-        """Asks, ever less often, until the answer is not None; None when the time is over."""
+        """Asks, ever less often, until the answer is not None; None when the time is over.
+
+        What it waits for is seen at most a tenth of its time too late.
+        """
         deadline = self.clock() + within
         wait = self.poll_first
         while True:
@@ -58,7 +61,7 @@ class Pace:
             if answer is not None or self.clock() >= deadline:
                 return answer
             self.sleep(min(wait, max(0.0, deadline - self.clock())))
-            wait = min(self.poll_longest, wait * 1.5)
+            wait = min(self.poll_longest, wait * 1.1)
 
 
 PACE = Pace()
