@@ -171,14 +171,14 @@ class Arm:
             self.finish("PUT", path, answer, within=within)
 
     def _is_settled(self, kind: str, path: str, within: float) -> bool:
-        """False where the list does not tell, or that it failed but not why."""
+        """False where the list does not tell, or tells that it failed, but not why."""
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = Watch(
                     lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.pace
                 )
         thing = optional(lambda: self._watches[kind].wait(path, within=within))
-        return thing is not None and _state(thing) in ("succeeded", "")
+        return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Gone; what is gone already is fine. Waits a little for what uses it still."""
@@ -204,9 +204,13 @@ class Arm:
             known = self._until(asked, lambda: self._operation(asked, operation), within)
         elif location and answer.status == 202:
             known = self._until(asked, lambda: self._location(location), within)
+        elif method == "DELETE":
+            known = answer.status != 202
         else:
             known = method != "PUT" or not isinstance(answer.body, dict)
-        if not known:
+        if not known and method == "DELETE":
+            self._until(asked, lambda: True if self.find(path) is None else None, within)
+        elif not known:
             self.settle(asked, path, within=within)
 
     def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
@@ -232,7 +236,11 @@ class Arm:
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
-        answer = self.call("GET", paths.local(url, self._prefix))
+        """False where it is not known any more."""
+        try:
+            answer = self.call("GET", paths.local(url, self._prefix))
+        except NotFoundError:
+            return False
         return None if answer.status == 202 else True
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
@@ -299,11 +307,12 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def optional(ask: Callable[[], T]) -> T | None:
-    """The answer; None where this endpoint does not tell, or not to us."""
+    """The answer; None where this endpoint does not tell, or not to us, or wants to be asked in
+    another way."""
     try:
         return ask()
     except CloudError as error:
-        if faults.not_told(error) or isinstance(error, PermissionsError):
+        if faults.not_told(error) or isinstance(error, PermissionsError | CloudConfigError):
             return None
         raise
 

@@ -117,12 +117,12 @@ class _Site:
             return False
         self.journal("make", what="resource group", name=self.within.name)
         body = bodies.group(self.place.region, self._tags)
-        self.arm.put(self.within.path, body)
+        self.arm.put(self.within.itself, body)
         return True
 
     def _alive(self) -> Tree | None:
         def ask() -> tuple[Tree | None] | None:
-            found = self.arm.find(self.within.path)
+            found = self.arm.find(self.within.itself)
             state = ((found or {}).get("properties") or {}).get("provisioningState", "")
             return None if str(state).lower() == "deleting" else (found,)
 

@@ -113,7 +113,7 @@ class Holdings:
                 self._arm.delete(other.id)
 
     def _drop(self, name: str) -> None:
-        path = self._arm.group(name).path
+        path = self._arm.group(name).itself
         try:
             begun = self._arm.call("DELETE", path)
             self._arm.finish("DELETE", path, begun, within=BEING_DELETED)
