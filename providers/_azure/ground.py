@@ -10,7 +10,8 @@ from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NameTaken
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
-from cloudtrain.providers._azure.connection import Arm, Tree, side_by_side
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, side_by_side
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place

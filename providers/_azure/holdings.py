@@ -8,7 +8,8 @@ from functools import partial
 from cloudtrain.errors import BusyError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure import listing, paths
-from cloudtrain.providers._azure.connection import Arm, Tree, optional, side_by_side
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
 from cloudtrain.providers._azure.ground import BEING_DELETED
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud import labels

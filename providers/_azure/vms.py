@@ -13,7 +13,8 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Node
 from cloudtrain.providers._azure import bodies, paths
-from cloudtrain.providers._azure.connection import Answer, Arm, Tree, optional
+from cloudtrain.providers._azure.client import Answer, Tree
+from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
