@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from werkzeug.wrappers import Request, Response
 
-from cloudtrain.model import NodePlan, Plan
+from cloudtrain.model import NodeGroup, NodePlan, Plan
 from cloudtrain.plan import make_plan
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
@@ -135,12 +135,22 @@ def plan_of(azure: cloud.Cloud, **changes: Any) -> Plan:
     return make_plan(azure.config(**changes))
 
 
+def plain(azure: cloud.Cloud, **changes: Any) -> Plan:
+    group = NodeGroup(machine="Standard_D4s_v5", disk_gb=64)
+    nodes = {"chief": group, "worker": replace(group, count=2)}
+    return plan_of(azure, **{"nodes": nodes, **changes})
+
+
 def account_of(plan: Plan, pace: Pace = FAST) -> AzureAccount:
     return AzureAccount(plan.config, pace=pace)
 
 
 def silent(kind: str, **facts: object) -> None:
     """A journal that nobody reads."""
+
+
+def ground_of(account: AzureAccount, plan: Plan, place: Place = HERE) -> Ground:
+    return account.ground(plan, place, CALLER, silent)
 
 
 def order_of(

@@ -109,6 +109,7 @@ def test_the_schedule_names_the_minute_of_the_end() -> None:
     [
         ("auto", None, "0001-com-ubuntu-server-jammy"),
         ("auto", "T4", "ubuntu-hpc"),
+        ("auto", "V100", "0001-com-ubuntu-server-jammy"),
         ("deeplearning", None, "ubuntu-hpc"),
         ("ubuntu-22.04", "T4", "0001-com-ubuntu-server-jammy"),
         ("ubuntu-24.04", None, "ubuntu-24_04-lts"),

@@ -316,6 +316,17 @@ def test_a_location_tells_why_a_deletion_failed(case: Case) -> None:
         case.arm.delete(VM)
 
 
+def test_a_deletion_is_done_when_the_thing_is_gone_however_little_azure_says(case: Case) -> None:
+    there = told({"properties": {"provisioningState": "Succeeded"}})
+    gone = refused(404, "ResourceNotFound")
+    lost = told(None, 202, Location=f"{case.url}/operations/lost")
+    for accepted in (told(None, 202), lost):
+        case.script.on(f"DELETE {VM}", accepted)
+        case.script.on(f"GET {VM}", there, there, gone)
+        case.arm.delete(VM)
+        assert case.script.asked[-3:] == [f"GET {VM}"] * 3
+
+
 def test_without_an_operation_the_thing_itself_is_asked(case: Case) -> None:
     operation(case, "x", nothing="x")
     making, made = (

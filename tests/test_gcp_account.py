@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,9 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Endpoints, Network
 from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._gcp.connection import Connection
 from tests.gcp_parts import CALLER, KEY, PLACE, T4, Gcp, groups, order, standing_in
+from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 
 NODES = ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
@@ -591,3 +595,28 @@ def test_clusters_whose_names_go_on_where_another_ends_keep_apart(gcp: Gcp) -> N
         "subnetwork cloudtrain-mnist-ssh in us-east4",
         "network cloudtrain-mnist-ssh",
     ]
+
+
+def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """requests' own variable, as google-auth takes it; a netrc would replace the token."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    context = serve.certificate(folder)
+    seen: list[str] = []
+
+    def app(environ: dict[str, str], start_response: Any) -> list[bytes]:
+        seen.append(environ.get("HTTP_AUTHORIZATION", ""))
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [b"{}"]
+
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(folder / "standin.crt"))
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with serve.serving(app, 0, context) as url:
+        credentials = types.SimpleNamespace(headers=lambda: {"Authorization": "Bearer token"})
+        connection = Connection(f"{url}/compute/v1", credentials, 10.0)  # type: ignore[arg-type]
+        assert connection.request("projects/x", method="GET").status == 200
+    assert seen == ["Bearer token"]

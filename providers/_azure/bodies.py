@@ -28,6 +28,8 @@ IMAGES = {
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
 }
 """All of generation 2, which every A100 and H100 needs."""
+OLD_GPUS = frozenset({"V100", "V100-32GB", "P100", "P40", "M60", "K80"})
+"""NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only."""
 
 
 def group(region: str, tags: Tags) -> Body:
@@ -205,7 +207,8 @@ def _zones(zone: str) -> Body:
 def image_of(image: str, node: NodePlan) -> str:
     """The cloud's own name of it."""
     if image == "auto":
-        image = "deeplearning" if node.accelerator is not None else "ubuntu-22.04"
+        served = node.accelerator is not None and node.accelerator.kind not in OLD_GPUS
+        image = "deeplearning" if served else "ubuntu-22.04"
     return IMAGES.get(image, image)
 
 

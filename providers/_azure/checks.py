@@ -16,7 +16,8 @@ from cloudtrain.errors import (
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers._azure import bodies, ground
-from cloudtrain.providers._azure.connection import Arm, Tree, optional
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.faults import not_told
 from cloudtrain.providers._azure.places import places
 from cloudtrain.providers._azure.skus import Sku, Skus

@@ -1,19 +1,14 @@
-"""libcloud's connection to Resource Manager, made fit: credentials, endpoint, errors, waiting."""
+"""Resource Manager for one subscription: calls that are tried again, pages, operations."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
-
-from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
-from libcloud.common.base import Connection
 
 from cloudtrain.errors import (
     BusyError,
@@ -28,13 +23,12 @@ from cloudtrain.errors import (
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._azure import faults, paths
+from cloudtrain.providers._azure.client import Answer, Client, Tree
 from cloudtrain.providers._azure.credentials import Tokens
 from cloudtrain.providers._azure.watch import Watch, interval
 from cloudtrain.providers._cloud.patience import Pace
 
 ENDPOINT = "https://management.azure.com"
-TIMEOUT = 60.0
-"""Seconds without a byte."""
 OPERATION = 300.0
 """Seconds that any operation but a VM's or a group's may take."""
 REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
@@ -42,21 +36,12 @@ QUESTIONS = 20.0
 """A second, of all threads together that follow an operation: Azure takes some 25."""
 DONE = frozenset({"succeeded", "failed", "canceled", ""})
 
-Tree = Mapping[str, Any]
 T = TypeVar("T")
 
 
 def endpoint_of(config: ClusterConfig) -> str | None:
     """Where it is not the public cloud's own."""
     return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: Any
 
 
 class Arm:
@@ -71,7 +56,7 @@ class Arm:
         self._prefix = urlsplit(self.endpoint).path
         self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[Client] = deque()
         self._watches: dict[str, Watch] = {}
         self._asking = 0
         self._lock = threading.Lock()
@@ -171,14 +156,14 @@ class Arm:
             self.finish("PUT", path, answer, within=within)
 
     def _is_settled(self, kind: str, path: str, within: float) -> bool:
-        """False where the list does not tell, or that it failed but not why."""
+        """False where the list does not tell, or tells that it failed, but not why."""
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = Watch(
                     lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.pace
                 )
         thing = optional(lambda: self._watches[kind].wait(path, within=within))
-        return thing is not None and _state(thing) in ("succeeded", "")
+        return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Gone; what is gone already is fine. Waits a little for what uses it still."""
@@ -204,9 +189,13 @@ class Arm:
             known = self._until(asked, lambda: self._operation(asked, operation), within)
         elif location and answer.status == 202:
             known = self._until(asked, lambda: self._location(location), within)
+        elif method == "DELETE":
+            known = answer.status != 202
         else:
             known = method != "PUT" or not isinstance(answer.body, dict)
-        if not known:
+        if not known and method == "DELETE":
+            self._until(asked, lambda: True if self.find(path) is None else None, within)
+        elif not known:
             self.settle(asked, path, within=within)
 
     def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
@@ -232,7 +221,11 @@ class Arm:
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
-        answer = self.call("GET", paths.local(url, self._prefix))
+        """False where it is not known any more."""
+        try:
+            answer = self.call("GET", paths.local(url, self._prefix))
+        except NotFoundError:
+            return False
         return None if answer.status == 202 else True
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
@@ -277,12 +270,12 @@ class Arm:
         )
 
     @contextmanager
-    def _lent(self) -> Iterator[_Connection]:
+    def _lent(self) -> Iterator[Client]:
         """A connection that no other thread uses meanwhile; it is kept open for the next."""
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = _Connection(self.endpoint)
+            connection = Client(self.endpoint)
         try:
             yield connection
         finally:
@@ -299,11 +292,12 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def optional(ask: Callable[[], T]) -> T | None:
-    """The answer; None where this endpoint does not tell, or not to us."""
+    """The answer; None where this endpoint does not tell, or not to us, or wants to be asked in
+    another way."""
     try:
         return ask()
     except CloudError as error:
-        if faults.not_told(error) or isinstance(error, PermissionsError):
+        if faults.not_told(error) or isinstance(error, PermissionsError | CloudConfigError):
             return None
         raise
 
@@ -343,56 +337,3 @@ def _state(body: Any) -> str:
 def _short(path: str) -> str:
     """`networkInterfaces/mnist-worker0`: what a reader knows of it."""
     return "/".join(path.partition("?")[0].strip("/").split("/")[-2:])
-
-
-class _Response(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
-    def success(self) -> bool:
-        return 200 <= int(self.status) < 300
-
-    def parse_error(self) -> str:
-        connection: Any = self.connection
-        raise faults.of_answer(
-            connection.asked, status=self.status, headers=self.headers, body=str(self.body)
-        )
-
-
-class _Connection(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
-    """libcloud's own takes a host name only, and logs in with a client's secret only."""
-
-    responseCls = _Response
-    timeout = TIMEOUT
-    asked = ""
-    access_token = ""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CloudConfigError(
-                f"{url!r} is not the URL of an endpoint", hint="see `endpoints`, ARM_ENDPOINT"
-            )
-        secure = parts.scheme == "https"
-        port = parts.port or (443 if secure else 80)
-        super().__init__("", "", port=port)  # type: ignore[no-untyped-call]
-        self.secure = int(secure)  # It keeps this argument to itself.
-        self.host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.request_path = parts.path
-        # Not this class's own `connect`, which logs in.
-        Connection.connect(self)  # type: ignore[no-untyped-call]
-        http: Any = self.connection
-        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
-            # What azure-identity trusts then; libcloud knows SSL_CERT_FILE and certifi only.
-            http.ca_cert = None
-        # A line for this host in ~/.netrc would replace the token.
-        http.session.auth = _unchanged
-
-    def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> Answer:
-        self.asked, self.access_token = asked, token
-        answer = Connection.request(self, url, data=body, method=method)  # type: ignore[no-untyped-call]
-        return Answer(status=answer.status, headers=answer.headers, body=answer.object)
-
-    def encode_data(self, data: Any) -> str:
-        return json.dumps(data)
-
-
-def _unchanged(request: Any) -> Any:
-    return request

@@ -10,7 +10,8 @@ from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NameTaken
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
-from cloudtrain.providers._azure.connection import Arm, Tree, side_by_side
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, side_by_side
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
@@ -117,12 +118,12 @@ class _Site:
             return False
         self.journal("make", what="resource group", name=self.within.name)
         body = bodies.group(self.place.region, self._tags)
-        self.arm.put(self.within.path, body)
+        self.arm.put(self.within.itself, body)
         return True
 
     def _alive(self) -> Tree | None:
         def ask() -> tuple[Tree | None] | None:
-            found = self.arm.find(self.within.path)
+            found = self.arm.find(self.within.itself)
             state = ((found or {}).get("properties") or {}).get("provisioningState", "")
             return None if str(state).lower() == "deleting" else (found,)
 

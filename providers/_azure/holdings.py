@@ -8,7 +8,8 @@ from functools import partial
 from cloudtrain.errors import BusyError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure import listing, paths
-from cloudtrain.providers._azure.connection import Arm, Tree, optional, side_by_side
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
 from cloudtrain.providers._azure.ground import BEING_DELETED
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud import labels
@@ -113,7 +114,7 @@ class Holdings:
                 self._arm.delete(other.id)
 
     def _drop(self, name: str) -> None:
-        path = self._arm.group(name).path
+        path = self._arm.group(name).itself
         try:
             begun = self._arm.call("DELETE", path)
             self._arm.finish("DELETE", path, begun, within=BEING_DELETED)

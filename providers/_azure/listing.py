@@ -10,7 +10,8 @@ from typing import Any
 from cloudtrain.errors import BusyError, CloudError
 from cloudtrain.model import Node, NodeState
 from cloudtrain.providers._azure import faults, paths
-from cloudtrain.providers._azure.connection import Tree, why
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import why
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Place
 

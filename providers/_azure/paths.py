@@ -26,13 +26,18 @@ def version(path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Group:
-    """A resource group, and the names in it. `path` has no slash at its end."""
+    """A resource group, and the names in it; capitals as azure-mgmt writes them."""
 
     subscription: str
     name: str
 
     @property
+    def itself(self) -> str:
+        return f"/subscriptions/{self.subscription}/resourcegroups/{self.name}"
+
+    @property
     def path(self) -> str:
+        """What all ids in it begin with; no slash at its end."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.name}"
 
     def vm(self, name: str) -> str:

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cloudtrain.providers._azure.connection import Arm, Tree, optional
+from cloudtrain.providers._azure.client import Tree
+from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.listing import plain
 
 

@@ -13,7 +13,8 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Node
 from cloudtrain.providers._azure import bodies, paths
-from cloudtrain.providers._azure.connection import Answer, Arm, Tree
+from cloudtrain.providers._azure.client import Answer, Tree
+from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
@@ -141,7 +142,8 @@ class Vms:
     def mend_ends(self, group: paths.Group) -> None:
         """A schedule for each VM whose creation was cut off before it got one."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
-        told = self._arm.pages(f"{group.path}/providers/Microsoft.DevTestLab/schedules")
+        schedules = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
+        told = optional(lambda: self._arm.pages(schedules)) or []
         armed = {str(schedule.get("name", "")).lower() for schedule in told}
         for vm in vms:
             name, tags = str(vm.get("name", "")), vm.get("tags") or {}

@@ -10,12 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from cloudtrain.errors import CloudError
+from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._cloud.patience import Pace
-
-Tree = Mapping[str, Any]
 
 LATE = 0.1
 """Of the time that something has taken already: by so much more, its end is seen late."""

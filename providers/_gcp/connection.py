@@ -64,8 +64,23 @@ class Connection(GCEConnection):  # type: ignore[misc, unused-ignore]
         self.gce_params = None
         self._credentials = credentials
 
+    def connect(
+        self, host: Any = None, port: Any = None, base_url: Any = None, **kwargs: Any
+    ) -> None:
+        super().connect(host, port, base_url, **kwargs)  # type: ignore[no-untyped-call]
+        http: Any = self.connection
+        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+            # What google-auth trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            http.ca_cert = None
+        # A line for this host in ~/.netrc would replace the token.
+        http.session.auth = _unchanged
+
     def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
         return params, {**headers, **self._credentials.headers()}
 
     def morph_action_hook(self, action: str) -> str:
         return f"{self.request_path}/{action}"
+
+
+def _unchanged(request: Any) -> Any:
+    return request

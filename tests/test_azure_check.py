@@ -1,0 +1,174 @@
+"""What `check` finds on Azure before anything costs: each lack, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
+from cloudtrain.model import Accelerator, NodeGroup, Plan
+from cloudtrain.protocols import Finding
+from tests.azure_parts import (
+    account_of,
+    ground_of,
+    order_of,
+    plain,
+    plan_of,
+    stand_in,
+    with_spot,
+)
+from tests.standins.cloud import Cloud
+
+
+@pytest.fixture
+def azure() -> Iterator[Cloud]:
+    with stand_in() as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def plan(azure: Cloud) -> Plan:
+    """Machines without an accelerator."""
+    return plain(azure)
+
+
+def findings(plan: Plan) -> dict[str, Finding]:
+    """By what; the first bad one of several."""
+    found: dict[str, Finding] = {}
+    for finding in account_of(plan).check(plan):
+        if finding.what not in found or found[finding.what].ok:
+            found[finding.what] = finding
+    return found
+
+
+def test_check_finds_nothing_wrong_where_nothing_is(azure: Cloud, plan: Plan) -> None:
+    found = findings(plan)
+    assert all(finding.ok for finding in found.values())
+    assert set(found) == {
+        *("credentials", "permissions", "services", "lifetime"),
+        *("placement", "machines", "image", "quota"),
+    }
+    assert "12 standardDSv5Family" in found["quota"].text
+    assert azure.holdings() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "words", "error"),
+    [
+        ({"subscription_state": "Disabled"}, "credentials", "is disabled", PermissionsError),
+        (
+            {"not_permitted": ["Microsoft.Network/networkSecurityGroups/write"]},
+            "permissions",
+            "not allowed: Microsoft.Network/networkSecurityGroups/write",
+            PermissionsError,
+        ),
+        (
+            {"unregistered": ["Microsoft.DevTestLab"]},
+            "services",
+            "not registered in this subscription: Microsoft.DevTestLab",
+            PermissionsError,
+        ),
+        ({"restricted": ["eastus/*", "westeurope/*"]}, "machines", "NotAvailable", CapacityError),
+        ({"quotas": {"cores": 8}}, "quota", "cores: 12 needed, 8 of 8 left", QuotaError),
+        (
+            {"quotas": {"standardDSv5Family": 4}},
+            "quota",
+            "standardDSv5Family: 12 needed, 4 of 4 left",
+            QuotaError,
+        ),
+        (
+            {"quotas": {"StandardSkuPublicIpAddresses": 2}},
+            "quota",
+            "StandardSkuPublicIpAddresses: 3 needed, 2 of 2 left",
+            QuotaError,
+        ),
+    ],
+)
+def test_check_says_what_is_wrong_and_how_to_mend_it(
+    azure: Cloud,
+    plan: Plan,
+    settings: dict[str, Any],
+    what: str,
+    words: str,
+    error: type[Exception],
+) -> None:
+    azure.set(**settings)
+    found = findings(plan)[what]
+    assert not found.ok
+    assert words in found.text
+    assert found.error is error
+    assert found.hint
+
+
+def test_a_region_that_lacks_quota_is_no_trouble_where_another_has_it(
+    azure: Cloud, plan: Plan
+) -> None:
+    azure.set(quotas={"eastus/cores": 0})
+    texts = [f.text for f in account_of(plan).check(plan) if f.what == "quota" and f.ok]
+    assert len(texts) == 2
+    assert texts[0].startswith("eastus: cores: 12 needed, 0 of 0 left")
+
+
+def test_spot_nodes_draw_on_the_quota_of_their_own(azure: Cloud, plan: Plan) -> None:
+    azure.set(quotas={"lowPriorityCores": 8, "cores": 0})
+    found = findings(with_spot(plan))["quota"]
+    assert not found.ok
+    assert "lowPriorityCores: 12 needed, 8 of 8 left" in found.text
+
+
+def test_nodes_that_exist_need_no_more_quota(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.set(quotas={"cores": 12})
+    assert findings(plan)["quota"].ok
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("Canonical:nothing:server:latest", "there is no image Canonical:nothing:server:latest"),
+        ("Canonical:ubuntu-24_04-lts:server:1.2.3", "has the versions 24.04.202506060"),
+        ("ubuntu", "image 'ubuntu' is none of Azure's"),
+    ],
+)
+def test_an_image_that_does_not_exist_is_found_before_it_costs(
+    azure: Cloud, image: str, words: str
+) -> None:
+    found = findings(plain(azure, image=image))["image"]
+    assert not found.ok
+    assert words in found.text
+    assert found.error is CloudConfigError
+
+
+def test_what_this_endpoint_does_not_tell_is_said_so(azure: Cloud, plan: Plan) -> None:
+    for action in (
+        "LIST skus",
+        "LIST usages",
+        "LIST permissions",
+        "LIST versions",
+        "LIST ",
+    ):
+        azure.fault("answer", action=action, status=404, code="NotFound", times=99)
+    found = findings(plan)
+    assert all(finding.ok for finding in found.values())
+    for what in ("permissions", "services", "machines", "quota"):
+        assert "not told by this endpoint" in found[what].text, what
+
+
+def test_an_unknown_machine_is_named(azure: Cloud) -> None:
+    plan = plain(azure)
+    nodes = tuple(replace(node, machine="Standard_NC6") for node in plan.nodes)
+    found = findings(replace(plan, nodes=nodes))["machines"]
+    assert not found.ok
+    assert "Standard_NC6" in found.text
+
+
+def test_accelerators_take_the_image_with_drivers(azure: Cloud) -> None:
+    gpu = NodeGroup(machine="Standard_NC4as_T4_v3", accelerator=Accelerator(kind="T4"))
+    assert "ubuntu-hpc" in findings(plan_of(azure, nodes={"chief": gpu}))["image"].text
+    assert "jammy" in findings(plain(azure))["image"].text
