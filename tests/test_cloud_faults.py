@@ -23,6 +23,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "reset after the work": {"kind": "reset", "after": True},
 }
 NEVER = (503, 403, 500, 429)
+GOOGLES_OWN_PATIENCE = "token"
+"""google-auth asks for it again and again by itself, and sleeps in real time: 50 s."""
 IN_TURN = list(FAULTS) if THOROUGH else ["reset after the work"]
 
 
@@ -68,6 +70,8 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
     assert not rig.run("destroy").error
     hasty = Haste(speed=1000.0).pace()
     actions = sorted({call["action"] for call in rig.cloud.calls()})
+    if not THOROUGH:
+        actions = [action for action in actions if action != GOOGLES_OWN_PATIENCE]
     for number, action in enumerate(actions):
         status = NEVER[(number + shift) % len(NEVER)]
         rig.begin_anew()

@@ -136,5 +136,5 @@ class _Handler(WSGIRequestHandler):
         if self.command != "HEAD" and not bodiless:
             self.wfile.write(body)
 
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+    def log(self, type: str, message: str, *args: object) -> None:
         """See _Server.log."""
