@@ -124,7 +124,7 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     account.do("up", account.config(), "--yes")
     chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
     before = account.identity().host_keys
-    openssh(account, worker, "sudo shutdown -P now")
+    openssh(account, worker, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
     until(lambda: account.nodes.running() == [chief], 20)
     account.do("up", account.config(), "--yes")
     after = account.identity().host_keys

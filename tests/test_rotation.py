@@ -242,10 +242,11 @@ class Points:
         self.seen += 1
         if mine and self.when == "before":
             raise Crash
-        result = work()
-        if mine:
-            raise Crash
-        return result
+        try:
+            return work()
+        finally:
+            if mine:
+                raise Crash
 
 
 @dataclasses.dataclass
