@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from cloudtrain.config import from_json, to_json
-from cloudtrain.errors import NotLanded, UsageError
+from cloudtrain.errors import ConfigError, NotLanded, UsageError
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
 from cloudtrain.plan import make_plan
@@ -25,6 +26,14 @@ EXTRAS = {
     "azure": ("libcloud", "azure.identity"),
 }
 """What each driver imports when it is used; pyproject.toml has them as extras."""
+
+
+PROJECTS = {
+    "gcp": "GOOGLE_CLOUD_PROJECT",
+    "aws": "AWS_PROFILE",
+    "azure": "AZURE_SUBSCRIPTION_ID",
+}
+"""Where a config without `project` takes it from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +149,48 @@ def recorded_config(records: Records) -> ClusterConfig:
     return from_json(records.config())
 
 
+def refuse_other_account(config: ClusterConfig, records: Records) -> None:
+    """One record has the keys of one cluster: where that may still exist, its name means nothing
+    elsewhere. Raises UsageError."""
+    if not records.is_open():
+        return
+    try:
+        recorded = recorded_config(records)
+    except ConfigError:
+        return
+    same = _account(recorded) == _account(config)
+    machines = {(host.address, host.port, host.user) for host in config.hosts}
+    if same and {(host.address, host.port, host.user) for host in recorded.hosts} <= machines:
+        return
+    raise UsageError(
+        f"{config.name} is up on {_words(recorded)}, by the record here,"
+        f" and not on what is asked for: {_words(config)}",
+        hint=f"`cloudtrain down {config.name}` ends it there first; or take another `name`",
+    )
+
+
+def _account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
+    config = settled(config)
+    return (config.provider, config.project, config.endpoints.compute)
+
+
+def settled(config: ClusterConfig) -> ClusterConfig:
+    """The same with the project that the environment names now, so that a later `down` asks the
+    account that the cluster is in, whatever the environment says then."""
+    variable = PROJECTS.get(config.provider)
+    if config.project is not None or variable is None:
+        return config
+    return replace(config, project=os.environ.get(variable) or None)
+
+
+def _words(config: ClusterConfig) -> str:
+    hosts = ", ".join(host.address for host in config.hosts)
+    return " ".join(filter(None, [config.provider, settled(config).project, hosts]))
+
+
 def record(config: ClusterConfig, records: Records) -> None:
     records.create()
-    records.save_config(to_json(config))
+    records.save_config(to_json(settled(config)))
 
 
 def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:

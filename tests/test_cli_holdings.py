@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.config import to_json
+from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
 from cloudtrain.model import ClusterConfig, Holding, Node
 from cloudtrain.records import Records
+from cloudtrain.session import record
 from cloudtrain.verbs.holdings import this_user
 from tests.fakes import FakeProvider
 
@@ -197,3 +198,98 @@ def test_an_account_is_told_once_and_whole(
     result = run(*arguments)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+# ── what a record here says of another account is never lost ─────────────────
+
+
+def with_keys(cluster: str) -> Path:
+    """A known cluster with the key that opens its nodes."""
+    know(cluster)
+    key = Records(cluster).folder / "key"
+    key.touch(mode=0o600)
+    return key
+
+
+@pytest.mark.parametrize(
+    "account",
+    [("--provider", "gcp", "--project", "another"), ("--provider", "local")],
+)
+def test_down_elsewhere_leaves_the_keys_of_the_cluster_that_is_known_here(
+    cloud: Labelled, account: tuple[str, ...]
+) -> None:
+    key = with_keys("mnist")
+    result = run("down", "mnist", *account, "--discard", "--yes")
+    assert result.exit_code == 2
+    assert "mnist is up on gcp p, by the record here" in result.stderr
+    assert key.exists()
+    assert Records("mnist").is_open()
+
+
+def test_a_file_that_names_another_provider_neither_ends_nor_replaces_a_cluster(
+    cloud: Labelled, tmp_path: Path
+) -> None:
+    key = with_keys("mnist")
+    path = tmp_path / "mnist.yaml"
+    path.write_text(
+        "provider: local\nstrategy: one_device\ncode: {path: .}\ntrain: {command: echo}\n"
+    )
+    for words in (("up",), ("down", "--discard", "--yes"), ("run",)):
+        result = run(words[0], str(path), *words[1:])
+        assert result.exit_code == 2, words
+        assert "`cloudtrain down mnist` ends it there first" in result.stderr
+    assert key.exists()
+    assert Records("mnist").config()["provider"] == "gcp"
+
+
+def test_a_name_that_was_taken_down_here_before_is_no_leave_to_destroy_unlanded_work(
+    cloud: Labelled,
+) -> None:
+    """Another machine has made a cluster of that name since."""
+    know("mnist")
+    Records("mnist").journal("down", nodes=[])
+    Records("mnist").close()
+    put(cloud, "mnist")
+    for account in ((), ("--provider", "gcp")):
+        assert run("down", "mnist", *account, "--yes").exit_code == 5
+        assert list(cloud.cloud) == ["mnist"]
+
+
+def test_gc_of_another_project_is_not_kept_from_an_orphan_by_a_name_that_is_known_here(
+    cloud: Labelled,
+) -> None:
+    key = with_keys("mnist")
+    put(cloud, "mnist")
+    run("gc", "--provider", "gcp", "--yes")
+    assert list(cloud.cloud) == ["mnist"], "this may be the project of the record"
+    run("gc", "--provider", "gcp", "--project", "another", "--yes")
+    assert cloud.cloud == {}
+    assert key.exists()
+
+
+def test_gc_leaves_what_became_known_while_it_asked(
+    cloud: Labelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cloud, "mnist")
+    monkeypatch.setattr("cloudtrain.cli.gc.confirm", lambda *_, **__: know("mnist"))
+    result = run("gc", "--provider", "gcp", "--json")
+    assert list(cloud.cloud) == ["mnist"]
+    assert json.loads(result.stdout)["collected"] == []
+
+
+def test_the_project_that_the_environment_named_at_up_is_the_one_that_down_asks(
+    cloud: Labelled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mnist.yaml"
+    path.write_text(
+        "provider: gcp\nplacement: [us-east4-c]\nstrategy: one_device\n"
+        "code: {path: .}\ntrain: {command: echo}\n"
+    )
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "first")
+    record(load(path), Records("mnist"))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "second")
+    result = run("down", str(path), "--yes")
+    assert result.exit_code == 2
+    assert "mnist is up on gcp first" in result.stderr
+    assert run("down", "mnist", "--yes").exit_code == 0
+    assert set(cloud.asked) == {"first"}

@@ -65,9 +65,8 @@ def told_or_recorded(name: str | None, provider: str | None, project: str | None
         return target_of(name)
     if name is None:
         raise UsageError("--provider needs the cluster's NAME", hint="`cloudtrain ls --cloud`")
-    if is_known(name, provider):
-        return target_of(name)
-    return Target(name, account_of(name, provider, project))  # type: ignore[arg-type]
+    told = account_of(name, provider, project)  # type: ignore[arg-type]
+    return target_of(name) if is_known(name, told) else Target(name, told)
 
 
 def provider_of(target: Target) -> str:

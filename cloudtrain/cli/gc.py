@@ -47,17 +47,19 @@ def command(
     found = [orphan for answer in answers for orphan in orphans(answer, user)]
     if not as_json:
         click.echo(printable(text(answers)), err=True)
+    collected: tuple[str, ...] = ()
     if found:
         names = ", ".join(orphan.cluster for orphan in found)
         confirm(f"Destroy {names} and lose what only their nodes hold?", yes=yes)
         with shown(as_json=as_json) as screen:
-            collect(answers, user, screen)
+            collected = collect(answers, user, screen)
             answers = ask([answer.account for answer in answers])
-            screen.say(f"{names}: no account lists anything of it any more")
+            for one in collected:
+                screen.say(f"{one}: its account lists nothing of it any more")
     elif not as_json and not failed:
         click.echo("nothing to collect")
     if as_json:
-        print_json({"collected": [orphan.cluster for orphan in found], **document(answers)})
+        print_json({"collected": list(collected), **document(answers)})
     if failed and not as_json:
         raise NodesError(failed)
     return max((answer.exit_code for answer in answers), default=0)

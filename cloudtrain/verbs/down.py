@@ -9,7 +9,13 @@ from cloudtrain.nodes import asked_for, revive
 from cloudtrain.plan import tasks as planned
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_provider, open_session, recorded_config
+from cloudtrain.session import (
+    Session,
+    open_provider,
+    open_session,
+    recorded_config,
+    refuse_other_account,
+)
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import DOING
 from cloudtrain.verbs.stop_run import stop_run
@@ -22,6 +28,7 @@ def down(name: str, config: ClusterConfig | None, *, discard: bool, console: Con
     """
     records = Records(name)
     config = config or recorded_config(records)
+    refuse_other_account(config, records)
     take_over(records, console)
     with records.lock("down"):
         bring_down(config, records, discard=discard, console=console)
@@ -59,7 +66,12 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
 
 
 def being_destroyed(records: Records) -> bool:
-    """An earlier `down` had landed everything, or was told to discard it, and was cut off."""
+    """An earlier `down` had landed everything, or was told to discard it, and was cut off.
+
+    One that came to its end says nothing of a cluster that somebody has made since.
+    """
+    if not records.is_open():
+        return False
     milestones = [event["event"] for event in records.events() if event["event"] in MILESTONES]
     return milestones[-1:] == ["down"]
 

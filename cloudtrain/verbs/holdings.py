@@ -89,7 +89,7 @@ def ask(accounts: Sequence[Account]) -> tuple[Answer, ...]:
         except (CloudtrainError, NodesError) as error:
             return Answer(account=account, error=error)
         held = tuple(
-            Held(holding=holding, known=is_known(holding.cluster, holding.provider))
+            Held(holding=holding, known=is_known(holding.cluster, account.config))
             for holding in holdings
         )
         return Answer(account=account, held=held)
@@ -97,13 +97,18 @@ def ask(accounts: Sequence[Account]) -> tuple[Answer, ...]:
     return tuple(fan_out(accounts, one, name=str))
 
 
-def is_known(cluster: str, provider: str) -> bool:
-    """Whether a record here says that this cluster exists."""
+def is_known(cluster: str, account: ClusterConfig) -> bool:
+    """Whether a record here says that this cluster may exist in that account.
+
+    Where one of the two names no project, both may mean the same one.
+    """
     try:
         records = Records(cluster)
-        return records.is_open() and recorded_config(records).provider == provider
+        recorded = recorded_config(records)
     except CloudtrainError:
         return False
+    projects = {recorded.project, account.project} - {None}
+    return records.is_open() and recorded.provider == account.provider and len(projects) < 2
 
 
 def orphans(answer: Answer, user: str) -> tuple[Holding, ...]:
@@ -115,18 +120,25 @@ def orphans(answer: Answer, user: str) -> tuple[Holding, ...]:
     )
 
 
-def collect(answers: Sequence[Answer], user: str, console: Console) -> None:
-    """Destroys all orphans. Raises LeftoverError, or NodesError with every failure."""
+def collect(answers: Sequence[Answer], user: str, console: Console) -> tuple[str, ...]:
+    """Destroys all orphans; their names. What became known since they were listed is left alone.
+
+    Raises LeftoverError, or NodesError with every failure.
+    """
     work = [(answer.account, orphan) for answer in answers for orphan in orphans(answer, user)]
 
-    def one(item: tuple[Account, Holding]) -> None:
+    def one(item: tuple[Account, Holding]) -> str | None:
         account, orphan = item
         with Records(orphan.cluster).lock("gc"):
+            if is_known(orphan.cluster, account.config):
+                return None
             open_provider(account.config).destroy(orphan.cluster, no_record)
         stage.done(orphan.cluster, "gone")
+        return orphan.cluster
 
     with console.stage("orphans", len(work)) as stage:
-        fan_out(work, one, name=lambda item: item[1].cluster, workers=8)
+        done = fan_out(work, one, name=lambda item: item[1].cluster, workers=8)
+    return tuple(name for name in done if name is not None)
 
 
 def this_user() -> str:

@@ -6,7 +6,7 @@ from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed,
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, record
+from cloudtrain.session import Session, open_session, record, refuse_other_account
 from cloudtrain.training.attend import attend
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
@@ -22,6 +22,7 @@ def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Consol
     """
     records = Records(config.name)
     with records.lock("run"):
+        refuse_other_account(config, records)
         refuse(config)
         record(config, records)
         try:

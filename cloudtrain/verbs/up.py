@@ -11,7 +11,7 @@ from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, record
+from cloudtrain.session import Session, open_session, record, refuse_other_account
 from cloudtrain.verbs.check import refuse
 
 
@@ -22,6 +22,7 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
     """
     records = Records(config.name)
     with records.lock("up"):
+        refuse_other_account(config, records)
         refuse(config)
         record(config, records)
         with open_session(config, records, console) as session, what_runs_is_told(session):
