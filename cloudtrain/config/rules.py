@@ -72,6 +72,11 @@ def _code(file: File) -> Found:
         yield ("code", "ref"), "is a branch, tag or commit of `git`, which is not given"
 
 
+def _artifacts(file: File) -> Found:
+    if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
+        yield ("artifacts", "create"), "makes what `store` names, which is not given"
+
+
 def _secrets(file: File) -> Found:
     env = (file.train and file.train.env) or {}
     for name in file.secrets or {}:
@@ -192,6 +197,7 @@ def _ports(file: File) -> Found:
 _RULES: tuple[Callable[[File], Found], ...] = (
     _required,
     _code,
+    _artifacts,
     _secrets,
     _roles,
     _hosts,

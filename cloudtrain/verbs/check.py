@@ -6,7 +6,7 @@ import os
 import shutil
 
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import CloudtrainError, NoBucketError, UsageError
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import tensorflow
@@ -114,6 +114,9 @@ def store(config: ClusterConfig) -> Finding:
     try:
         artifact_store(config, Records(config.name)).check()
     except CloudtrainError as error:
+        if isinstance(error, NoBucketError) and config.artifacts.create:
+            text = f"{config.artifacts.store}: does not exist yet: `up` makes it"
+            return Finding(what="store", ok=True, text=text)
         return Finding(
             what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
         )
