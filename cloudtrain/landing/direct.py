@@ -107,7 +107,6 @@ class _Exchange:
         self._store, self._pool, self._stop = store, pool, stop
         self._asked: dict[int, tuple[str, Ticket]] = {}
         self._answered = 0
-        self._all_asked = False
         self._rest = b""
         self._complaint = b""
         self._commits: list[tuple[str, Artifact, Future[None]]] = []
@@ -133,7 +132,6 @@ class _Exchange:
                 return
 
     def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
-        """Stdin ends when all is answered, and the sender with it."""
         lock = f"{folder.rpartition('/')[0]}/{LOCK}"
         yield _line({"folder": folder, "lock": lock})
         yield self._order(*first)
@@ -141,9 +139,6 @@ class _Exchange:
             if self.over.is_set():
                 return
             yield self._order(source, ticket)
-        self._all_asked = True
-        self._look()
-        self.over.wait()
 
     def _order(self, source: str, ticket: Ticket) -> bytes:
         number = len(self._asked)
@@ -152,7 +147,7 @@ class _Exchange:
             {
                 "n": number,
                 "source": source,
-                "requests": [_revealed(request) for request in ticket.requests],
+                "requests": [revealed(request) for request in ticket.requests],
                 "had": sorted(ticket.had),
                 "piece": ticket.piece,
             }
@@ -163,15 +158,10 @@ class _Exchange:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
-        self._look()
 
     def overhear(self, data: bytes) -> None:
         self._stop.check()
         self._complaint += data.replace(b"\0", b"")
-
-    def _look(self) -> None:
-        if self._all_asked and self._answered == len(self._asked):
-            self.over.set()
 
     def _take(self, told: dict[str, Any]) -> None:
         self._answered += 1
@@ -214,7 +204,7 @@ def _line(order: Mapping[str, object]) -> bytes:
     return json.dumps(order).encode("ascii") + b"\n"
 
 
-def _revealed(request: Request) -> dict[str, object]:
+def revealed(request: Request) -> dict[str, object]:
     """For the stdin of the process that sends it, and nowhere else."""
     return {
         "url": request.url.reveal(),

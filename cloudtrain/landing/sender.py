@@ -2,8 +2,8 @@
 
 Sent as text by direct.py. Reads JSON lines: an order, then a file each; tells a JSON line for
 each file as it is done. It knows no store: what a request holds was made, and signed, elsewhere.
-What it is given stays in its memory. It ends at once where stdin does, and where a later one
-starts: what one that nobody hears any more stores late would be put over newer files.
+What it is given stays in its memory. It ends at once where nobody hears it any more, and where
+a later one starts: what it stored late would be put over newer files.
 """
 
 # No import that its start-up can do without:
@@ -56,14 +56,15 @@ def main() -> None:
     for line in sys.stdin.buffer:
         room.acquire()
         pool.submit(work, line)
+    pool.shutdown()
 
 
 def leave_with_the_client() -> None:
-    """Stdin is closed when all is done, or nobody is there any more."""
+    """Whose end of stdout is closed when it is gone."""
     poll = select.poll()
-    poll.register(0, getattr(select, "POLLRDHUP", 0x2000))  # and POLLHUP, always
+    poll.register(1, 0)  # POLLERR and POLLHUP are told always
     poll.poll()
-    os._exit(0)
+    os._exit(1)
 
 
 def alone(path: bytes) -> None:
