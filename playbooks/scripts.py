@@ -254,8 +254,13 @@ if [ -n "$places" ] && [ -z "$pointers" ]; then
         exit 1
     }
     echo "git lfs pull"
+    # `git lfs install` would write this down, and git fails where git-lfs is missing later.
+    pull() {
+        git -c filter.lfs.smudge='git-lfs smudge -- %f' -c filter.lfs.clean='git-lfs clean -- %f' \\
+            -c filter.lfs.process='git-lfs filter-process' -c filter.lfs.required=true lfs pull
+    }
     echo "$places" | while IFS= read -r place; do
-        (cd "$place" && git lfs pull </dev/null && rm -rf "$(git rev-parse --git-dir)/lfs") || exit
+        (cd "$place" && pull </dev/null && rm -rf "$(git rev-parse --git-dir)/lfs") || exit
     done
 fi
 cd - >/dev/null
