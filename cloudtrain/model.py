@@ -402,3 +402,5 @@ class Artifact:
     path: str
     size: int
     sha256: str
+    md5: str = ""
+    """In hex, where it is known: what a store can tell of a file without reading it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
-from cloudtrain.stores.objects import Chained, ObjectStore, split
+from cloudtrain.protocols import Receipt, Ticket
+from cloudtrain.stores.objects import Chained, ObjectStore, Stream, split
 
 PART = 4 << 20
 
@@ -39,9 +40,21 @@ class _Container:
     def get(self, key: str) -> Iterator[bytes]:
         yield from self._container.get_blob_client(key).download_blob(max_concurrency=4).chunks()
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for blob in self._container.list_blobs(name_starts_with=prefix or None):
-            yield blob.name, blob.size
+            yield blob.name, blob.size, ""
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, Stream(self.get(source)))
+
+    def create(self, location: str | None) -> bool:
+        raise NotImplementedError
+
+    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
+        return None
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        raise NotImplementedError
 
     def delete(self, key: str) -> None:
         self._container.get_blob_client(key).delete_blob()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.protocols import Receipt, Ticket
 from cloudtrain.stores.objects import Chained, ObjectStore, split
 
 CHUNK = 1 << 20
@@ -65,9 +66,21 @@ class _Bucket:
             while data := file.read(CHUNK):
                 yield data
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
-            yield blob.name, blob.size
+            yield blob.name, blob.size, ""
+
+    def copy(self, source: str, target: str) -> None:
+        self._bucket.copy_blob(self._bucket.blob(source), self._bucket, target)
+
+    def create(self, location: str | None) -> bool:
+        raise NotImplementedError
+
+    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
+        return None
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        raise NotImplementedError
 
     def delete(self, key: str) -> None:
         self._bucket.blob(key).delete()
