@@ -98,6 +98,8 @@ class Code:
 
     git: str | None = None
     ref: str | None = None
+    token: str | None = None
+    """The name under `secrets:` of what opens `git` over https; git alone is given it."""
     path: str | None = None
 
 
@@ -400,3 +402,5 @@ class Artifact:
     path: str
     size: int
     sha256: str
+    md5: str = ""
+    """In hex, where it is known: what a store can tell of a file without reading it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloudtrain.model import Artifact, Holding, Identity, Node, Plan
-from cloudtrain.shell import Command
+from cloudtrain.shell import Command, Secret
 
 Journal = Callable[..., None]
 """`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made.
@@ -109,10 +109,65 @@ class Transport(Protocol):
         """Close every connection; what runs detached on the nodes goes on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One HTTP request with which a node stores bytes of one file. What it sends, landing/send.py.
+
+    `url` and `headers` are the right to do so: short-lived, for this object alone. The body is
+    `length` bytes of the file from `offset` (None: to its end), between `before` and `after`.
+    In url and before, `{md5}` stands for the MD5 of those bytes in base64, `{block}` for a name
+    made of the offset and that MD5. Without `before` it is sent as Content-MD5 too, so that the
+    service refuses what did not arrive as it was sent.
+    """
+
+    url: Secret
+    method: str = "PUT"
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    offset: int = 0
+    length: int | None = None
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What a node tells of one request that was done: the service's ETag, and the block's name."""
+
+    etag: str
+    block: str
+    size: int
+    md5: str
+    """Of the bytes, in hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A node's right to store one file, made here without a call where that can be.
+
+    With several requests the file is visible after `commit` alone. `had`: blocks, or MD5s in hex
+    of parts, that the store has of an earlier try: a node does not send them again.
+    `resumable`: its one request is a Google resumable session, sent in pieces of `piece` bytes.
+    """
+
+    path: str
+    requests: tuple[Request, ...]
+    upload: str = ""
+    """The store's own name of what `commit` ends."""
+    had: frozenset[str] = frozenset()
+    piece: int = 0
+
+    @property
+    def resumable(self) -> bool:
+        return self.piece > 0
+
+
 class ArtifactStore(Protocol):
     """Keeps files under a URI prefix. One file per kind of store in stores/. Raises StoreError."""
 
     uri: str
+
+    def create(self, location: str | None) -> bool:
+        """The bucket, near `location` (a region of its cloud), where there is none: True then."""
 
     def check(self) -> None:
         """Write, read and delete a small file, so that a refusal comes before the first bill."""
@@ -120,11 +175,27 @@ class ArtifactStore(Protocol):
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         """Store one file under the prefix; visible whole or not at all."""
 
+    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
+        """For a node to store the file itself, within `lasts` seconds; None: it must come here.
+
+        `size` None: not known yet, one request for whatever it will be, 4 GiB at most.
+        """
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        """Makes a file of several requests visible, whole, once all of them were done."""
+
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        """What the store holds, asked now; `sha256` is empty where the store does not tell it."""
+        """What the store holds, asked now; `sha256` is empty where the store does not tell it,
+        `md5` too."""
 
     def download(self, path: str) -> Iterator[bytes]:
         """The bytes of one file."""
+
+    def copy(self, source: str, target: str) -> None:
+        """The same bytes under another name, in the store itself where it can do so."""
+
+    def delete(self, path: str) -> None:
+        """One file; no error where there is none."""
 
 
 class Stage(Protocol):

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from cloudtrain import layout
 from cloudtrain.errors import NodeUnreachable, StoreError
 from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
-from cloudtrain.protocols import ArtifactStore, Completed, Stage
+from cloudtrain.protocols import ArtifactStore, Completed, Receipt, Stage, Ticket
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 
@@ -27,6 +27,8 @@ class FolderTransport:
         self.folder = folder
         self.commands: list[str] = []
         self.received = 0
+        self.environment: dict[str, str] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.break_after: int | None = None
         """Bytes of output in all, after which connections break."""
         self.before: Callable[[str], None] = lambda line: None
@@ -56,13 +58,14 @@ class FolderTransport:
         with subprocess.Popen(
             ["/bin/sh", "-c", f"exec {line}"],
             cwd=self.home(node),
-            env={**os.environ, "HOME": str(self.home(node))},
+            env={**os.environ, "HOME": str(self.home(node)), **self.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         ) as process:
+            self.processes.append(process)
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
@@ -107,6 +110,7 @@ def _feed(pipe: object, data: bytes | Iterable[bytes]) -> None:
         try:
             for chunk in [data] if isinstance(data, bytes) else data:
                 stdin.write(chunk)
+                stdin.flush()
         except BrokenPipeError:
             pass
 
@@ -163,6 +167,22 @@ class FaultyStore:
             self.uploads_left -= 1
         self.uploaded.append(path)
         return self.store.upload(path, data)
+
+    def create(self, location: str | None) -> bool:
+        return self.store.create(location)
+
+    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
+        return self.store.ticket(path, size, lasts=lasts)
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        self.store.commit(ticket, receipts)
+
+    def copy(self, source: str, target: str) -> None:
+        """One more upload, and refused as one."""
+        self.upload(target, self.download(source))
+
+    def delete(self, path: str) -> None:
+        self.store.delete(path)
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         return self.store.list(prefix)

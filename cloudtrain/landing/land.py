@@ -248,6 +248,8 @@ def _report(
         console.warn(warning)
     if len(warnings) > SHOWN:
         console.warn(f"{source.task}: {len(warnings) - SHOWN} more like these")
+    if final and synced.detour is not None:
+        console.say(f"{source.node.name}: {synced.detour}")
     if final and (synced.unsettled or inventory.unread):
         what = [f"{source.task}/{path}" for path in synced.unsettled] + list(inventory.unread)
         raise NotLanded(

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
-from cloudtrain.errors import StoreError
+from cloudtrain.errors import CloudtrainError, StoreError
 from cloudtrain.landing.manifest import Checkpoint, Landed, Manifest, read_manifest, write_manifest
+from cloudtrain.model import Artifact
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 
@@ -72,8 +74,15 @@ class Ledger:
     def _save(self) -> None:
         if self.manifest != self._saved:
             write_manifest(self.store, self.manifest)
-            self._saved = self.manifest
+            old, self._saved = self._saved, self.manifest
+            self._clear(_places(old) - _places(self.manifest))
         self._next_save = time.monotonic() + SAVE_EVERY
+
+    def _clear(self, places: Iterable[str]) -> None:
+        """Of what we put there and no manifest names any more, nothing is billed for ever."""
+        for place in places:
+            with suppress(CloudtrainError):  # no right to delete: it stays
+                self.store.delete(self.key(place))
 
     def settle(self, pool: ThreadPoolExecutor) -> None:
         """Every file at its own place, saved, and seen there. Raises StoreError."""
@@ -88,15 +97,23 @@ class Ledger:
                 hint="see who removes them; the same command again stores them again",
             )
         self.save()
+        self._clear(self._left_over())
+
+    def _left_over(self) -> set[str]:
+        """What a process that was killed has put, or not removed, where only we put anything."""
+        folders = [BESIDE]
+        if self.manifest.checkpoint is not None:
+            folders.append(f"{self.manifest.checkpoint.task}/{self.manifest.checkpoint.folder}")
+        top = self.key("")
+        found = {
+            each.path[len(top) :]
+            for folder in folders
+            for each in self.store.list(f"{top}{folder}/")
+        }
+        return found - _places(self.manifest)
 
     def _bring_home(self, landed: Landed) -> Landed:
-        data = self.store.download(self.key(landed.at))
-        artifact = self.store.upload(self.key(landed.path), data)
-        if artifact.sha256 != landed.sha256:
-            raise StoreError(
-                f"{self.store.uri}/{shown(self.key(landed.at))} is not what was stored there",
-                hint="the same command again stores the file again",
-            )
+        self.store.copy(self.key(landed.at), self.key(landed.path))
         return replace(landed, at=landed.path)
 
     def complete(self) -> None:
@@ -104,8 +121,18 @@ class Ledger:
         self.save()
 
 
+def _places(manifest: Manifest) -> set[str]:
+    return {each.at for each in manifest.files.values()}
+
+
 def _not_held(store: ArtifactStore, manifest: Manifest) -> list[str]:
-    """Paths that the manifest lists and the store does not have, or not in that size."""
+    """Paths that the manifest lists and the store does not have, or not as they were stored."""
     prefix = f"{manifest.run}/"
-    held = {found.path[len(prefix) :]: found.size for found in store.list(prefix)}
-    return [path for path, each in manifest.files.items() if held.get(each.at) != each.size]
+    held = {found.path[len(prefix) :]: found for found in store.list(prefix)}
+    return [path for path, each in manifest.files.items() if not _is_held(each, held.get(each.at))]
+
+
+def _is_held(landed: Landed, held: Artifact | None) -> bool:
+    if held is None or held.size != landed.size:
+        return False
+    return not held.md5 or not landed.md5 or held.md5 == landed.md5

@@ -141,6 +141,8 @@ def _file_to_json(landed: Landed) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": landed.path, "size": landed.size, "sha256": landed.sha256}
     if landed.at != landed.path:
         facts["at"] = landed.at
+    if landed.md5:
+        facts["md5"] = landed.md5
     if landed.mtime:
         facts["mtime"] = landed.mtime
     if landed.stamp:
@@ -179,6 +181,7 @@ def _file_from_json(facts: object) -> Landed:
         path=path,
         size=size,
         sha256=digest,
+        md5=_get(each, "md5", str) if "md5" in each else "",
         at=_path(_get(each, "at", str)) if "at" in each else path,
         mtime=_get(each, "mtime", int) if "mtime" in each else 0,
         stamp=_get(each, "stamp", str) if "stamp" in each else "",

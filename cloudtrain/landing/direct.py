@@ -1,0 +1,219 @@
+"""Files that their node stores itself, by requests that are made and signed here.
+
+No credential goes there: a request is good for one object and a short time (protocols.Ticket).
+What this way cannot do comes through this machine instead (relay.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.landing.inventory import SILENCE, Stop
+from cloudtrain.model import Artifact, Node
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket, Transport
+from cloudtrain.shell import Command, Secret, script
+
+LASTS = 3600.0
+"""Seconds that a request is good for, and a second more for each `SLOWEST` bytes."""
+
+SLOWEST = 1 << 20
+
+WINDOW = 64
+"""Files for which requests are made side by side, while earlier ones are sent."""
+
+LOCK = "sending"
+"""Beside the task's work folder: one sender at a time, and the later one wins."""
+
+
+@dataclass
+class Sent:
+    """What became of the files, by source. `changed`: while they were read, or not to be read."""
+
+    arrived: dict[str, Artifact] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    why: str | None = None
+    """Why others are in neither, in the node's or the service's words."""
+
+
+def send(
+    node: Node,
+    folder: str,
+    places: Mapping[str, str],
+    sizes: Mapping[str, int],
+    transport: Transport,
+    store: ArtifactStore,
+    pool: ThreadPoolExecutor,
+    stop: Stop,
+) -> Sent:
+    """Has the node store `places` (source in the folder → path in the store).
+
+    Raises NodeUnreachable, and what `stop` raises.
+    """
+    if not places:
+        return Sent()
+    exchange = _Exchange(places, sizes, store, pool, stop)
+    first = next(exchange.tickets, None)
+    if first is None:
+        return exchange.sent
+    try:
+        done = transport.run(
+            node,
+            sending(),
+            stdin=exchange.orders(folder, first),
+            on_stdout=exchange.hear,
+            on_stderr=exchange.overhear,
+            timeout=SILENCE,
+        )
+    finally:
+        exchange.over.set()
+    exchange.settle(done.exit_code)
+    return exchange.sent
+
+
+def sending() -> Command:
+    return script('exec "$(command -v python3 || command -v python)" -c "$1"', _text())
+
+
+@cache
+def _text() -> str:
+    return (files("cloudtrain") / "landing" / "sender.py").read_text("utf-8")
+
+
+class _Exchange:
+    """What is asked of a sender and what it answers."""
+
+    def __init__(
+        self,
+        places: Mapping[str, str],
+        sizes: Mapping[str, int],
+        store: ArtifactStore,
+        pool: ThreadPoolExecutor,
+        stop: Stop,
+    ) -> None:
+        self.sent = Sent()
+        self.over = threading.Event()
+        self.tickets = self._tickets(places, sizes)
+        self._store, self._pool, self._stop = store, pool, stop
+        self._asked: dict[int, tuple[str, Ticket]] = {}
+        self._number = 0
+        self._rest = b""
+        self._complaint = b""
+        self._commits: list[tuple[str, Artifact, Future[None]]] = []
+
+    def _tickets(
+        self, places: Mapping[str, str], sizes: Mapping[str, int]
+    ) -> Iterator[tuple[str, Ticket]]:
+        """Of each source that the store lets a node store itself, made as they are wanted."""
+
+        def one(source: str) -> Ticket | None:
+            size = sizes[source]
+            return self._store.ticket(places[source], size, lasts=LASTS + size / SLOWEST)
+
+        sources = iter(places)
+        while window := list(islice(sources, WINDOW)):
+            try:
+                for source, ticket in zip(window, self._pool.map(one, window), strict=True):
+                    if ticket is None:
+                        return
+                    yield source, ticket
+            except CloudtrainError as error:  # the other way tells it in full, or does it
+                self.sent.why = error.message
+                return
+
+    def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
+        lock = f"{folder.rpartition('/')[0]}/{LOCK}"
+        yield _line({"folder": folder, "lock": lock})
+        yield self._order(*first)
+        for source, ticket in self.tickets:
+            if self.over.is_set():
+                return
+            yield self._order(source, ticket)
+
+    def _order(self, source: str, ticket: Ticket) -> bytes:
+        self._number = number = self._number + 1
+        self._asked[number] = (source, ticket)
+        return _line(
+            {
+                "n": number,
+                "source": source,
+                "requests": [revealed(request) for request in ticket.requests],
+                "had": sorted(ticket.had),
+                "piece": ticket.piece,
+            }
+        )
+
+    def hear(self, data: bytes) -> None:
+        self._stop.check()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def overhear(self, data: bytes) -> None:
+        self._stop.check()
+        self._complaint += data.replace(b"\0", b"")
+
+    def _take(self, told: dict[str, Any]) -> None:
+        source, ticket = self._asked.pop(told["n"])
+        why = told.get("why")
+        if why in ("changed", "unread"):
+            self.sent.changed.add(source)
+        elif why is not None:
+            self.sent.why = self.sent.why or str(told["text"])
+        else:
+            artifact = Artifact(
+                path=ticket.path, size=told["size"], sha256=told["sha256"], md5=told["md5"]
+            )
+            receipts = [Receipt(**receipt) for receipt in told["receipts"]]
+            self._land(source, ticket, artifact, receipts)
+
+    def _land(
+        self, source: str, ticket: Ticket, artifact: Artifact, receipts: Sequence[Receipt]
+    ) -> None:
+        if len(ticket.requests) == 1:
+            self.sent.arrived[source] = artifact
+            return
+        commit = self._pool.submit(self._store.commit, ticket, receipts)
+        self._commits.append((source, artifact, commit))
+
+    def settle(self, exit_code: int) -> None:
+        """Waits for files of several parts to be visible."""
+        if self._asked:  # and not answered
+            words = os.fsdecode(self._complaint).strip().splitlines()
+            self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
+        for source, artifact, commit in self._commits:
+            try:
+                commit.result()
+                self.sent.arrived[source] = artifact
+            except CloudtrainError as error:
+                self.sent.why = error.message
+
+
+def _line(order: Mapping[str, object]) -> bytes:
+    return json.dumps(order).encode("ascii") + b"\n"
+
+
+def revealed(request: Request) -> dict[str, object]:
+    """For the stdin of the process that sends it, and nowhere else."""
+    return {
+        "url": request.url.reveal(),
+        "method": request.method,
+        "headers": {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in request.headers.items()
+        },
+        "offset": request.offset,
+        "length": request.length,
+        "before": request.before,
+        "after": request.after,
+    }

@@ -1,0 +1,417 @@
+"""Runs on a node (any Python from 3.6, no packages): stores its files by the requests it is given.
+
+Sent as text by direct.py. Reads JSON lines: an order, then a file each; tells a JSON line for
+each file as it is done. It knows no store: what a request holds was made, and signed, elsewhere.
+What it is given stays in its memory. It ends at once where nobody hears it any more, and where
+a later one starts: what it stored late would be put over newer files.
+"""
+
+# No import that its start-up can do without:
+# ruff: noqa: PTH123
+
+import base64
+import collections.abc
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+import random
+import select
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor, wait
+
+PIECE = 1 << 20
+IN_MEMORY = 1 << 20
+TRIES = 6
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 100
+AT_ONCE = 16
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.buffer.readline().decode())
+    alone(plain(order["lock"]))
+    os.chdir(plain(order["folder"]))
+    threading.Thread(target=beat, daemon=True).start()
+    sender = Sender()
+    threading.Thread(target=leave_with_the_client, daemon=True).start()
+    room = threading.Semaphore(4 * AT_ONCE)
+    pool = ThreadPoolExecutor(AT_ONCE)
+
+    def work(line: bytes) -> None:
+        try:
+            tell(sender.store(json.loads(line.decode())))
+        finally:
+            room.release()
+
+    for line in sys.stdin.buffer:
+        room.acquire()
+        pool.submit(work, line)
+    pool.shutdown()
+
+
+def leave_with_the_client() -> None:
+    """Whose end of stdout is closed when it is gone."""
+    poll = select.poll()
+    poll.register(1, 0)  # POLLERR and POLLHUP are told always
+    poll.poll()
+    os._exit(1)
+
+
+def alone(path: bytes) -> None:
+    """Holds the file's lock while this process lives; who holds it is killed."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            holder = os.pread(lock, 20, 0)
+            with contextlib.suppress(ValueError, ProcessLookupError):  # it has just begun, or ended
+                os.kill(int(holder), signal.SIGKILL)
+            time.sleep(0.05)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+
+def plain(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def beat() -> None:
+    """A large file gives no line for minutes: a NUL on stderr says that it goes on."""
+    while True:
+        time.sleep(5)
+        os.write(2, b"\0")
+
+
+said = threading.Lock()
+
+
+def tell(fact: "dict[str, object]") -> None:
+    line = json.dumps(fact) + "\n"
+    with said:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+class Changed(Exception):
+    """It became shorter while it was read."""
+
+
+class Refused(Exception):
+    """The service does not take it, in its own words."""
+
+
+class Unreachable(Exception):
+    """No connection from here to the service."""
+
+
+class Transient(Exception):
+    """Try again; `after` seconds where the service says so."""
+
+    def __init__(self, text: str, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.after = after
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.web = Web()
+        self.parts = ThreadPoolExecutor(AT_ONCE)
+
+    def store(self, file: "dict[str, object]") -> "dict[str, object]":
+        """What became of one file: its digests and receipts, or why not."""
+        told = {"n": file["n"]}  # type: dict[str, object]
+        try:
+            with open(plain(str(file["source"])), "rb", buffering=0) as source:
+                before = stamp(source.fileno())
+                told.update(self.sent(file, source.fileno(), before[0]))
+                if stamp(source.fileno()) != before or told["size"] != before[0]:
+                    told["why"] = "changed"
+        except Changed:
+            told.update(why="changed")
+        except Refused as error:
+            told.update(why="refused", text=str(error))
+        except Unreachable as error:
+            told.update(why="unreachable", text=str(error))
+        except OSError as error:
+            told.update(why="unread", text=str(error))
+        return told
+
+    def sent(self, file: "dict[str, object]", source: int, size: int) -> "dict[str, object]":
+        requests = file["requests"]
+        assert isinstance(requests, list)
+        if file["piece"]:
+            return self.resumable(requests[0], source, size, int(str(file["piece"])))
+        had = frozenset(file["had"])  # type: ignore[call-overload]
+        whole = hashlib.sha256()
+        parts = []
+        done = 0
+        try:
+            for request in requests:
+                length = size - done if request["length"] is None else request["length"]
+                part = read(request, source, done, length, whole)
+                done += length
+                parts.append(self.parts.submit(self.part, part, had))
+            receipts = [each.result() for each in parts]
+        finally:
+            wait(parts)  # they read a file that is closed next
+        return {
+            "size": done,
+            "sha256": whole.hexdigest(),
+            "md5": receipts[0]["md5"] if len(receipts) == 1 else "",
+            "receipts": receipts,
+        }
+
+    def part(self, part: "Part", had: "collections.abc.Set[str]") -> "dict[str, object]":
+        receipt = {
+            "etag": "",
+            "block": part.block,
+            "size": part.length,
+            "md5": part.md5.hex(),
+        }  # type: dict[str, object]
+        if part.md5.hex() in had or part.block in had:
+            return receipt
+        answer = patiently(lambda: self.web.send(part))
+        receipt["etag"] = answer.getheader("ETag") or ""
+        return receipt
+
+    def resumable(
+        self, request: "dict[str, object]", source: int, size: int, piece: int
+    ) -> "dict[str, object]":
+        """https://cloud.google.com/storage/docs/performing-resumable-uploads"""
+        whole, md5 = hashlib.sha256(), hashlib.md5()
+        hashed = at = 0
+        while True:
+            length = min(piece, size - at)
+            last = at + length == size
+            for data in pieces(source, hashed, at + length - hashed):
+                whole.update(data)
+                md5.update(data)
+            hashed = max(hashed, at + length)
+            headers = {"Content-Range": content_range(at, length, size)}
+            if last:
+                headers["X-Goog-Hash"] = "md5=" + base64.b64encode(md5.digest()).decode()
+            part = Part(request, source, at, length, headers=headers)
+            answer = self.piece(part, size)
+            if answer.status != 308:
+                break
+            at = persisted(answer)
+        receipt = {"etag": "", "block": "", "size": size, "md5": md5.hexdigest()}
+        return {
+            "size": size,
+            "sha256": whole.hexdigest(),
+            "md5": md5.hexdigest(),
+            "receipts": [receipt],
+        }
+
+    def piece(self, part: "Part", size: int) -> "http.client.HTTPResponse":
+        """Where the connection broke, the service is asked how far it came."""
+        whole = {"Content-Range": f"bytes */{size}"}
+        asked = Part(part.request, part.source, 0, 0, headers=whole)
+        sent = []  # type: list[bool]
+
+        def once() -> "http.client.HTTPResponse":
+            if not sent:
+                sent.append(True)
+                return self.web.send(part)
+            answer = self.web.send(asked)
+            if answer.status == 308 and persisted(answer) == part.offset:
+                return self.web.send(part)
+            return answer
+
+        return patiently(once)
+
+
+def stamp(file: int) -> "tuple[int, int, int, int]":
+    facts = os.fstat(file)
+    return (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+
+
+def pieces(file: int, offset: int, length: int) -> "collections.abc.Iterator[bytes]":
+    """Fewer bytes than asked for mean that the file has become shorter."""
+    end = offset + length
+    while offset < end:
+        data = os.pread(file, min(PIECE, end - offset), offset)
+        if not data:
+            raise Changed
+        offset += len(data)
+        yield data
+
+
+def content_range(at: int, length: int, size: int) -> str:
+    return f"bytes {at}-{at + length - 1}/{size}" if length else f"bytes */{size}"
+
+
+def persisted(answer: "http.client.HTTPResponse") -> int:
+    told = answer.getheader("Range") or ""
+    return int(told.rpartition("-")[2]) + 1 if told else 0
+
+
+class Part:
+    """One request with the bytes that it sends."""
+
+    def __init__(
+        self,
+        request: "dict[str, object]",
+        source: int,
+        offset: int,
+        length: int,
+        md5: bytes = b"",
+        kept: bytes = b"",
+        headers: "dict[str, str]" = {},  # noqa: B006 - never changed
+    ) -> None:
+        self.request = request
+        self.source = source
+        self.offset = offset
+        self.length = length
+        self.md5 = md5
+        self.kept = kept
+        self.block = base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
+        self.method = str(request["method"])
+        url = str(request["url"]).replace("{md5}", urllib.parse.quote(self.md5_64, safe=""))
+        self.url = url.replace("{block}", urllib.parse.quote(self.block, safe=""))
+        self.before = str(request["before"]).replace("{md5}", self.md5_64).encode()
+        self.after = str(request["after"]).encode()
+        own = request["headers"]
+        assert isinstance(own, dict)
+        self.headers = dict(own, **headers)
+        if md5 and not self.before:
+            self.headers["Content-MD5"] = self.md5_64
+
+    @property
+    def md5_64(self) -> str:
+        return base64.b64encode(self.md5).decode()
+
+
+def read(
+    request: "dict[str, object]", source: int, offset: int, length: int, whole: "hashlib._Hash"
+) -> Part:
+    """The part with its MD5, its bytes where they are few; `whole` takes them in too."""
+    md5 = hashlib.md5()
+    kept = b""
+    for piece in pieces(source, offset, length):
+        whole.update(piece)
+        md5.update(piece)
+        if length <= IN_MEMORY:
+            kept += piece
+    return Part(request, source, offset, length, md5.digest(), kept)
+
+
+def patiently(
+    once: "collections.abc.Callable[[], http.client.HTTPResponse]",
+) -> "http.client.HTTPResponse":
+    """Every request may be sent again: it puts the same bytes in the same place."""
+    for number in range(TRIES):
+        try:
+            return once()
+        except Transient as error:
+            if number == TRIES - 1:
+                raise Refused(str(error)) from None
+            time.sleep(min(60.0, max(error.after, random.uniform(0.5, 1.0) * 2**number / 2)))
+    raise AssertionError("the last try returns or raises")
+
+
+class Web:
+    """One connection for each thread and server, kept open."""
+
+    def __init__(self) -> None:
+        self.open = threading.local()
+        self.unreachable = {}  # type: dict[str, str]
+        self.reached = set()  # type: set[str]
+
+    def send(self, part: Part) -> "http.client.HTTPResponse":
+        """The service's yes (2xx, 308). Raises Refused, Unreachable, Transient."""
+        target = urllib.parse.urlsplit(part.url)
+        place = f"{target.scheme}://{target.netloc}"
+        connection, is_new = self.connection(place, target)
+        path = target.path + ("?" + target.query if target.query else "")
+        try:
+            answer = exchange(connection, part, path)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            self.open.__dict__.pop(place, None)
+            # A kept connection may have been closed by the server meanwhile: no fault of anyone.
+            if not is_new:
+                return self.send(part)
+            raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
+        body = answer.read()
+        if answer.will_close:
+            connection.close()
+            self.open.__dict__.pop(place, None)
+        if answer.status in TRANSIENT:
+            raise Transient(words(answer, body), seconds(answer))
+        if 200 <= answer.status < 300 or answer.status == 308:
+            return answer
+        raise Refused(words(answer, body))
+
+    def connection(
+        self, place: str, target: "urllib.parse.SplitResult"
+    ) -> "tuple[http.client.HTTPConnection, bool]":
+        kept = self.open.__dict__.get(place)
+        if kept is not None:
+            return kept, False
+        if place in self.unreachable:
+            raise Unreachable(self.unreachable[place])
+        host = target.hostname or ""
+        is_safe = target.scheme == "https"
+        kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
+        made = kind(host, target.port, timeout=CONNECT_SECONDS)
+        try:
+            made.connect()
+        except (OSError, ssl.SSLError) as error:
+            text = f"{target.netloc}: {error}"
+            if place in self.reached and not isinstance(error, ssl.SSLError):
+                raise Transient(text) from None
+            self.unreachable[place] = text
+            raise Unreachable(text) from None
+        made.sock.settimeout(ANSWER_SECONDS)
+        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reached.add(place)
+        self.open.__dict__[place] = made
+        return made, True
+
+
+def exchange(
+    connection: "http.client.HTTPConnection", part: Part, path: str
+) -> "http.client.HTTPResponse":
+    length = len(part.before) + part.length + len(part.after)
+    headers = dict(part.headers, **{"Content-Length": str(length)})
+    if part.kept or not part.length:
+        connection.request(part.method, path, part.before + part.kept + part.after, headers)
+        return connection.getresponse()
+    connection.putrequest(part.method, path, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    try:
+        connection.endheaders(part.before or None)
+        for piece in pieces(part.source, part.offset, part.length):
+            connection.send(piece)
+        if part.after:
+            connection.send(part.after)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # a service that refuses says why before it has heard all
+    return connection.getresponse()
+
+
+def words(answer: "http.client.HTTPResponse", body: bytes) -> str:
+    return f"{answer.status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}"
+
+
+def seconds(answer: "http.client.HTTPResponse") -> float:
+    told = answer.getheader("Retry-After") or ""
+    return float(told) if told.isdigit() else 0.0
+
+
+if __name__ == "__main__":
+    main()
