@@ -180,4 +180,4 @@ def part_length(size: int) -> int:
 
 def block(offset: int, md5: bytes) -> str:
     """As landing/sender.py names what it sends."""
-    return base64.b64encode(f"{offset:015d}".encode() + md5).decode()
+    return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
