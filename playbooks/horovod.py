@@ -42,6 +42,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
                 str(gpus.count if gpus else 0),
                 _ABOUT,
                 built,
+                nvidia.ROOT,
             ),
             unless=command("test", "-e", built),
             once_per_host=True,
@@ -127,7 +128,7 @@ for name in ("tensorflow_cpu", "tensorflow"):
 # up to 1 GB, and Horovod's own setup starts eight of them.
 _BUILD = """\
 set -eu
-environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6
+environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6 root=$7
 python=$environment/bin/python
 
 if command -v flock >/dev/null 2>&1; then
@@ -146,8 +147,8 @@ if command -v mpicxx >/dev/null 2>&1; then
     key=$key-mpi$(mpirun --version 2>/dev/null </dev/null | sed -n '1s/.*[^0-9.]//p')
 fi
 if [ "$gpus" != 0 ]; then
-    cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
-    for nccl in /usr "$cuda" /usr/local/nccl2 none; do
+    cuda=$(dirname "$(dirname "$(command -v nvcc || echo "$root/usr/local/cuda/bin/nvcc")")")
+    for nccl in "$root/usr" "$cuda" "$root/usr/local/nccl2" none; do
         [ ! -e "$nccl/include/nccl.h" ] || break
     done
     if [ -x "$cuda/bin/nvcc" ] && [ "$nccl" != none ]; then

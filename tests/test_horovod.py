@@ -19,11 +19,16 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Train
+from cloudtrain.apply import apply
+from cloudtrain.errors import StepFailed
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Setup, Train
 from cloudtrain.plan import make_plan, tasks
-from cloudtrain.playbooks import releases
+from cloudtrain.playbooks import horovod as playbook
+from cloudtrain.playbooks import releases, tensorflow
 from cloudtrain.training import horovod
 from cloudtrain.training.launch import Site, launch
+from tests.conftest import users_pip_config
+from tests.nodes_here import HereTransport, Remembered, node
 from tests.project import free_ports, until
 
 
@@ -39,6 +44,15 @@ def config(
         nodes={"worker": NodeGroup(count=workers, accelerator=accelerator)},
         train=Train(command="python train.py", port=port, **train),
     )
+
+
+BUILT = ClusterConfig(
+    name="mnist",
+    provider="hosts",
+    strategy="horovod",
+    nodes={"worker": NodeGroup()},
+    setup=Setup(tensorflow="2.15.1"),
+)
 
 
 def run_of(config: ClusterConfig, command: str = "python train.py") -> Run:
@@ -112,20 +126,38 @@ def test_horovod_waits_as_long_as_a_start_may_take_and_there_is_no_tf_config() -
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With Horovod's launcher from the package index, and none of its native parts."""
+def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The playbook ran there to its check, on an environment without TensorFlow: Horovod is from
+    the package index, and has all but its native library (HOROVOD_SKIP_COMPILE)."""
     folder = tmp_path_factory.mktemp("horovod")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-input"]
-    install += ["--disable-pip-version-check"]
+    environment = folder / node().name / environment_of(BUILT)
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = [environment / "bin/python", "-m", "pip", "install", "-q", "--no-input"]
     needs = [need if need != "setuptools" else "setuptools<81" for need in releases.HOROVOD_NEEDS]
-    subprocess.run([*install, *needs], check=True)
-    subprocess.run(
-        [*install, "--no-deps", "--no-build-isolation", f"horovod=={releases.HOROVOD}"],
-        env={**os.environ, "HOROVOD_SKIP_COMPILE": "1", "HOROVOD_WITHOUT_PYTORCH": "1"},
-        check=True,
-    )
-    return folder / "bin" / "python"
+    subprocess.run([*pip, "--disable-pip-version-check", *needs], check=True)
+    pip_config = users_pip_config()
+    environ = {"PIP_CONFIG_FILE": pip_config} if pip_config else {}
+    transport = HereTransport(folder, {"HOROVOD_SKIP_COMPILE": "1", **environ})
+    with pytest.raises(StepFailed, match="this Horovod is built without TensorFlow"):
+        apply(lambda one: playbook.steps(BUILT, one), [node()], transport, Remembered())
+    return folder / node().name
+
+
+def environment_of(config: ClusterConfig) -> str:
+    folder = tensorflow.bin_folder(config, node())
+    assert folder is not None
+    return folder.removesuffix("/bin")
+
+
+def test_a_build_that_does_not_know_tensorflow_is_refused_each_time(node_home: Path) -> None:
+    environment = node_home / environment_of(BUILT)
+    assert (environment / ".horovod-built").exists()
+    assert not (environment / ".horovod-checked").exists()
+
+
+@pytest.fixture(scope="module")
+def python(node_home: Path) -> Path:
+    return node_home / environment_of(BUILT) / "bin" / "python"
 
 
 class Nodes:
@@ -142,12 +174,13 @@ class Nodes:
         line: str,
         *,
         only: int | None = None,
+        address: str = "127.0.0.{}",
         variables: Mapping[str, str] = {},
         **wanted: Any,
     ) -> None:
         cluster = config(port=self.port, **wanted)
         run = run_of(cluster)
-        addresses = {task.node: f"127.0.0.{task.index + 1}" for task in run.tasks}
+        addresses = {task.node: address.format(task.index + 1) for task in run.tasks}
         for task in run.tasks:
             if only not in (None, task.index):
                 continue
@@ -301,3 +334,19 @@ def test_the_users_own_interface_is_kept(nodes: Nodes) -> None:
     )
     assert nodes.codes() == [0]
     assert nodes.log(0) == "eth7 lo\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "open_elsewhere"),
+    [
+        ("127.0.0.{}", False),
+        ("localhost", True),  # the machine's own name may be that of its loopback
+        ("192.0.2.{}", True),  # a router's address, by which others reach it
+    ],
+)
+def test_the_rendezvous_is_open_on_the_nodes_address_alone_where_it_is_known(
+    nodes: Nodes, address: str, open_elsewhere: bool
+) -> None:
+    calls = f"import socket; socket.create_connection(('127.0.0.9', {nodes.port}))"
+    nodes.start(f'"$OWN" -c "{calls}"', workers=1, address=address)
+    assert nodes.codes() == [0 if open_elsewhere else 1], nodes.log(0)
