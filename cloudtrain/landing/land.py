@@ -18,6 +18,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed, Manifest
+from cloudtrain.landing.parcels import drop_landed, may_keep, take_parcels, tell_landed
 from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
 from cloudtrain.paths import is_inside, literal, matches, shown
@@ -59,10 +60,13 @@ def land(
         source(run.cluster, run.id, task, node, patterns, checkpoints if task == first else None)
         for task, node in nodes.items()
     ]
+    take_parcels(run, store, console, there=nodes)
     if not final:
         return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
     with console.stage("artifacts", len(sources)) as stage:
-        return _land(run.id, sources, transport, store, console, stage, final=True)
+        manifest = _land(run.id, sources, transport, store, console, stage, final=True)
+    drop_landed(run, nodes, store)
+    return manifest
 
 
 def take_checkpoint(
@@ -75,6 +79,7 @@ def take_checkpoint(
     console: Console,
 ) -> Manifest:
     """Lands the first task's checkpoint folder alone, before an attempt starts from it."""
+    take_parcels(run, store, console)
     task = run.tasks[0].name
     held = [source(run.cluster, run.id, task, nodes[task], (), folder)] if task in nodes else []
     return _land(run.id, held, transport, store, console, _Quiet(), final=False)
@@ -236,6 +241,8 @@ def _land(
             ledger.settle(pool)
             ledger.complete()
     ledger.save()
+    if may_keep(store):
+        tell_landed(sources, ledger, transport, final=final)
     return ledger.manifest
 
 

@@ -17,6 +17,7 @@ from cloudtrain.plan import first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.finish import finish
+from cloudtrain.training.keeping import keep
 from cloudtrain.training.observe import observe
 from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved, stop_tasks
@@ -40,7 +41,9 @@ def attend(session: Session, run: Run) -> Run:
 def start_only(session: Session, run: Run) -> Run:
     """The first attempt running, for another process to attend to. Raises as `attend` does."""
     with ended_by_errors(session, run):
-        return start(session, run)[1]
+        session, run = start(session, run)
+        keep(session, run)
+        return run
 
 
 @contextmanager
