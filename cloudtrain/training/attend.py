@@ -27,6 +27,12 @@ BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""
 
 
+TAKEN_WITHIN = 180.0
+"""Seconds from a notice to the node's end: AWS gives two minutes, the others half a one."""
+
+POLL = 5.0
+
+
 def attend(session: Session, run: Run) -> Run:
     """The run at its end, landed. Raises RunFailed with its cause, NotLanded or StoreError.
 
@@ -88,7 +94,19 @@ def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
     time.sleep(min(60.0, BACKOFF * 2 ** (number - 1)))
+    await_taken(session, watch)
     return session, saved(session, replace(run, state="starting"))
+
+
+def await_taken(session: Session, watch: Watch) -> None:
+    """A node under notice is there for a while, and an attempt on it would be lost with it."""
+    limit = time.time() + TAKEN_WITHIN
+    noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
+    while noticed and time.time() < limit:
+        nodes = session.refreshed().nodes
+        if not any(node.name in noticed and node.state == "running" for node in nodes):
+            return
+        time.sleep(POLL)
 
 
 def ended(run: Run, watch: Watch, cause: Cause | None) -> Run:

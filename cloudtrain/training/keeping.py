@@ -11,16 +11,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.direct import revealed
 from cloudtrain.landing.land import source, wanted
-from cloudtrain.landing.parcels import parcel_name
+from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Ticket
 from cloudtrain.session import Session
@@ -45,6 +45,20 @@ METADATA = {
     "gcp": "http://metadata.google.internal",
 }
 """Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
+
+
+def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
+    """What nodes stored while nobody was here, before anything else of the run is landed or read.
+
+    `there`: tasks whose nodes are there, and land their files better by themselves. StoreError.
+    """
+    take_parcels(
+        run,
+        session.store,
+        session.console,
+        there=there,
+        log_path=partial(session.records.log_path, run.id),
+    )
 
 
 class Keeping:

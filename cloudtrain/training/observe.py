@@ -11,7 +11,16 @@ from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
-from cloudtrain.training.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.training.follow import (
+    Beat,
+    Ended,
+    Event,
+    Follower,
+    Noticed,
+    Silent,
+    Wrote,
+    listening,
+)
 from cloudtrain.training.keeping import Keeping
 from cloudtrain.training.meanwhile import Meanwhile
 from cloudtrain.training.tasks import keep_stacks, stop_tasks
@@ -120,6 +129,8 @@ def take(watch: Watch, event: Event, now: float) -> None:
     view.unreachable_since = None
     if isinstance(event, Wrote):
         view.saw(event.data, now)
+    elif isinstance(event, Noticed):
+        view.notice = event.notice.given
     elif isinstance(event, Ended):
         over(view, event.end, now)
     elif isinstance(event, Beat):
