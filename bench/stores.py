@@ -1,0 +1,327 @@
+"""Artifacts from one node into each store's stand-in: ours beside the SDKs' own bulk calls and the
+vendors' and others' tools, in one run. Writes bench/stores.md.
+
+    python -m venv peers && peers/bin/pip install -r bench/requirements.txt
+    python bench/stores.py --peers-env peers
+
+The servers run on this machine too, and most of them in Python: what they take is in every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cloudtrain.landing.land import land  # noqa: E402
+from cloudtrain.stores import open_store  # noqa: E402
+from tests.landing_parts import Cluster  # noqa: E402
+from tests.standins import stores  # noqa: E402
+from tests.standins.stores import ACCOUNT, KEY, Store  # noqa: E402
+
+SETS = {"1,000 × 100 kB": (1000, 100_000), "1 × 512 MB": (1, 1 << 29)}
+THREADS = 16
+OURS = "**ours: the node stores them itself**"
+
+Work = Callable[[str], object]
+"""Stores all files of the set under the prefix that it is given."""
+
+
+@contextmanager
+def rclone_s3(rclone: str) -> Iterator[Store]:
+    """A server of S3's API in Go, which keeps objects as files."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "bucket").mkdir()
+        options = ["--addr", "127.0.0.1:PORT", "--config", "/dev/null", "--quiet"]
+        with stores.server([rclone, "serve", "s3", *options, folder]) as port:
+            yield Store(
+                uri="s3://bucket",
+                missing="",
+                environment={
+                    "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+                    "AWS_ACCESS_KEY_ID": "AKIATEST",
+                    "AWS_SECRET_ACCESS_KEY": "test",
+                },
+            )
+
+
+def main() -> None:
+    options = asked()
+    peers = f"{options.peers_env / 'bin'}:" if options.peers_env else ""
+    found = {
+        tool: path
+        for tool in ("s5cmd", "aws", "rclone")
+        if (path := shutil.which(tool, path=f"{peers}{os.environ['PATH']}"))
+    }
+    kinds: dict[str, Callable[[], Any]] = {
+        "s3://, moto's server (Python)": stores.s3,
+        "gs://, fake-gcs-server (Go)": stores.fake_gcs,
+        "az://, Azurite (Node.js)": stores.az,
+    }
+    if "rclone" in found:
+        rclone = found["rclone"]
+        kinds["s3://, rclone's server (Go)"] = lambda: rclone_s3(rclone)
+    load = os.getloadavg()[0]
+    lines = [
+        "# Landing in object stores beside other ways to get there",
+        "",
+        f"Made by `python bench/stores.py`: {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, load average {load:.1f} at the start (other work on the "
+        f"machine: ratios more than figures). Median of {options.runs} by turns (the best in "
+        "brackets), seconds; then the median as a multiple of ours.",
+        "",
+        "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, has "
+        "the store compare the MD5, asks it afterwards what it holds, and writes the manifest. Of "
+        "the others none makes a manifest, and the SDKs' rows begin with the SDK imported. The "
+        "servers share the cores with the clients, and most of each row is theirs.",
+        "",
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        for kind, server in kinds.items():
+            if options.only and not kind.startswith(tuple(options.only)):
+                continue
+            lines += table(kind, server, found, Path(name), options.runs)
+            (Path(__file__).parent / "stores.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+def asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers-env", type=Path, help="an environment with requirements.txt")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="stores by the start of their name: s3 gs az")
+    return parser.parse_args()
+
+
+def table(
+    kind: str, server: Callable[[], Any], found: dict[str, str], folder: Path, runs: int
+) -> list[str]:
+    columns = [column(server, found, folder, runs, *size) for size in SETS.values()]
+    lines = [f"## {kind}", "", f"| | {' | '.join(SETS)} |", "|---|" + "---|" * len(SETS)]
+    for row in dict.fromkeys(row for column in columns for row in column):
+        cells = []
+        for column_ in columns:
+            times, ours = column_.get(row), statistics.median(column_[OURS])
+            middle = statistics.median(times) if times else 0.0
+            cells.append(
+                f"{middle:.2f} ({min(times):.2f}) · {middle / ours:.2f} ×" if times else "–"
+            )
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def column(
+    server: Callable[[], Any],
+    found: dict[str, str],
+    folder: Path,
+    runs: int,
+    count: int,
+    size: int,
+) -> dict[str, list[float]]:
+    """Each round has a server of its own: what earlier ones stored fills no memory."""
+    times: dict[str, list[float]] = {}
+    cluster = Cluster(folder / f"{count}", workers=0)
+    source = cluster.work("chief0") / "output"
+    if not source.exists():
+        fill(source, count, size)
+    for number in range(runs):
+        with server() as store, patch.dict(os.environ, store.environment):
+            rows = {**ours(cluster, store), **others(store, found, source)}
+            for row, work in (
+                list(rows.items())[number % 2 * 2 :] + list(rows.items())[: number % 2 * 2]
+            ):
+                prefix = f"r{number}-{len(times.get(row, []))}-{abs(hash(row)) % 10**6}"
+                began = time.perf_counter()
+                work(prefix)
+                took = time.perf_counter() - began
+                held = [a for a in whole(store, prefix) if "output" in a or "ours" not in row]
+                assert len(held) >= count, (row, len(held))
+                times.setdefault(row, []).append(took)
+                print(f"{row}: {took:.2f}", file=sys.stderr)
+    return times
+
+
+def fill(folder: Path, count: int, size: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        with (folder / f"{number:05}").open("wb") as file:
+            for _ in range(max(1, size >> 20)):
+                file.write(os.urandom(min(size, 1 << 20)))
+
+
+def place(store: Store) -> str:
+    """The bucket or container alone."""
+    parts = urlsplit(store.uri)
+    more = parts.path.split("/")[1:2] if parts.scheme == "az" else []
+    return "/".join([f"{parts.scheme}://{parts.netloc}", *more])
+
+
+def whole(store: Store, prefix: str) -> list[str]:
+    return [found.path for found in open_store(f"{place(store)}/{prefix}").list()]
+
+
+def ours(cluster: Cluster, store: Store) -> dict[str, Work]:
+    def landing(prefix: str, direct: bool) -> None:
+        there = open_store(f"{place(store)}/{prefix}")
+        if not direct:
+            there.ticket = lambda *_, **__: None  # type: ignore[method-assign]
+        cluster.console.said.clear()
+        land(
+            cluster.run,
+            cluster.nodes,
+            cluster.rules,
+            checkpoints=None,
+            transport=cluster.transport,
+            store=there,
+            console=cluster.console,
+            final=True,
+        )
+        assert cluster.console.said == [], cluster.console.said
+
+    return {
+        OURS: lambda prefix: landing(prefix, True),
+        "ours: through this machine": lambda prefix: landing(prefix, False),
+    }
+
+
+def others(store: Store, found: dict[str, str], source: Path) -> dict[str, Work]:
+    scheme = urlsplit(store.uri).scheme
+    make = {"s3": s3_rows, "gs": gs_rows, "az": az_rows}[scheme]
+    return make(store, found, source)
+
+
+def side_by_side(source: Path, one: Callable[[Path], object]) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(one, sorted(source.iterdir())))
+
+
+def run(*words: str | Path, **environment: str) -> None:
+    subprocess.run(
+        [str(word) for word in words],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+
+
+def s3_rows(store: Store, found: dict[str, str], source: Path) -> dict[str, Work]:
+    import boto3
+    from botocore.config import Config
+
+    endpoint = store.environment["AWS_ENDPOINT_URL_S3"]
+    region = {"AWS_DEFAULT_REGION": "us-east-1"}
+
+    def sdk(prefix: str) -> None:
+        client = boto3.client(
+            "s3", region_name="us-east-1", config=Config(max_pool_connections=THREADS)
+        )
+        side_by_side(
+            source, lambda path: client.upload_file(str(path), "bucket", f"{prefix}/{path.name}")
+        )
+
+    rows: dict[str, Work] = {f"boto3 `upload_file`, {THREADS} threads": sdk}
+    tools: dict[str, Work] = {
+        "s5cmd": lambda prefix: run(
+            *(found["s5cmd"], "--endpoint-url", endpoint, "cp"),
+            *(f"{source}/", f"s3://bucket/{prefix}/"),
+            **region,
+        ),
+        "aws": lambda prefix: run(
+            *(found["aws"], "s3", "cp", "--recursive", "--only-show-errors"),
+            *(source, f"s3://bucket/{prefix}/"),
+            **region,
+        ),
+        "rclone": lambda prefix: run(
+            *(found["rclone"], "copy", "--transfers", str(THREADS), "--config", "/dev/null"),
+            source,
+            f":s3,provider=Other,env_auth=true,endpoint='{endpoint}':bucket/{prefix}",
+        ),
+    }
+    titles = {"s5cmd": "`s5cmd cp`", "aws": "`aws s3 cp --recursive`"}
+    titles |= {"rclone": f"`rclone copy --transfers {THREADS}`"}
+    return rows | {titles[tool]: work for tool, work in tools.items() if tool in found}
+
+
+def gs_rows(store: Store, found: dict[str, str], source: Path) -> dict[str, Work]:
+    """Not `upload_chunks_concurrently`, whose API fake-gcs-server does not have, nor gsutil, which
+    speaks TLS alone."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+    from google.cloud.storage import transfer_manager
+
+    endpoint = store.environment["STORAGE_EMULATOR_HOST"]
+
+    def sdk(prefix: str) -> None:
+        client = storage.Client(
+            project="test-project",
+            credentials=AnonymousCredentials(),
+            client_options={"api_endpoint": endpoint},
+        )
+        done = transfer_manager.upload_many_from_filenames(
+            client.bucket("bucket"),
+            [path.name for path in sorted(source.iterdir())],
+            source_directory=str(source),
+            blob_name_prefix=f"{prefix}/",
+            worker_type=transfer_manager.THREAD,
+            max_workers=THREADS,
+        )
+        assert not any(isinstance(each, Exception) for each in done), done[0]
+
+    rows: dict[str, Work] = {f"`transfer_manager.upload_many`, {THREADS} threads": sdk}
+    tools: dict[str, Work] = {
+        "rclone": lambda prefix: run(
+            *(found["rclone"], "copy", "--transfers", str(THREADS), "--config", "/dev/null"),
+            source,
+            f":gcs,anonymous=true,endpoint='{endpoint}/storage/v1/':bucket/{prefix}",
+        ),
+    }
+    titles = {"rclone": f"`rclone copy --transfers {THREADS}`"}
+    return rows | {titles[tool]: work for tool, work in tools.items() if tool in found}
+
+
+def az_rows(store: Store, found: dict[str, str], source: Path) -> dict[str, Work]:
+    from azure.storage.blob import BlobServiceClient
+
+    connection = store.environment["AZURE_STORAGE_CONNECTION_STRING"]
+
+    def sdk(prefix: str) -> None:
+        container = BlobServiceClient.from_connection_string(connection).get_container_client(
+            "container"
+        )
+
+        def one(path: Path) -> None:
+            with path.open("rb") as file:
+                container.upload_blob(f"{prefix}/{path.name}", file, max_concurrency=4)
+
+        side_by_side(source, one)
+
+    rows: dict[str, Work] = {f"`upload_blob(max_concurrency=4)`, {THREADS} threads": sdk}
+    if "rclone" in found:
+        options = f"account={ACCOUNT},key='{KEY}',endpoint='{store.endpoint}'"
+        rows[f"`rclone copy --transfers {THREADS}`"] = lambda prefix: run(
+            *(found["rclone"], "copy", "--transfers", str(THREADS), "--config", "/dev/null"),
+            source,
+            f":azureblob,{options}:container/{prefix}",
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    main()
