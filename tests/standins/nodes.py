@@ -126,6 +126,10 @@ class Nodes:
         logs = (folder / "machine.log", folder / "upper" / "var" / "log" / "boot.log")
         return "".join(path.read_text(errors="replace") for path in logs if path.exists())
 
+    def disks(self) -> Path:
+        """The folder that holds every node's own files, what it has changed of its system too."""
+        return self._root
+
     def close(self) -> None:
         for name in tuple(self._nodes):
             self.stop(name)
