@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import io
+import json
+import os
+import re
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
-from cloudtrain.protocols import Receipt, Ticket
+from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.shell import Secret
+from cloudtrain.stores.gs_rights import Rights
 from cloudtrain.stores.objects import Chained, ObjectStore, split
 
 CHUNK = 1 << 20
 PART = 8 << 20
 """Of a resumable upload; a multiple of 256 KiB."""
+
+SMALL = 16 << 20
+"""Bytes up to which a node sends a file in one request, with no call from here before it."""
+
+PIECE = 32 << 20
+"""What a node sends of a larger file before it asks how far it came; a multiple of 256 KiB."""
+
+SOON = 2 * 3600.0
+"""Seconds; what must last longer than that is no matter of a token."""
+
+AT_ONCE = 32
+"""Connections kept open: as many as files are brought home side by side."""
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+"""Tokens of a narrower one are not exchanged."""
+
+BEGUN = 30.0
+"""Seconds in which the upload of a large file has begun, or it comes through this machine."""
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+AGAIN = "run the same command again; it goes on from here"
+BYTES = "application/octet-stream"
+LOGIN = "`gcloud auth application-default login`"
 
 
 class GoogleStore(ObjectStore):
@@ -20,40 +52,61 @@ class GoogleStore(ObjectStore):
 
     def __init__(self, uri: str, *, endpoint: str | None = None) -> None:
         bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, endpoint), prefix)
+        super().__init__(uri, _Bucket(bucket, prefix, endpoint), prefix)
 
 
 class _Bucket:
-    def __init__(self, name: str, endpoint: str | None) -> None:
+    def __init__(self, name: str, prefix: str, endpoint: str | None) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions
         import requests
+        from google import resumable_media
         from google.cloud import storage
+        from google.cloud.storage.retry import DEFAULT_RETRY
 
-        self._api, self._auth = google.api_core.exceptions, google.auth.exceptions
-        self._requests = requests.exceptions
-        options = {"api_endpoint": endpoint} if endpoint else None
+        self._api: Any = google.api_core.exceptions
+        self._auth = google.auth.exceptions
+        self._media, self._requests = resumable_media, requests.exceptions
+        self._storage, self._endpoint = storage, endpoint or os.environ.get(EMULATOR)
+        self._retry: Any = DEFAULT_RETRY  # every call here may be made again
+        self._name, self._prefix = name, prefix
+        self._rights: Rights | None = None
+        self._client = self._connected(*self._found())
+        self._bucket: Any = self._client.bucket(name)
+
+    def _found(self) -> tuple[Any, str | None]:
+        """Credentials and project. Without the first nobody in particular asks an emulator."""
+        if os.environ.get(EMULATOR):
+            return None, os.environ.get("GOOGLE_CLOUD_PROJECT")
+        import google.auth
+
         try:
-            client = storage.Client(client_options=options)
-        except google.auth.exceptions.GoogleAuthError as error:
-            raise CredentialsError(
-                f"Google Cloud Storage: {error}", hint="`gcloud auth application-default login`"
-            ) from error
-        except OSError as error:  # what the library raises where it finds no project
-            raise CredentialsError(
-                f"Google Cloud Storage: {error}", hint="set GOOGLE_CLOUD_PROJECT"
-            ) from error
-        self._bucket: Any = client.bucket(name)
+            credentials, project = google.auth.default(scopes=(SCOPE,))
+        except self._auth.GoogleAuthError as error:
+            raise CredentialsError(f"Google Cloud Storage: {error}", hint=LOGIN) from error
+        self._rights = Rights(credentials, self._name, self._begun)
+        return credentials, project
+
+    def _connected(self, credentials: Any, project: str | None) -> Any:
+        from requests.adapters import HTTPAdapter
+
+        options = {"api_endpoint": self._endpoint} if self._endpoint else None
+        client = self._storage.Client(
+            project=project, credentials=credentials, client_options=options
+        )
+        for scheme in ("https://", "http://"):
+            client._http.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
+        return client
 
     def put(self, key: str, data: io.RawIOBase) -> None:
+        """With its MD5, which the service compares; crc32c is slow where it has no C."""
         first = data.read(PART) or b""
+        options = {"content_type": BYTES, "checksum": "md5", "retry": self._retry}
         if len(first) < PART:  # one request where the whole of it is here
-            self._bucket.blob(key).upload_from_string(
-                first, content_type="application/octet-stream", checksum="crc32c"
-            )
+            self._bucket.blob(key).upload_from_string(first, **options)
             return
         whole = Chained(first, data)
-        self._bucket.blob(key, chunk_size=PART).upload_from_file(whole, checksum="crc32c")
+        self._bucket.blob(key, chunk_size=PART).upload_from_file(whole, **options)
 
     def get(self, key: str) -> Iterator[bytes]:
         blob = self._bucket.get_blob(key)
@@ -67,37 +120,140 @@ class _Bucket:
                 yield data
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+        """An object that was composed of others has no MD5."""
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
-            yield blob.name, blob.size, ""
+            yield blob.name, blob.size, base64.b64decode(blob.md5_hash or "").hex()
 
     def copy(self, source: str, target: str) -> None:
-        self._bucket.copy_blob(self._bucket.blob(source), self._bucket, target)
+        """A large one takes several calls:
+        https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite"""
+        old, new, token = self._bucket.blob(source), self._bucket.blob(target), None
+        while True:
+            token, _, _ = new.rewrite(old, token=token, retry=self._retry)
+            if token is None:
+                return
 
     def create(self, location: str | None) -> bool:
-        raise NotImplementedError
+        """With access by IAM alone, and never public. Who may not see a bucket may still use it."""
+        try:
+            if self._bucket.exists(retry=self._retry):
+                return False
+        except self._api.Forbidden:
+            return False
+        if self._rights is not None and self._client.project is None:
+            raise StoreError(
+                "it is in no project yet, and none is named",
+                hint="GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+            )
+        new = self._client.bucket(self._name)
+        new.iam_configuration.uniform_bucket_level_access_enabled = True
+        new.iam_configuration.public_access_prevention = "enforced"
+        try:
+            self._client.create_bucket(new, location=location and region(location))
+        except self._api.Conflict:  # it is there now
+            return False
+        return True
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        return None
+        if size is not None and size <= SMALL and lasts <= SOON:
+            right = self._right(key)
+            if right is not None:
+                return Ticket(path=key, requests=(self._whole(key, right),))
+        return Ticket(
+            path=key, requests=(Request(url=Secret(self._session(self._bucket, key))),), piece=PIECE
+        )
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        raise NotImplementedError
+        """Nothing: every file is one request here."""
+
+    def _right(self, key: str) -> dict[str, str | Secret] | None:
+        """A header for keys of the same folder (of a run's task), empty at an emulator; or None."""
+        if self._rights is None:
+            return {}
+        start = len(self._prefix) + 1 if self._prefix else 0
+        folders = key[start:].split("/")[:-1]
+        if not folders:
+            return None
+        token = self._rights.token(key[:start] + "/".join(folders[:2]) + "/")
+        return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
+
+    def _whole(self, key: str, right: dict[str, str | Secret]) -> Request:
+        """https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart"""
+        mark = uuid.uuid4().hex
+        name = json.dumps(key).replace("{", r"\u007b")  # what the node fills in is not in a name
+        facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
+        return Request(
+            url=Secret(
+                f"{self._client._connection.API_BASE_URL}/upload/storage/v1/b/"
+                f"{quote(self._name, safe='')}/o?uploadType=multipart"
+            ),
+            method="POST",
+            headers={"Content-Type": f'multipart/related; boundary="{mark}"', **right},
+            before=(
+                f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
+                f"{facts}\r\n--{mark}\r\nContent-Type: {BYTES}\r\n\r\n"
+            ),
+            after=f"\r\n--{mark}--\r\n",
+        )
+
+    def _session(self, bucket: Any, key: str) -> str:
+        """The address of an upload that has begun: the right to that object alone, for a week.
+
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris
+        """
+        url: str = bucket.blob(key).create_resumable_upload_session(
+            content_type=BYTES, retry=self._retry.with_deadline(BEGUN)
+        )
+        if self._endpoint:  # a server behind another address tells its own
+            ours = urlsplit(self._endpoint)
+            url = urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+        return url
+
+    def _begun(self, credentials: Any, key: str) -> object:
+        return self._session(self._connected(credentials, None).bucket(self._name), key)
 
     def delete(self, key: str) -> None:
-        self._bucket.blob(key).delete()
+        with contextlib.suppress(self._api.NotFound):
+            self._bucket.blob(key).delete(retry=self._retry)
 
     def explain(self, error: Exception) -> CloudtrainError | None:
-        if isinstance(error, self._auth.GoogleAuthError):
-            return CredentialsError(str(error), hint="`gcloud auth application-default login`")
-        if isinstance(error, self._api.Unauthorized):
-            return CredentialsError(error.message, hint="`gcloud auth application-default login`")
+        """https://cloud.google.com/storage/docs/json_api/v1/status-codes"""
+        if isinstance(error, self._api.RetryError) and isinstance(error.cause, Exception):
+            return self.explain(error.cause)
+        if isinstance(error, self._media.InvalidResponse):  # what was tried again and again
+            status = error.response.status_code
+            error = self._api.from_http_status(status, "", response=error.response)
+        text = _words(error)
+        if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
+            return CredentialsError(text, hint=LOGIN)
         if isinstance(error, self._api.Forbidden):
-            return PermissionsError(error.message, hint="roles/storage.objectUser on the bucket")
+            return PermissionsError(text, hint="roles/storage.objectUser on the bucket")
         if isinstance(error, self._api.NotFound):
             hint = "`gcloud storage buckets create gs://BUCKET` makes a bucket"
-            return StoreError(error.message, hint=hint)
-        if isinstance(error, self._api.GoogleAPIError | self._requests.RequestException):
-            return StoreError(str(error), hint="run the same command again; it goes on from here")
+            return StoreError(text, hint=hint)
+        if isinstance(error, self._api.TooManyRequests | self._api.ServerError):
+            return StoreError(text, hint=AGAIN)
+        if isinstance(error, self._api.GoogleAPIError):  # one that stays: 400, 409, 412
+            return StoreError(text)
+        if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
+            return StoreError(text, hint=AGAIN)
         return None
 
 
-_FIELDS = "items(name,size),nextPageToken"
+def region(location: str) -> str:
+    """Of a zone (us-east4-c) its region, where buckets are; any other location as it is."""
+    return re.sub(r"^([a-z]+-[a-z]+\d+)-[a-z]$", r"\1", location)
+
+
+def _words(error: Exception) -> str:
+    """The service's own; no query of an address, as a session's is a secret."""
+    response = getattr(error, "response", None)
+    text = str(error)
+    if response is not None and not response.ok:
+        text = f"{response.status_code} {response.reason}"
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            text = f"{response.status_code} {response.json()['error']['message']}"
+    return re.sub(r"\?[^\s)]+", "?…", text)
+
+
+_FIELDS = "items(name,size,md5Hash),nextPageToken"

@@ -9,7 +9,7 @@ from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import horovod, tensorflow
 from cloudtrain.protocols import Finding
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
@@ -66,8 +66,8 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
 
 
 def setup(config: ClusterConfig) -> Finding:
-    """Versions that cannot be had together, from what each TensorFlow release says of itself."""
-    wrong = tensorflow.problems(config)
+    """Versions that cannot be had together, from what each release says of itself."""
+    wrong = (*tensorflow.problems(config), *horovod.problems(config))
     if wrong:
         text = "\n".join(str(problem) for problem in wrong)
         return Finding(what="setup", ok=False, text=text, error=UsageError)

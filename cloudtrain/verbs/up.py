@@ -12,6 +12,7 @@ from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_session, record, refuse_other_account
+from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 
 
@@ -21,7 +22,7 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
     Raises what its provider raises, StepFailed for a playbook, LockedError.
     """
     records = Records(config.name)
-    with records.lock("up"):
+    with idle_is_watched(records), records.lock("up"):
         refuse_other_account(config, records)
         refuse(config)
         record(config, records)
@@ -29,6 +30,8 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
             session = raise_cluster(session)
             make_ready(session)
             records.journal("ready")
+    if config.limits.idle is not None:
+        console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
     return Cluster(name=config.name, nodes=session.nodes)
 
 

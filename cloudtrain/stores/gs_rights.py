@@ -1,0 +1,110 @@
+"""What a node is given to store objects in Google Cloud Storage: a token that can do only that."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timezone
+from functools import partial
+from typing import Any
+
+from cloudtrain.shell import Secret
+
+ROLE = "inRole:roles/storage.objectCreator"
+"""Makes objects and nothing else: neither reads, lists, deletes nor replaces one, as replacing
+needs storage.objects.delete: https://cloud.google.com/storage/docs/access-control/iam-roles"""
+
+SPARE = 900.0
+"""Seconds for which a token must still be good when it is given to a node."""
+
+REFUSED = 300.0
+"""Seconds after which a token is asked for again."""
+
+CONNECT = 10.0
+
+
+class Rights:
+    """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory.
+
+    They live as long as the token that they are made of, an hour at most:
+    https://cloud.google.com/iam/docs/downscoping-short-lived-credentials
+    """
+
+    def __init__(
+        self,
+        credentials: Any,
+        bucket: str,
+        opens: Callable[[Any, str], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`opens` begins the upload of a key with such credentials, and raises where it may not."""
+        self._credentials, self._bucket = credentials, bucket
+        self._opens, self._clock = opens, clock
+        self._tokens: dict[str, tuple[Secret | None, float]] = {}
+        self._lock = threading.Lock()
+
+    def token(self, folder: str) -> Secret | None:
+        """For all keys that start with `folder`; None where Google does not give or take one."""
+        with self._lock:
+            token, until = self._tokens.get(folder, (None, 0.0))
+            if self._clock() >= until:
+                token, until = self._made(folder)
+                self._tokens[folder] = (token, until)
+            return token
+
+    def _made(self, folder: str) -> tuple[Secret | None, float]:
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import Request
+
+        scoped = self._scoped(folder)
+        try:
+            scoped.refresh(partial(Request(), timeout=CONNECT))
+            # google-auth's times are naive, in UTC.
+            until = scoped.expiry.replace(tzinfo=timezone.utc).timestamp() - SPARE
+        except (GoogleAuthError, ValueError, AttributeError):  # also: no JSON, no time
+            until = 0.0
+        if until <= self._clock() or not self._is_taken(scoped.token, folder):
+            return None, self._clock() + REFUSED
+        return Secret(scoped.token), until
+
+    def _scoped(self, folder: str) -> Any:
+        from google.auth import downscoped as untyped
+
+        downscoped: Any = untyped
+        rule = downscoped.AccessBoundaryRule(
+            available_resource=f"//storage.googleapis.com/projects/_/buckets/{self._bucket}",
+            available_permissions=[ROLE],
+            availability_condition=downscoped.AvailabilityCondition(within(self._bucket, folder)),
+        )
+        return downscoped.Credentials(
+            source_credentials=self._credentials,
+            credential_access_boundary=downscoped.CredentialAccessBoundary([rule]),
+            universe_domain=self._credentials.universe_domain,
+        )
+
+    def _is_taken(self, token: str, folder: str) -> bool:
+        """A bucket without uniform access takes none: asked once, and not with each file.
+
+        An upload that only begins leaves nothing.
+        """
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+        from google.oauth2 import credentials as untyped
+
+        made: Any = untyped
+        universe = self._credentials.universe_domain
+        alone = made.Credentials(token, universe_domain=universe)
+        try:
+            self._opens(alone, f"{folder}.cloudtrain-{uuid.uuid4().hex}")
+        except (GoogleAPIError, GoogleAuthError, OSError):  # OSError: those of requests
+            return False
+        return True
+
+
+def within(bucket: str, folder: str) -> str:
+    """Its condition in CEL, whose strings are written as JSON's."""
+    start = f"projects/_/buckets/{bucket}/objects/{folder}"
+    return f"resource.name.startsWith({json.dumps(start, ensure_ascii=False)})"
