@@ -19,6 +19,7 @@ from cloudtrain.session import (
 from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import DOING
+from cloudtrain.verbs.parcels import take_before_down
 from cloudtrain.verbs.stop_run import stop_run
 
 
@@ -62,6 +63,8 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
         except (NotLanded, StoreError):
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
             raise
+    if not discard:
+        take_before_down(config, records, console)
     expected = asked_for(records.events())
     records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
