@@ -194,4 +194,4 @@ def store(request: "dict[str, object]", piece: int, parcel: Parcel) -> None:
         answer = web.piece(sender.Part(request, parcel, at, length, headers=told), parcel.size)
         if answer.status != 308:
             return
-        at = sender.persisted(answer)
+        at = sender.persisted(answer, parcel.size)
