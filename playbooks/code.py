@@ -54,7 +54,7 @@ CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 
 
 def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
-    """What `code:` is now, or was when it was `delivered`: asks the git server, or reads the folder.
+    """What `code:` is now, or was when `delivered`: asks the git server, or reads the folder.
 
     Raises ConfigError. A folder that has changed since is refused by the first node that lacks it.
     """
