@@ -98,6 +98,8 @@ class Code:
 
     git: str | None = None
     ref: str | None = None
+    token: str | None = None
+    """The name under `secrets:` of what opens `git` over https; git alone is given it."""
     path: str | None = None
 
 

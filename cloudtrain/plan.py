@@ -17,7 +17,7 @@ from cloudtrain.model import (
 )
 
 STRATEGIES = frozenset(
-    {"multi_worker_mirrored", "parameter_server", "custom"} | SINGLE_NODE_STRATEGIES
+    {"multi_worker_mirrored", "parameter_server", "horovod", "custom"} | SINGLE_NODE_STRATEGIES
 )
 """What this version launches."""
 
@@ -114,7 +114,8 @@ def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     success = config.train.success
     roles = {task.role for task in tasks}
     if success is None:
-        success = "all" if config.strategy == "custom" and "chief" not in roles else "chief"
+        by_all = config.strategy in ("custom", "horovod") and "chief" not in roles
+        success = "all" if by_all else "chief"
     if success == "all":
         return frozenset(task.name for task in tasks if task.role not in ("ps", "evaluator"))
     if success == "all_workers":

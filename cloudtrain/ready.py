@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.apply import apply
 from cloudtrain.model import Node
-from cloudtrain.playbooks import base, code, gpu_check, nvidia, tensorflow
+from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, tensorflow
 from cloudtrain.session import Session
 from cloudtrain.step import Step
 
@@ -21,6 +21,7 @@ def make_ready(session: Session) -> str:
             *base.steps(session.config, node),
             *nvidia.steps(session.config, node),
             *tensorflow.steps(session.config, node),
+            *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
             *code.steps(source, session.config.name),
         )

@@ -115,8 +115,13 @@ def missing_extra(provider: str) -> str | None:
 def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
     """The configured store; without one, artifacts come home into the cluster's own folder here,
     so that nothing is ever only on a node that is about to be destroyed."""
+    return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
+
+
+def store_at(uri: str, config: ClusterConfig) -> ArtifactStore:
+    """That store, reached as the config says."""
     return open_store(
-        config.artifacts.store or (records.folder / "artifacts").as_uri(),
+        uri,
         endpoint=config.endpoints.storage,
         profile=config.project if config.provider == "aws" else None,
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cloudtrain import layout
 from cloudtrain.model import ClusterConfig
-from cloudtrain.playbooks import folder, git, scripts
+from cloudtrain.playbooks import checkout, folder, git, git_access, scripts
+from cloudtrain.playbooks.archive import Archive
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 
@@ -25,16 +26,27 @@ class GitCode:
     digest: str
     debian_package: str = ""
     """What brings git to a node that lacks it; empty where that is not ours to install."""
+    pointers: str = ""
+    """Not empty: what is kept in Git LFS stays there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderCode:
     root: Path
     digest: str
-    archive: folder.Archive = field(repr=False, compare=False)
+    archive: Archive = field(repr=False, compare=False)
 
 
-CodeSource = NoCode | GitCode | FolderCode
+@dataclass(frozen=True, kw_only=True)
+class PrivateCode:
+    """`digest` is the full commit, which nodes by themselves cannot read."""
+
+    url: str
+    digest: str
+    archive: Archive = field(repr=False, compare=False)
+
+
+CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 """`digest` identifies what runs; it is recorded in the run and names the folder on the nodes."""
 
 
@@ -42,13 +54,18 @@ def resolve(config: ClusterConfig) -> CodeSource:
     """What `code:` is now: asks the git server, or reads the folder. Raises ConfigError."""
     if config.code.git is not None:
         url = git.url(config)
+        found = git.find(config, url)
+        pointers = git_access.lfs_pointers()
+        if found.access is not None:
+            archive = checkout.archive(found.access, url, found.commit, pointers)
+            return PrivateCode(url=url, digest=found.commit, archive=archive)
         package = "" if config.provider == "local" else "git"
-        return GitCode(url=url, digest=git.commit(config, url), debian_package=package)
+        return GitCode(url=url, digest=found.commit, debian_package=package, pointers=pointers)
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()
         entries = folder.entries(config, root)
         digest = folder.digest(root, entries)
-        archive = folder.Archive(root=root, entries=entries, digest=digest)
+        archive = folder.archive(root, entries, digest)
         return FolderCode(root=root, digest=digest, archive=archive)
     return NoCode()
 
@@ -59,9 +76,11 @@ def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
     target = layout.code_folder(cluster, source.digest)
     there = script(scripts.CODE_THERE, target)
     if isinstance(source, GitCode):
-        run = script(scripts.GIT, target, source.url, source.digest, source.debian_package)
+        run = script(
+            scripts.GIT, target, source.url, source.digest, source.debian_package, source.pointers
+        )
         return (Step(name=f"code {source.digest[:10]}", run=run, unless=there),)
-    if isinstance(source, FolderCode):
+    if isinstance(source, FolderCode | PrivateCode):
         return (
             Step(
                 name=f"code {source.digest[:10]}",

@@ -19,6 +19,7 @@ from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.playbooks import base as base_playbook
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import gpu_check
+from cloudtrain.playbooks import horovod as horovod_playbook
 from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
 from cloudtrain.protocols import Completed
@@ -50,6 +51,12 @@ def nvidia(c: Connection, file: str, role: str = "chief") -> None:
 def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
     """Bring a machine to what `setup:` asks for."""
     _onto(c, role, file, tensorflow_playbook.steps)
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def horovod(c: Connection, file: str, role: str = "worker") -> None:
+    """Build Horovod for that TensorFlow."""
+    _onto(c, role, file, horovod_playbook.steps)
 
 
 @task(help=HELP)  # type: ignore[untyped-decorator]

@@ -7,10 +7,8 @@ import io
 import os
 import stat
 import tarfile
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -18,13 +16,12 @@ from typing import IO
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.playbooks import ignore
+from cloudtrain.playbooks.archive import CHUNK, Archive, member
 from cloudtrain.playbooks.ignore import Rule
 
 IGNORE_FILES = (".gitignore", ".cloudtrainignore")
 LARGEST = 10**9
 """Bytes. More is data or results that got in by mistake; it would go to every node."""
-
-CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,57 +69,36 @@ def digest(root: Path, entries: Sequence[Entry]) -> str:
     return total.hexdigest()[:16]
 
 
-@dataclass
-class Archive:
-    """The tar of a folder, made once and read by every node's stream; gone with the process."""
+def archive(root: Path, entries: Sequence[Entry], digest: str) -> Archive:
+    """Its chunks raise CloudtrainError when the folder changed since the digest was taken."""
 
-    root: Path
-    entries: Sequence[Entry]
-    digest: str
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _file: IO[bytes] | None = None
-
-    def chunks(self) -> Iterator[bytes]:
-        """Raises CloudtrainError when the folder changed since the digest was taken."""
-        with self._lock:
-            if self._file is None:
-                self._file = self._made()
-            number = self._file.fileno()
-        place = 0
-        while chunk := os.pread(number, CHUNK, place):
-            place += len(chunk)
-            yield chunk
-
-    def _made(self) -> IO[bytes]:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open for all nodes
+    def pack(tar: tarfile.TarFile) -> None:
         total = hashlib.sha256()
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            tar.addfile(_member("code", tarfile.DIRTYPE, 0o755))
-            for entry in self.entries:
-                _add(total, entry, self._pack(tar, entry))
-            tar.addfile(_member("complete", tarfile.REGTYPE, 0o644))
-        if total.hexdigest()[:16] != self.digest:
-            raise _changed(self.root)
-        file.flush()
-        return file
+        for entry in entries:
+            _add(total, entry, _pack(tar, root, entry))
+        if total.hexdigest()[:16] != digest:
+            raise _changed(root)
 
-    def _pack(self, tar: tarfile.TarFile, entry: Entry) -> bytes:
-        name = f"code/{entry.path}"
-        if entry.link is not None:
-            member = _member(name, tarfile.SYMTYPE, 0o777)
-            member.linkname = entry.link
-            tar.addfile(member)
-            return os.fsencode(entry.link)
-        member = _member(name, tarfile.REGTYPE, 0o755 if entry.executable else 0o644)
-        with _opened(self.root, entry) as file:
-            status = os.fstat(file.fileno())
-            member.size, member.mtime = status.st_size, int(status.st_mtime)
-            reader = _Hashed(file)
-            try:
-                tar.addfile(member, reader)
-            except OSError:  # tarfile's word for a file that became shorter
-                raise _changed(self.root) from None
-        return reader.sum.digest()
+    return Archive(pack)
+
+
+def _pack(tar: tarfile.TarFile, root: Path, entry: Entry) -> bytes:
+    name = f"code/{entry.path}"
+    if entry.link is not None:
+        link = member(name, tarfile.SYMTYPE, 0o777)
+        link.linkname = entry.link
+        tar.addfile(link)
+        return os.fsencode(entry.link)
+    info = member(name, tarfile.REGTYPE, 0o755 if entry.executable else 0o644)
+    with _opened(root, entry) as file:
+        status = os.fstat(file.fileno())
+        info.size, info.mtime = status.st_size, int(status.st_mtime)
+        reader = _Hashed(file)
+        try:
+            tar.addfile(info, reader)
+        except OSError:  # tarfile's word for a file that became shorter
+            raise _changed(root) from None
+    return reader.sum.digest()
 
 
 class _Hashed(io.RawIOBase):
@@ -228,12 +204,6 @@ def _opened(root: Path, entry: Entry) -> IO[bytes]:
 def _add(total: hashlib._Hash, entry: Entry, content: bytes) -> None:
     kind = b"l" if entry.link is not None else b"x" if entry.executable else b"f"
     total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
-
-
-def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.mode = kind, mode
-    return member
 
 
 def _changed(root: Path) -> CloudtrainError:

@@ -1,55 +1,109 @@
-"""A git repository as code to deliver: which commit a ref is now, and how nodes get it."""
+"""A git repository as code to deliver: which commit a ref is now, and who can read it."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.model import ClusterConfig
+from cloudtrain.playbooks import git_access
+from cloudtrain.playbooks.git_access import Access, refused
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{4,63}")
-_NO_TRANSPORT_HELPERS = "https:http:ssh:git:file"
-"""`ext::…` would run a command of the URL's choice."""
+_PROBE_SECONDS = 20.0
+"""A server that only this user's proxy or mirror reaches does not answer at all."""
 
 
-def commit(config: ClusterConfig, url: str) -> str:
-    """The full commit that `code.ref` (default: the remote's HEAD) is now. Raises ConfigError."""
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """`commit` is the full one."""
+
+    commit: str
+    access: Access | None = None
+    """How this machine reads it; None where anybody does."""
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def find(config: ClusterConfig, url: str) -> Found:
+    """The commit that `code.ref` (default: the remote's HEAD) is now. Raises ConfigError."""
     ref = config.code.ref
-    if ref is not None and _COMMIT.fullmatch(ref):
-        return ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
-        raise _refused(config, "ref", f"{ref!r} cannot be a branch, tag or commit")
-    refs = _remote_refs(config, url, ref or "HEAD")
-    wanted = _names(ref) if ref else ("HEAD",)
-    found = next((refs[name] for name in wanted if name in refs), None)
-    if found is None and ref is not None and _ABBREVIATED.fullmatch(ref):
-        found = _whole(url, ref)
-    if found is None:
-        what = f"no branch, tag or commit {ref}" if ref else "no commit"
-        raise _refused(config, "ref", f"{url} has {what}")
-    return found
+        raise refused(config, "ref", f"{ref!r} cannot be a branch, tag or commit")
+    if _nodes_might(config, url):
+        anybody = git_access.as_anybody()
+        with suppress(_Unreadable):
+            refs = _remote_refs(anybody, url, ref, timeout=_PROBE_SECONDS)
+            return Found(commit=_commit(config, url, anybody, refs))
+    user = git_access.as_user(config, url)
+    try:
+        refs = _remote_refs(user, url, ref)
+    except _Unreadable as error:
+        text = f"{url} cannot be read: {error}"
+        raise refused(config, "git", text, hint=_hint(config, url)) from None
+    return Found(commit=_commit(config, url, user, refs), access=user)
 
 
 def url(config: ClusterConfig) -> str:
-    """`code.git` as nodes are given it. Raises ConfigError for what git must not be given."""
+    """`code.git` as git is given it. Raises ConfigError for what git must not be given."""
     url = config.code.git or ""
     if url.startswith("-") or not url.isprintable() or re.match(r"[A-Za-z0-9+.-]*::", url):
-        raise _refused(config, "git", f"{url!r} is not the URL of a repository")
-    if re.match(r"[a-z+]+://[^/@]*:[^/@]*@", url):
-        raise _refused(
+        raise refused(config, "git", f"{url!r} is not the URL of a repository")
+    if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", url):
+        raise refused(
             config,
             "git",
-            "a URL with a password would be on the nodes' disks and in their process lists",
-            hint="check the code out here and name its folder in code.path",
+            "a URL with a password would be in records and process lists",
+            hint=_TOKEN_HINT,
         )
     if url.startswith(("./", "../", "~/")):
         return str((config.folder / Path(url).expanduser()).resolve())
     return url
+
+
+def _nodes_might(config: ClusterConfig, url: str) -> bool:
+    """Whether it is worth asking as they would: they have no keys and no files of this machine."""
+    if config.code.token or config.network.private or git_access.is_ssh(url):
+        return False
+    return config.provider == "local" or not git_access.is_local(url)
+
+
+def _remote_refs(
+    access: Access, url: str, ref: str | None, *, timeout: float = 300.0
+) -> Mapping[str, str]:
+    """Name → commit."""
+    wanted = ref or "HEAD"
+    command = ("git", "ls-remote", "--quiet", "--", url, wanted, f"{wanted}^{{}}")
+    try:
+        done = git_access.run(access, *command, timeout=timeout)
+    except TimeoutError as error:
+        raise _Unreadable(str(error)) from None
+    if done.returncode != 0:
+        words = access.words(done.stderr)
+        raise _Unreadable(words[0] if words else f"git exit {done.returncode}")
+    lines = (line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
+    return {name: commit for commit, name in lines}
+
+
+def _commit(config: ClusterConfig, url: str, access: Access, refs: Mapping[str, str]) -> str:
+    ref = config.code.ref
+    if ref is not None and _COMMIT.fullmatch(ref):
+        return ref
+    wanted = _names(ref) if ref else ("HEAD",)
+    found = next((refs[name] for name in wanted if name in refs), None)
+    if found is None and ref is not None and _ABBREVIATED.fullmatch(ref):
+        found = _whole(access, url, ref)
+    if found is None:
+        what = f"no branch, tag or commit {ref}" if ref else "no commit"
+        raise refused(config, "ref", f"{url} has {what}")
+    return found
 
 
 def _names(ref: str) -> tuple[str, ...]:
@@ -63,60 +117,30 @@ def _names(ref: str) -> tuple[str, ...]:
     )
 
 
-def _remote_refs(config: ClusterConfig, url: str, ref: str) -> dict[str, str]:
-    done = _git("ls-remote", "--quiet", "--", url, ref, f"{ref}^{{}}")
-    if done.returncode != 0:
-        words = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise _refused(
-            config,
-            "git",
-            f"{url} cannot be read: {words[0] if words else f'git exit {done.returncode}'}",
-            hint="nodes fetch it without your credentials; for private code use code.path",
-        )
-    lines = (line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
-    return {name: commit for commit, name in lines}
-
-
-def _whole(url: str, abbreviated: str) -> str | None:
+def _whole(access: Access, url: str, abbreviated: str) -> str | None:
     """Servers tell only whole names of what refs point to: the history is needed, not its files."""
     with tempfile.TemporaryDirectory() as folder:
-        cloned = _git("clone", "--quiet", "--bare", "--filter=tree:0", "--", url, folder)
-        if cloned.returncode != 0:
+        clone = ("git", "clone", "--quiet", "--bare", "--filter=tree:0", "--", url, folder)
+        if git_access.run(access, *clone).returncode != 0:
             return None
-        asked = _git("-C", folder, "rev-parse", "--verify", "--quiet", f"{abbreviated}^{{commit}}")
-        return asked.stdout.strip() or None
+        named = ("rev-parse", "--verify", "--quiet", f"{abbreviated}^{{commit}}")
+        return git_access.run(access, "git", "-C", folder, *named).stdout.strip() or None
 
 
-def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "",
-        "GIT_ALLOW_PROTOCOL": _NO_TRANSPORT_HELPERS,
-        "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
-        "LC_ALL": "C",
-    }
-    try:
-        return subprocess.run(
-            ["git", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=300,
+def _hint(config: ClusterConfig, url: str) -> str:
+    if config.code.token:
+        return f"does the token in {config.secrets[config.code.token]} open it for reading?"
+    if git_access.is_ssh(url):
+        return (
+            f"`git ls-remote {url}` here must work without a question: the key in your agent or"
+            " without a passphrase, the host in known_hosts"
         )
-    except FileNotFoundError:
-        raise UsageError(
-            "git is not installed here", hint="install it, or name a folder in code.path"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"git {arguments[0]} did not answer within 300 s") from None
+    if git_access.is_local(url):
+        return "is it a git repository on this machine?"
+    return f"is it the right URL? If it is private: {_TOKEN_HINT}"
 
 
-def _refused(
-    config: ClusterConfig, field: str, text: str, *, hint: str | None = None
-) -> ConfigError:
-    problem = Problem(file=config.source, line=None, field=f"code.{field}", text=text)
-    return ConfigError([problem], hint=hint)
+_TOKEN_HINT = (
+    'write `secrets: {GIT_TOKEN: "${GIT_TOKEN}"}` and `token: GIT_TOKEN` under `code`,'
+    " or let your git's credential helper know it"
+)

@@ -209,14 +209,20 @@ GIT = (
     DEBIAN
     + """\
 set -eu
-folder=$1 url=$2 commit=$3 package=$4
-export GIT_TERMINAL_PROMPT=0 GIT_ALLOW_PROTOCOL=https:http:ssh:git:file
-export GIT_SSH_COMMAND='ssh -o BatchMode=yes'
+folder=$1 url=$2 commit=$3 package=$4 pointers=$5
+export GIT_TERMINAL_PROMPT=0
+export GIT_ALLOW_PROTOCOL="${GIT_ALLOW_PROTOCOL:-https:http:ssh:git:file}"
+export GIT_SSH_COMMAND="${GIT_SSH_COMMAND:-ssh -o BatchMode=yes}"
+export GIT_LFS_SKIP_SMUDGE=1  # no checkout fetches them one by one, from a remote not known yet
 if ! command -v git >/dev/null 2>&1 && ! debian_install "$package"; then
     echo "git is not installed on the node" >&2
     echo "hint: install it there, or name a checkout here in code.path" >&2
     exit 1
 fi
+# Whatever hooks and templates somebody has set up here are not for this.
+git() {
+    command git -c core.hooksPath=/dev/null -c init.templateDir= -c advice.detachedHead=false "$@"
+}
 rm -rf "$folder" "$folder.new" "$folder.complete"
 mkdir -p "$folder.new"
 git init -q "$folder.new"
@@ -225,18 +231,37 @@ cd "$folder.new"
 if ! git fetch -q --depth 1 --no-tags "$url" "$commit" 2>/dev/null; then
     echo "git fetch of all branches"
     git fetch -q --tags "$url" '+refs/heads/*:refs/remotes/origin/*' || {
-        echo "hint: nodes fetch without your credentials; for private code use code.path" >&2
+        echo "hint: can $url be reached from there? If not, name a checkout in code.path" >&2
         exit 1
     }
 fi
-git -c advice.detachedHead=false checkout -q "$commit" -- 2>&1 || {
+git checkout -q "$commit" -- 2>&1 || {
     echo "hint: is the commit pushed to $url?" >&2
     exit 1
 }
+git remote add origin "$url"
 if [ -f .gitmodules ]; then
-    git remote add origin "$url"
     git submodule --quiet update --init --recursive --depth 1 ||
         git submodule --quiet update --init --recursive
+fi
+# What Git LFS keeps is a pointer of three lines until then.
+kept_in_lfs='[ -z "$(git ls-files ":(attr:filter=lfs)")" ] || pwd'
+places=$(eval "$kept_in_lfs"; git submodule --quiet foreach --recursive "$kept_in_lfs")
+if [ -n "$places" ] && [ -z "$pointers" ]; then
+    git lfs version >/dev/null 2>&1 || debian_install "${package:+git-lfs}" || {
+        echo "some files of this repository are kept in Git LFS, and git-lfs is not installed" >&2
+        echo "hint: install it, or run cloudtrain with GIT_LFS_SKIP_SMUDGE=1 to leave them out" >&2
+        exit 1
+    }
+    echo "git lfs pull"
+    # `git lfs install` would write this down, and git fails where git-lfs is missing later.
+    pull() {
+        git -c filter.lfs.smudge='git-lfs smudge -- %f' -c filter.lfs.clean='git-lfs clean -- %f' \\
+            -c filter.lfs.process='git-lfs filter-process' -c filter.lfs.required=true lfs pull
+    }
+    echo "$places" | while IFS= read -r place; do
+        (cd "$place" && pull </dev/null && rm -rf "$(git rev-parse --git-dir)/lfs") || exit
+    done
 fi
 cd - >/dev/null
 mv "$folder.new" "$folder"

@@ -147,14 +147,20 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
             return None
         return _Wanted(label="python", python=_python(config, _ANY_PYTHON), install=own)
     legacy = keras_choice(config) == "legacy"
-    own = requirements.without(own, {*_TENSORFLOW, *(("tf-keras",) if legacy else ())})
+    horovod = config.strategy == "horovod"
+    given = {*_TENSORFLOW, *(("tf-keras",) if legacy else ()), *(("horovod",) if horovod else ())}
+    own = requirements.without(own, given)
     named = {requirements.package(line) for line in own}
     build = _build(config, node)
     keras = releases.pinned("tf-keras", releases.minor(version))
+    first, last = releases.pythons(version)
+    needs = requirements.without(releases.HOROVOD_NEEDS if horovod else (), named)
+    if horovod:
+        last = min(last, releases.HOROVOD_PYTHON, key=_number)
     return _Wanted(
         label=f"tf{version}-{build}",
-        python=_python(config, releases.pythons(version)),
-        install=(*requirements.without(releases.tensorflow(version, build), named), *own),
+        python=_python(config, (first, last)),
+        install=(*requirements.without(releases.tensorflow(version, build), named), *own, *needs),
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(releases.constraints(version), named),
     )
@@ -162,7 +168,8 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
 
 _ANY_PYTHON = ("3.6", "3.99")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
-"""`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files."""
+"""`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files.
+Horovod is built by its playbook, once TensorFlow is there."""
 
 
 def _build(config: ClusterConfig, node: Node) -> releases.Build:

@@ -54,3 +54,23 @@ def users_pip_config() -> str | None:
         if Path(path).expanduser().exists():
             return str(Path(path).expanduser())
     return os.environ.get("PIP_CONFIG_FILE")
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The endpoint of a blob service; it takes seconds to start."""
+    from tests.standins import stores
+
+    with stores.az() as store:
+        yield store.endpoint
+
+
+@pytest.fixture(scope="session")
+def azurite_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The endpoint of one over TLS, and the certificate by which it is known."""
+    from tests.standins import stores
+    from tests.standins.serve import certificate
+
+    tls = certificate(tmp_path_factory.mktemp("tls"))
+    with stores.az(tls) as store:
+        yield store.endpoint, tls[0]

@@ -117,6 +117,13 @@ def test_a_worker_that_exits_without_a_word_is_the_cause() -> None:
     assert cause_of(*seen).text == "exit code 3"
 
 
+def test_a_rank_whose_peer_has_gone_is_not_the_cause() -> None:
+    seen = of_case("horovod_worker1_exits_3", {"worker0": 1, "worker1": 3})
+    cause = cause_of(*seen)
+    assert (cause.task, cause.text) == ("worker1", "exit code 3")
+    assert cause.collateral == ("worker0",)
+
+
 def test_one_worker_that_lacks_its_data_is_the_cause_and_the_hint_says_so() -> None:
     seen = of_case("mirrored_worker1_lacks_data", {"worker1": 1, "chief0": 1, "worker0": 1})
     cause = cause_of(*seen)

@@ -248,9 +248,10 @@ def test_logs_flags_reach_the_verb(verbs: Verbs) -> None:
     verbs.answer("logs", "logs", None)
     assert cloudtrain("logs", "-f", "--role", "chief", "--tail", "5", "--run", "x").exit_code == 0
     assert cloudtrain("logs", "mnist").exit_code == 0
+    here = {"config": None, "store": None}
     assert verbs.calls == [
-        ("logs", "mnist", {"follow": True, "roles": ("chief",), "tail": 5, "run": "x"}),
-        ("logs", "mnist", {"follow": False, "roles": (), "tail": None, "run": None}),
+        ("logs", "mnist", {"follow": True, "roles": ("chief",), "tail": 5, "run": "x", **here}),
+        ("logs", "mnist", {"follow": False, "roles": (), "tail": None, "run": None, **here}),
     ]
 
 

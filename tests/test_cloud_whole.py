@@ -3,70 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import HostKeyMismatch
-from cloudtrain.keys import load_identity
-from cloudtrain.model import CLOUDS, Identity, Node
+from cloudtrain.model import Node
 from cloudtrain.transports.ssh import SshTransport
+from tests.cloud_user import READY, Account
 from tests.project import Project, until
-from tests.standins.cloud import DESCRIPTIONS, Cloud, running
+from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
-
-READY = [
-    name
-    for name in CLOUDS
-    if importlib.util.find_spec(f"cloudtrain.providers.{name}")
-    and importlib.util.find_spec(DESCRIPTIONS[name].at.partition(":")[0])
-]
-
-
-@dataclasses.dataclass
-class Account:
-    """A user's project and an account with real machines."""
-
-    project: Project
-    cloud: Cloud
-    nodes: Nodes
-
-    def config(self, **sections: object) -> Path:
-        described = DESCRIPTIONS[self.cloud.name]
-        node = {"machine": described.machine}
-        return self.project.config(
-            provider=self.cloud.name,
-            project=described.project or None,
-            placement=list(described.placement),
-            nodes={"chief": node, "worker": {**node, "count": 1}},
-            setup={"run": ["echo ready >made"]},
-            **sections,
-        )
-
-    @property
-    def folder(self) -> Path:
-        return self.project.home / "clusters" / self.project.name
-
-    def identity(self) -> Identity:
-        return load_identity(self.folder)
-
-    def do(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = self.project.cloudtrain(*arguments)
-        assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}{self.logs()}"
-        return done
-
-    def logs(self) -> str:
-        names = self.nodes.running()
-        return "".join(f"\n{name}:\n{self.nodes.boot_log(name)[-2000:]}" for name in names)
-
-    def status(self) -> list[dict[str, str]]:
-        (cluster,) = json.loads(self.do("status", "--json").stdout)["clusters"]
-        found: list[dict[str, str]] = cluster["nodes"]
-        return found
 
 
 @pytest.fixture(params=READY)
@@ -86,7 +34,7 @@ def test_up_train_down_on_real_nodes(account: Account) -> None:
     assert {node["state"] for node in account.status()} == {"running"}
     said = account.do("exec", account.project.name, "--", "hostname").stdout
     assert sorted(said.splitlines()) == [f"chief0 │ {names[0]}", f"worker0 │ {names[1]}"]
-    assert openssh(account, names[1], "cat made") == "ready\n"
+    assert account.openssh(names[1], "cat made") == "ready\n"
     the_host_keys_are_others_than_in_the_user_data(account)
 
     keys_before = {name: key.pins for name, key in account.identity().host_keys.items()}
@@ -124,7 +72,7 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     account.do("up", account.config(), "--yes")
     chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
     before = account.identity().host_keys
-    openssh(account, worker, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
+    account.openssh(worker, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
     until(lambda: account.nodes.running() == [chief], 20)
     account.do("up", account.config(), "--yes")
     after = account.identity().host_keys
@@ -132,18 +80,9 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     made_again = after[worker].public != before[worker].public
     assert (after[worker].pins != before[worker].pins) == made_again
     assert after[worker].rotated
-    assert openssh(account, worker, "cat made") == "ready\n"
+    assert account.openssh(worker, "cat made") == "ready\n"
     account.do("down", account.project.name, "--yes")
     assert account.cloud.holdings() == []
-
-
-def openssh(account: Account, name: str, line: str) -> str:
-    config = account.project.folder / "ssh_config"
-    config.write_text(account.do("ssh-config", account.project.name).stdout)
-    arguments = ["ssh", "-F", str(config), "-o", "BatchMode=yes", name, line]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:

@@ -58,8 +58,8 @@ def test_tasks_that_share_a_machine_have_ports_of_their_own() -> None:
 
 
 def test_a_strategy_of_a_later_version_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(UsageError, match="horovod is not in this version"):
-        make_plan(config(strategy="horovod"))
+    with pytest.raises(UsageError, match="tpu is not in this version"):
+        make_plan(config(strategy="tpu"))
 
 
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
@@ -111,6 +111,8 @@ def test_who_decides_is_the_chief_or_who_stands_for_it() -> None:
     assert deciding(run.tasks, all_workers) == {"chief0", "worker0", "worker1"}
     custom = config(strategy="custom", nodes={"a": NodeGroup(count=2)})
     assert deciding(run_of(custom).tasks, custom) == {"a0", "a1"}
+    horovod = config(strategy="horovod", nodes={"worker": NodeGroup(count=2)})
+    assert deciding(run_of(horovod).tasks, horovod) == {"worker0", "worker1"}
 
 
 def test_parameter_servers_start_first_and_the_evaluator_last() -> None:

@@ -11,36 +11,11 @@ import pytest
 
 from cloudtrain.apply import apply
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
-from cloudtrain.model import ClusterConfig, Code, NodeGroup
 from cloudtrain.playbooks import code, folder, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
+from tests.code_parts import config, delivered, git, write
 from tests.nodes_here import HereTransport, Remembered, node
-
-
-def config(tmp_path: Path, **section: str) -> ClusterConfig:
-    return ClusterConfig(
-        name="mnist",
-        provider="local",
-        strategy="mirrored",
-        nodes={"chief": NodeGroup()},
-        code=Code(**section),
-        source=str(tmp_path / "mnist.yaml"),
-    )
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def delivered(steps: tuple[Step, ...], tmp_path: Path) -> Path:
-    transport = HereTransport(tmp_path / "nodes")
-    apply(lambda _: steps, [node()], transport, Remembered())
-    (only,) = filter(Path.is_dir, transport.home(node()).glob(".cloudtrain/mnist/code/*"))
-    return only
 
 
 def names(tmp_path: Path, path: str = "src") -> list[str]:
@@ -282,18 +257,6 @@ def test_a_stream_cut_anywhere_is_not_taken_for_the_code(tmp_path: Path) -> None
 # ── git ──────────────────────────────────────────────────────────────────────
 
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "tag.gpgSign=false"]
-    protocol = ["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=master"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *protocol, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """master has two commits; tags v1 (light) and v2 (annotated) are on the first."""
@@ -355,7 +318,7 @@ def test_the_step_of_a_commit_as_a_value() -> None:
     folder = f".cloudtrain/mnist/code/{source.digest}"
     assert step == Step(
         name="code c0ffeec0ff",
-        run=script(scripts.GIT, folder, source.url, source.digest, ""),
+        run=script(scripts.GIT, folder, source.url, source.digest, "", ""),
         unless=script(scripts.CODE_THERE, folder),
     )
 

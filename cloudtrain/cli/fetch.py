@@ -14,8 +14,9 @@ from cloudtrain.cli.options import (
     name_argument,
     print_json,
     shown,
+    store_option,
 )
-from cloudtrain.cli.target import name_of
+from cloudtrain.cli.target import landed_target
 
 
 @click.command(
@@ -24,21 +25,24 @@ from cloudtrain.cli.target import name_of
 @name_argument()
 @click.argument("folder", required=False, metavar="[DIR]")
 @click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@store_option
 @json_option
 @debug_option
-def command(name: str | None, folder: str | None, run_id: str | None, as_json: bool) -> None:
+def command(
+    name: str | None, folder: str | None, run_id: str | None, store: str | None, as_json: bool
+) -> None:
     """Bring the latest run's artifacts from the store into DIR (default: a folder of the
-    cluster's name), each verified against its checksum."""
+    cluster's name), each verified against its checksum; on any machine, with a FILE or --store."""
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name
-    cluster = name_of(name)
+    cluster, config = landed_target(name, store)
     place = Path(folder or cluster)
     from cloudtrain.verbs.fetch import fetch
 
     with shown(as_json=as_json) as screen:
-        fetch(cluster, place, run=run_id, console=screen)
+        landed = fetch(cluster, place, config=config, store=store, run=run_id, console=screen)
     if as_json:
-        print_json({"name": cluster, "folder": str(place.absolute())})
+        print_json({"name": cluster, "run": landed.run, "folder": str(place.absolute())})
 
 
 def is_folder(word: str) -> bool:

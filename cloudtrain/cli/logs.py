@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, name_argument, role_option, shown
-from cloudtrain.cli.target import name_of
+from cloudtrain.cli.options import debug_option, name_argument, role_option, shown, store_option
+from cloudtrain.cli.target import landed_target
 
 
 @click.command(
@@ -23,13 +23,29 @@ from cloudtrain.cli.target import name_of
     help="Begin with the last N lines of each task.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@store_option
 @debug_option
 def command(
-    name: str | None, follow: bool, roles: tuple[str, ...], tail: int | None, run_id: str | None
+    name: str | None,
+    follow: bool,
+    roles: tuple[str, ...],
+    tail: int | None,
+    run_id: str | None,
+    store: str | None,
 ) -> None:
-    """Show what every task wrote, its name before each line; also after the nodes are gone."""
-    cluster = name_of(name)
+    """Show what every task wrote, its name before each line; also after the nodes are gone, and
+    on another machine, from the store that FILE or --store names."""
+    cluster, config = landed_target(name, store)
     from cloudtrain.verbs.logs import logs
 
     with shown(as_json=False) as screen:
-        logs(cluster, follow=follow, roles=roles, tail=tail, run=run_id, console=screen)
+        logs(
+            cluster,
+            config=config,
+            store=store,
+            follow=follow,
+            roles=roles,
+            tail=tail,
+            run=run_id,
+            console=screen,
+        )

@@ -58,6 +58,13 @@ role_option = click.option(
 )
 
 
+store_option = click.option(
+    "--store",
+    metavar="URI",
+    help="Runs as they landed there, from whatever machine; no record or FILE is needed.",
+)
+
+
 class PassesOn(click.Command):
     """A command that takes what stands after `--` as it is, in `ctx.meta["passed_on"]`."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import is_yaml
+from cloudtrain.errors import UsageError
 from cloudtrain.records import Records, known, resolve
 
 if TYPE_CHECKING:
@@ -31,7 +32,41 @@ def target_of(argument: str | None) -> Target:
 
 def name_of(argument: str | None) -> str:
     """A cluster that is known here, by its name or its file."""
-    return resolve(target_of(argument).name)
+    name, config = target_of(argument)
+    if config is not None and name not in known():
+        raise UsageError(
+            f"{name} is not on record here: the keys of its nodes are where it was brought up",
+            hint=f"there it can be done; here, `cloudtrain status {argument}` shows what has "
+            "landed, `logs` and `fetch` bring it",
+        )
+    return resolve(name)
+
+
+def landed_target(argument: str | None, store: str | None) -> Target:
+    """For what is read from a store where it is not on record: any FILE, and with `store` any
+    NAME, or the only cluster that is there."""
+    if argument is not None and is_file(argument):
+        return target_of(argument)
+    if store is None:
+        try:
+            return Target(resolve(argument), None)
+        except UsageError as error:
+            if "did you mean" in (error.hint or ""):
+                raise
+            hint = f"{error.hint}; its config FILE, or --store URI, finds what has landed"
+            raise UsageError(error.message, hint=hint) from None
+    if argument is not None:
+        return Target(Records(argument).name, None)
+    from cloudtrain.landing.runs import clusters_in
+    from cloudtrain.stores import open_store
+
+    names = clusters_in(open_store(store))
+    if len(names) != 1:
+        raise UsageError(
+            f"{store} has runs of {len(names)} clusters{': ' if names else ''}{', '.join(names)}",
+            hint="name one of them" if names else "see what was `artifacts.store` of the run",
+        )
+    return Target(names[0], None)
 
 
 def config_of(argument: str | None) -> ClusterConfig:

@@ -208,13 +208,19 @@ def package(node: Any) -> str:
 
 def git(node: Any) -> str:
     value = line(node)
-    if re.match(r"[a-z0-9+.-]+::", value):
+    if re.match(r"[A-Za-z0-9+.-]+::", value):
         raise Unfit("must be a git URL or a repository's folder", "remote helpers (::) are refused")
-    if re.match(r"https?://[^/]*@", value):
-        raise Unfit(
-            "holds a user or password in the URL: use an SSH URL or git's credential helper"
-        )
+    if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", value):
+        raise Unfit("holds a password in the URL: name it in `code.token`")
     return value
+
+
+def secret_name(node: Any) -> str:
+    """What stands here may be the secret itself, by mistake: it is never shown."""
+    name = node.source if isinstance(node, Scalar) else ""
+    if not (name.isascii() and name.isidentifier()):
+        raise Unfit("is the name of an entry under `secrets`, such as GIT_TOKEN, and not its value")
+    return name
 
 
 def environment_name(value: Any) -> Any:
@@ -357,6 +363,7 @@ Inside = Annotated[str, Reads(inside, _texts("relative path"))]
 FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
 Package = Annotated[str, Reads(package, {"title": "package", "type": "string"})]
 Git = Annotated[str, Reads(git, {"title": "git URL", "type": "string"})]
+SecretName = Annotated[str, Reads(secret_name, {"title": "name of a secret", "type": "string"})]
 Caller = Annotated[str, Reads(caller, {"title": "auto | address/bits", "type": "string"})]
 Url = Annotated[str, Reads(url, {"title": "URL", "type": "string"})]
 Store = Annotated[str, Reads(store, {"title": "store URI", "type": "string"})]

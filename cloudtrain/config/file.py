@@ -104,9 +104,15 @@ class CodeSection(Section):
     """Where the code comes from: `git` or `path`, not both. Without either, none is delivered."""
 
     of = model.Code
-    git: kinds.Git | None = optional("URL of a git repository.")
+    git: kinds.Git | None = optional(
+        "URL of a git repository; a private one is fetched by this machine, with your git or SSH."
+    )
     ref: kinds.Line | None = optional(
         "Branch, tag or commit of `git`; without it, the repository's default branch."
+    )
+    token: kinds.SecretName | None = optional(
+        "The name under `secrets` of a token that opens `git` over https. It stays on this "
+        "machine: no node and no task is given it."
     )
     path: kinds.Line | None = optional(
         "A folder here; a relative path starts in this file's folder. `.gitignore` and "
@@ -272,7 +278,8 @@ class File(Section):
         "`chief=`, `worker=`, `ps=` lists of `host:port`."
     )
     secrets: Secrets | None = optional(
-        "Variables of the tasks' environment whose values never leave it: `NAME: ${VAR}`."
+        "Variables of the tasks' environment whose values never leave it: `NAME: ${VAR}`. The one "
+        "that `code.token` names is for git alone."
     )
 
 

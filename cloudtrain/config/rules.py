@@ -14,6 +14,8 @@ from cloudtrain.model import ROLE_ORDER, SINGLE_NODE_STRATEGIES
 CLOUDS = ("gcp", "aws", "azure")
 LAST_PORT = 65535
 
+_LOOPBACK = re.compile(r"http://([^/@]*@)?(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?(/|$)")
+
 Found = Iterator[tuple[Path, str]]
 Counts = Mapping[str, int]
 
@@ -70,6 +72,38 @@ def _code(file: File) -> Found:
         yield ("code", "path"), "stands beside `git`: code comes from one of the two"
     if file.code is not None and file.code.ref and not file.code.git:
         yield ("code", "ref"), "is a branch, tag or commit of `git`, which is not given"
+    if file.code is not None:
+        yield from _token(file, file.code.git or "", file.code.token)
+
+
+def _token(file: File, git: str, token: str | None) -> Found:
+    """A name that is no secret's may be the token itself, and is not shown."""
+    known = file.secrets or {}
+    user = re.match(r"(?i)https?://[^/]*@", git)
+    if user and not token:
+        yield (
+            ("code", "git"),
+            "holds a user in the URL: leave it out, or name that user's token in `token`",
+        )
+    if not token:
+        return
+    if token not in known:
+        by_lower = {name.lower(): name for name in known}
+        meant = nearest(token, by_lower)
+        hint = (
+            f"did you mean {by_lower[meant]!r}?"
+            if meant
+            else "write `GIT_TOKEN: ${GIT_TOKEN}` there"
+        )
+        yield ("code", "token"), f"names no entry under `secrets`: {hint}"
+    if not git:
+        yield ("code", "token"), "opens `git`, which is not given"
+    elif not re.match(r"(?i)https://", git) and not _LOOPBACK.match(git):
+        yield (
+            ("code", "token"),
+            "goes over https:// alone, and `git` is another URL"
+            " (over SSH, your keys and agent here open it)",
+        )
 
 
 def _secrets(file: File) -> Found:

@@ -106,7 +106,7 @@ class _Exchange:
         self.tickets = self._tickets(places, sizes)
         self._store, self._pool, self._stop = store, pool, stop
         self._asked: dict[int, tuple[str, Ticket]] = {}
-        self._answered = 0
+        self._number = 0
         self._rest = b""
         self._complaint = b""
         self._commits: list[tuple[str, Artifact, Future[None]]] = []
@@ -141,7 +141,7 @@ class _Exchange:
             yield self._order(source, ticket)
 
     def _order(self, source: str, ticket: Ticket) -> bytes:
-        number = len(self._asked)
+        self._number = number = self._number + 1
         self._asked[number] = (source, ticket)
         return _line(
             {
@@ -164,8 +164,7 @@ class _Exchange:
         self._complaint += data.replace(b"\0", b"")
 
     def _take(self, told: dict[str, Any]) -> None:
-        self._answered += 1
-        source, ticket = self._asked[told["n"]]
+        source, ticket = self._asked.pop(told["n"])
         why = told.get("why")
         if why in ("changed", "unread"):
             self.sent.changed.add(source)
@@ -189,7 +188,7 @@ class _Exchange:
 
     def settle(self, exit_code: int) -> None:
         """Waits for files of several parts to be visible."""
-        if self._answered < len(self._asked):
+        if self._asked:  # and not answered
             words = os.fsdecode(self._complaint).strip().splitlines()
             self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
         for source, artifact, commit in self._commits:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,16 +18,15 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed, Manifest
+from cloudtrain.landing.runs import RECORD, index, record_of, store_record
 from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
 from cloudtrain.paths import is_inside, literal, matches, shown
 from cloudtrain.protocols import ArtifactStore, Console, Stage, Transport
-from cloudtrain.records.run_json import run_to_json
 from cloudtrain.shell import Command, script
 
 OUTPUT = "output/**"
 LOGS = "logs"
-RECORD = "run.json"
 
 UPLOADS = 16
 """Small files that are stored side by side."""
@@ -89,20 +88,34 @@ def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
 
 
 def land_logs(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> Manifest:
-    """Lands logs that are here, by their name (`chief0.attempt-1.log`), and the run's record."""
-    record = json.dumps({"format": 1, **run_to_json(run)}, indent=1).encode("ascii")
-    contents: dict[str, Callable[[], Iterator[bytes]]] = {
-        f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
-    }
-    contents[RECORD] = lambda: iter([record])
+    """Lands logs that are here, by their name (`chief0.attempt-1.log`), and the record of a run
+    that has ended."""
     ledger = Ledger(store, run.id)
     was_complete = ledger.manifest.complete
     with ThreadPoolExecutor(UPLOADS) as pool:
-        ledger.add(filter(None, pool.map(partial(_land_here, ledger), contents, contents.values())))
+        _land_logs(ledger, files, pool)
+        ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
         ledger.settle(pool)
     if was_complete:
         ledger.complete()
+    index(run, store)
     return ledger.manifest
+
+
+def land_logs_so_far(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> None:
+    """The same while the run goes on; its record is for others to see how far it is."""
+    ledger = Ledger(store, run.id)
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        _land_logs(ledger, files, pool)
+    ledger.save()
+    store_record(run, store, time.time())
+
+
+def _land_logs(ledger: Ledger, files: Mapping[str, Path], pool: ThreadPoolExecutor) -> None:
+    contents: dict[str, Callable[[], Iterator[bytes]]] = {
+        f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
+    }
+    ledger.add(filter(None, pool.map(partial(_land_here, ledger), contents, contents.values())))
 
 
 def unlanded(

@@ -97,9 +97,20 @@ class Ledger:
                 hint="see who removes them; the same command again stores them again",
             )
         self.save()
-        prefix = self.key("")
-        beside = self.store.list(f"{prefix}{BESIDE}/")  # of a process that was killed
-        self._clear({found.path[len(prefix) :] for found in beside} - _places(self.manifest))
+        self._clear(self._left_over())
+
+    def _left_over(self) -> set[str]:
+        """What a process that was killed has put, or not removed, where only we put anything."""
+        folders = [BESIDE]
+        if self.manifest.checkpoint is not None:
+            folders.append(f"{self.manifest.checkpoint.task}/{self.manifest.checkpoint.folder}")
+        top = self.key("")
+        found = {
+            each.path[len(top) :]
+            for folder in folders
+            for each in self.store.list(f"{top}{folder}/")
+        }
+        return found - _places(self.manifest)
 
     def _bring_home(self, landed: Landed) -> Landed:
         self.store.copy(self.key(landed.at), self.key(landed.path))

@@ -153,8 +153,7 @@ class Sender:
         assert isinstance(requests, list)
         if file["piece"]:
             return self.resumable(requests[0], source, size, int(str(file["piece"])))
-        had = file["had"]
-        assert isinstance(had, list)
+        had = frozenset(file["had"])  # type: ignore[call-overload]
         whole = hashlib.sha256()
         parts = []
         done = 0
@@ -174,7 +173,7 @@ class Sender:
             "receipts": receipts,
         }
 
-    def part(self, part: "Part", had: "list[str]") -> "dict[str, object]":
+    def part(self, part: "Part", had: "collections.abc.Set[str]") -> "dict[str, object]":
         receipt = {
             "etag": "",
             "block": part.block,
@@ -288,7 +287,7 @@ class Part:
         self.length = length
         self.md5 = md5
         self.kept = kept
-        self.block = base64.b64encode(f"{offset:015d}".encode() + md5).decode()
+        self.block = base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
         self.method = str(request["method"])
         url = str(request["url"]).replace("{md5}", urllib.parse.quote(self.md5_64, safe=""))
         self.url = url.replace("{block}", urllib.parse.quote(self.block, safe=""))

@@ -8,6 +8,8 @@ from typing import Any, get_args
 from cloudtrain.model import Attempt, Cause, Run, RunState, Task
 
 RUN_STATES = get_args(RunState)
+YEAR_9999 = 253_370_764_800.0
+"""Its first second, Unix time."""
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
@@ -64,8 +66,8 @@ def run_from_json(data: object) -> Run:
         cluster=_text(facts, "cluster"),
         command=_text(facts, "command"),
         state=state,  # type: ignore[arg-type]  # checked above
-        created=_number(facts, "created"),
-        ended=_optional_number(facts, "ended"),
+        created=time_from_json(facts, "created"),
+        ended=_optional_time(facts, "ended"),
         exit_code=_optional_integer(facts, "exit_code"),
         code=_optional_text(facts, "code") or "",
         store=_optional_text(facts, "store"),
@@ -90,8 +92,8 @@ def _attempt(data: object) -> Attempt:
     cause = facts.get("cause")
     return Attempt(
         number=_integer(facts, "number"),
-        started=_number(facts, "started"),
-        ended=_optional_number(facts, "ended"),
+        started=time_from_json(facts, "started"),
+        ended=_optional_time(facts, "ended"),
         exits={task: _integer(exits, task) for task in exits},
         cause=None if cause is None else _cause(cause),
     )
@@ -142,15 +144,16 @@ def _optional_text(facts: Mapping[str, Any], key: str) -> str | None:
     return None if facts.get(key) is None else _text(facts, key)
 
 
-def _number(facts: Mapping[str, Any], key: str) -> float:
+def time_from_json(facts: Mapping[str, Any], key: str) -> float:
+    """Unix time. Python's JSON has NaN and infinity too, and no calendar has every number."""
     value = facts.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(key, "a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < YEAR_9999:
+        raise _wrong(key, "a time")
     return value
 
 
-def _optional_number(facts: Mapping[str, Any], key: str) -> float | None:
-    return None if facts.get(key) is None else _number(facts, key)
+def _optional_time(facts: Mapping[str, Any], key: str) -> float | None:
+    return None if facts.get(key) is None else time_from_json(facts, key)
 
 
 def _integer(facts: Mapping[str, Any], key: str) -> int:

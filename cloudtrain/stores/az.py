@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
 import io
 import os
+import re
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
-from cloudtrain.protocols import Receipt, Ticket
-from cloudtrain.stores.objects import Chained, ObjectStore, Stream, split
+from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.shell import Secret
+from cloudtrain.stores.objects import ObjectStore, Stream, split
+from cloudtrain.stores.sas import VERSION, AccountKey, DelegationKey, blob_sas
+
+SMALL = 16 << 20
+"""Bytes that a node stores by one request, and in each of several."""
+
+MOST_BLOCKS = 50_000
+"""https://learn.microsoft.com/azure/storage/blobs/scalability-targets"""
 
 PART = 4 << 20
+"""Bytes of a block that comes through this machine; later ones of a very long stream are larger."""
+
+SIDE_BY_SIDE = 4
+
+RETRIES: dict[str, Any] = {
+    "retry_total": 5,
+    "initial_backoff": 1,
+    "increment_base": 2,
+    "random_jitter_range": 1,
+}
+"""About half a minute in all; the SDK's own begin with 15 s."""
+
+COPY_SECONDS = 120.0
+"""Without a byte more of a copy in the store, it comes through this machine."""
 
 
 class AzureStore(ObjectStore):
@@ -26,58 +56,183 @@ class AzureStore(ObjectStore):
 class _Container:
     def __init__(self, account: str, container: str, endpoint: str | None) -> None:
         import azure.core.exceptions
+        import azure.storage.blob
 
         self._errors = azure.core.exceptions
-        self._container: Any = _service(account, endpoint).get_container_client(container)
+        self._blob = azure.storage.blob
+        self._account, self._name = account, container
+        service = _service(account, endpoint)
+        self._signer = _signer(service)
+        self._container: Any = service.get_container_client(container)
 
     def put(self, key: str, data: io.RawIOBase) -> None:
         blob = self._container.get_blob_client(key)
         first = data.read(PART) or b""
-        # The SDK asks an empty stream for more for ever, in several threads.
-        whole = first if len(first) < PART else Chained(first, data)
-        blob.upload_blob(whole, overwrite=True, max_concurrency=4, validate_content=True)
+        if len(first) < PART:  # one request where the whole of it is here
+            blob.upload_blob(first, overwrite=True, validate_content=True)
+            return
+        blob.commit_block_list(list(self._staged(blob, first, data)))
+
+    def _staged(self, blob: Any, first: bytes, data: io.RawIOBase) -> Iterator[Any]:
+        """By names like those that a node gives: the blocks of one blob are named alike or refused,
+        and those of a try that failed stay for a week."""
+
+        def stage(name: str, part: bytes) -> Any:
+            blob.stage_block(name, part, length=len(part), validate_content=True)
+            return self._blob.BlobBlock(name)
+
+        waiting: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            part, offset, number = first, 0, 0
+            while part:
+                name = f"{offset:016d}{hashlib.md5(part).hexdigest()}"
+                waiting.append(pool.submit(stage, name, part))
+                if len(waiting) > SIDE_BY_SIDE:
+                    yield waiting.popleft().result()
+                offset, number = offset + len(part), number + 1
+                part = data.read(PART << number // (MOST_BLOCKS // 5)) or b""
+            while waiting:
+                yield waiting.popleft().result()
 
     def get(self, key: str) -> Iterator[bytes]:
         yield from self._container.get_blob_client(key).download_blob(max_concurrency=4).chunks()
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for blob in self._container.list_blobs(name_starts_with=prefix or None):
-            yield blob.name, blob.size, ""
-
-    def copy(self, source: str, target: str) -> None:
-        self.put(target, Stream(self.get(source)))
-
-    def create(self, location: str | None) -> bool:
-        raise NotImplementedError
+            yield blob.name, blob.size, bytes(blob.content_settings.content_md5 or b"").hex()
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        return None
+        if self._signer is None:
+            return None
+        url: str = self._container.url
+        right = blob_sas(
+            self._account,
+            self._name,
+            key,
+            self._signer.key(lasts),
+            expires=time.time() + lasts,
+            https=url.startswith("https:"),
+        )
+        url = f"{url}/{quote(key, safe='/~')}?{right}"
+        headers = {"x-ms-version": VERSION}
+        if size is None or size <= SMALL:
+            whole = Request(url=Secret(url), headers={**headers, "x-ms-blob-type": "BlockBlob"})
+            return Ticket(path=key, requests=(whole,))
+        block = Secret(f"{url}&comp=block&blockid={{block}}")
+        parts = tuple(
+            Request(url=block, headers=headers, offset=offset, length=length)
+            for offset, length in _parts(size)
+        )
+        return Ticket(path=key, requests=parts, had=self._had(key))
+
+    def _had(self, key: str) -> frozenset[str]:
+        """Blocks that an earlier try has left, by the names that a node gives them."""
+        try:
+            _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
+        except self._errors.HttpResponseError:  # none, or no right to ask: all of them are sent
+            return frozenset()
+        return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        raise NotImplementedError
+        names = [base64.b64decode(receipt.block).decode() for receipt in receipts]
+        blob = self._container.get_blob_client(ticket.path)
+        blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
+
+    def copy(self, source: str, target: str) -> None:
+        try:
+            done = self._copied(source, target)
+        except self._errors.HttpResponseError:  # the other way does it, or tells it in full
+            done = False
+        if not done:
+            self.put(target, Stream(self.get(source)))
+
+    def _copied(self, source: str, target: str) -> bool:
+        blob = self._container.get_blob_client(target)
+        copy = blob.start_copy_from_url(self._container.get_blob_client(source).url)
+        status, progress, pause = copy["copy_status"], None, 0.1
+        deadline = time.monotonic() + COPY_SECONDS
+        while status == "pending":
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+            now = blob.get_blob_properties().copy
+            if now.progress != progress:
+                progress, deadline = now.progress, time.monotonic() + COPY_SECONDS
+            elif time.monotonic() > deadline:
+                blob.abort_copy(copy["copy_id"])
+                return False
+            status = now.status
+        return bool(status == "success")
 
     def delete(self, key: str) -> None:
-        self._container.get_blob_client(key).delete_blob()
+        with contextlib.suppress(self._errors.ResourceNotFoundError):
+            self._container.delete_blob(key, delete_snapshots="include")
+
+    def create(self, location: str | None) -> bool:
+        """Where the storage account is; for its owner alone, as containers are by default."""
+        if self._container.exists():
+            return False
+        try:
+            self._container.create_container()
+        except self._errors.ResourceExistsError as error:
+            if _code(error) != "ContainerAlreadyExists":
+                raise
+            return False
+        return True
 
     def explain(self, error: Exception) -> CloudtrainError | None:
-        """Codes: the REST reference, "Blob service error codes"."""
-        if isinstance(error, self._errors.HttpResponseError):
-            words = (error.message or str(error)).split("\n")[0]
-            if isinstance(error, self._errors.ClientAuthenticationError):
-                code = str(getattr(error, "error_code", ""))
-                if "Authorization" in code:
-                    return PermissionsError(words, hint=_ROLE)
-                return CredentialsError(words, hint="`az login`")
-            if error.status_code == 403:
-                return PermissionsError(words, hint=_ROLE)
-            if error.status_code == 404:
-                return StoreError(words, hint="`az storage container create` makes a container")
-        if isinstance(error, self._errors.AzureError):
-            return StoreError(str(error), hint="run the same command again; it goes on from here")
-        return None
+        if not isinstance(error, self._errors.AzureError):
+            return None
+        words = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
+        code, status = _code(error), getattr(error, "status_code", None)
+        if code in _HINTS:
+            return StoreError(f"{code}: {words}", hint=_HINTS[code])
+        if code in _UNKNOWN_CALLER or status == 401:
+            return CredentialsError(words, hint=_LOGIN)
+        if status == 403:
+            return PermissionsError(f"{code}: {words}" if code else words, hint=_ROLE)
+        if isinstance(error, self._errors.ClientAuthenticationError):  # azure-identity's own
+            return CredentialsError(words, hint=_LOGIN)
+        if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(words):
+            hint = f"`az storage account create --name {self._account} …` makes a storage account"
+            return StoreError(words, hint=hint)
+        return StoreError(f"{code}: {words}" if code else words, hint=_AGAIN)
 
 
-_ROLE = "the role `Storage Blob Data Contributor` on the container"
+_AGAIN = "run the same command again; it goes on from here"
+_LOGIN = "`az login`, or AZURE_STORAGE_CONNECTION_STRING with this account's own key"
+_ROLE = (
+    "the role `Storage Blob Data Contributor` on the storage account; "
+    "and see that its firewall lets you in"
+)
+# https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
+# https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
+_HINTS = {
+    "ContainerNotFound": "`az storage container create` makes a container",
+    "ContainerBeingDeleted": "it takes half a minute or more; then the same command again",
+    "Md5Mismatch": "what arrived there is not what was sent; run the same command again",
+}
+_UNKNOWN_CALLER = (
+    "AuthenticationFailed",
+    "InvalidAuthenticationInfo",
+    "NoAuthenticationInformation",
+)
+_SIGNATURE = re.compile(r"(\bsig=)[^&\s'\"]+")
+_NO_SUCH_HOST = re.compile("resolve|not known|getaddrinfo|No address associated", re.IGNORECASE)
+
+
+def _code(error: Exception) -> str:
+    """The service's own; it is an Enum where the SDK knows it."""
+    code = getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))
+
+
+def _parts(size: int) -> Iterator[tuple[int, int | None]]:
+    """Offsets and lengths; the last one goes to the end, wherever that is by then."""
+    length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
+    last = (size - 1) // length * length
+    for offset in range(0, last, length):
+        yield offset, length
+    yield last, None
 
 
 def _service(account: str, endpoint: str | None) -> Any:
@@ -86,14 +241,23 @@ def _service(account: str, endpoint: str | None) -> Any:
     told = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if told:
         try:
-            service = BlobServiceClient.from_connection_string(told)
+            service = BlobServiceClient.from_connection_string(told, **RETRIES)
         except ValueError as error:
+            words = _SIGNATURE.sub(r"\1***", str(error))
             raise CredentialsError(
-                f"AZURE_STORAGE_CONNECTION_STRING: {error}", hint="take it from the portal anew"
+                f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="take it from the portal anew"
             ) from None
         if service.account_name == account:
             return service
     from azure.identity import DefaultAzureCredential
 
     url = endpoint or f"https://{account}.blob.core.windows.net"
-    return BlobServiceClient(url, credential=DefaultAzureCredential())
+    return BlobServiceClient(url, credential=DefaultAzureCredential(), **RETRIES)
+
+
+def _signer(service: Any) -> AccountKey | DelegationKey | None:
+    """None for one that has a signature only: with it none can be made."""
+    key = getattr(service.credential, "account_key", None)
+    if key:
+        return AccountKey(key)
+    return DelegationKey(service) if hasattr(service.credential, "get_token") else None

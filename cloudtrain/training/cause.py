@@ -110,11 +110,14 @@ _LOST_PEER = re.compile(
     r"|errors_impl\.(UnavailableError|AbortedError)"
     r"|stopped sending heartbeats"
     r"|Failed to send RPC to coordination service"
+    r"|Horovod has been shut down|Horovod's rendezvous at \S+ does not answer"
+    r"|gloo::|/gloo/\S+\.cc:\d+\]"
 )
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:
-    """What TensorFlow 2.21 says where another task died, froze or was cut off: tests/data."""
+    """What TensorFlow 2.21 and Horovod 0.28.1 say where another task died, froze or was cut off:
+    tests/data."""
     return _LOST_PEER.search(text) is not None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.landing.land import land, land_logs, missing
@@ -13,7 +12,7 @@ from cloudtrain.nodes import revive
 from cloudtrain.plan import deciding, first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
-from cloudtrain.training.tasks import saved
+from cloudtrain.training.tasks import log_files, saved
 
 
 def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
@@ -83,18 +82,6 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
             "names, does"
         )
     return missing(manifest, session.config.artifacts)
-
-
-def log_files(session: Session, run: Run) -> dict[str, Path]:
-    """The run's logs, and the stacks that were kept, by their name in the store."""
-    found = {}
-    for attempt in run.attempts:
-        for task in run.tasks:
-            log = session.records.log_path(run.id, task.name, attempt.number)
-            for path in (log, log.with_suffix(".stacks")):
-                if path.exists():
-                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
-    return found
 
 
 def failure(run: Run) -> RunFailed:

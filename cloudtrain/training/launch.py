@@ -12,6 +12,7 @@ from cloudtrain import layout
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.shell import Command, Secret, script
 from cloudtrain.tf_config import tf_config_for
+from cloudtrain.training import horovod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
     output = values["output"]
     environment: dict[str, str | Secret] = {
         "PYTHONUNBUFFERED": "1",
+        **(horovod.environment(config) if config.strategy == "horovod" else {}),
         **site.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
         "CLOUDTRAIN_ROLE": task.role,
@@ -58,8 +60,12 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
     if text is not None:
         environment["TF_CONFIG"] = text
     quoted = {name: shlex.quote(value) for name, value in values.items()}
-    line = path_prefix(site.bin_folder.get(task.node)) + fill(run.command, quoted)
-    return Launch(task=task, command=line, environment=environment)
+    bin_folder = site.bin_folder.get(task.node)
+    line = fill(run.command, quoted)
+    if config.strategy == "horovod":
+        python = "python" if bin_folder else "python3"
+        line = horovod.line(config, run, task, site.addresses, python, line)
+    return Launch(task=task, command=path_prefix(bin_folder) + line, environment=environment)
 
 
 def placeholders(run: Run, task: Task, site: Site) -> dict[str, str]:

@@ -1,17 +1,21 @@
-"""Beside a running attempt: artifacts land, and the evaluator is given the newest checkpoint."""
+"""Beside a running attempt: its record, artifacts and logs land, and the evaluator is given the
+newest checkpoint."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from posixpath import normpath
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
-from cloudtrain.landing.land import land, take_checkpoint
+from cloudtrain.landing.land import land, land_logs_so_far, take_checkpoint
 from cloudtrain.landing.manifest import Landed
+from cloudtrain.landing.runs import store_record
 from cloudtrain.model import Node, Run
 from cloudtrain.session import Session
+from cloudtrain.training.tasks import log_files
 from cloudtrain.training.watch import Watch
 
 EVALUATOR_EVERY = 30.0
@@ -19,7 +23,8 @@ EVALUATOR_EVERY = 30.0
 
 
 class Meanwhile:
-    """Each `artifacts.every`, one at a time, in a thread of its own.
+    """Each `artifacts.every`, one at a time, in a thread of its own; the record at once, so that
+    another machine knows of the run.
 
     An evaluator reads the checkpoints that the chief writes on another node: it is given the
     landed ones, and those of the end at once, as it has only its grace to score them.
@@ -33,29 +38,44 @@ class Meanwhile:
         self._every = session.config.artifacts.every
         self._pause = self._every or (EVALUATOR_EVERY if self._evaluators else float("inf"))
         self._next = time.time() + self._pause
-        self._knows_the_end = False
+        self._knows_the_beginning = self._knows_the_end = False
         self._given: dict[str, Landed] = {}
         self._thread: threading.Thread | None = None
 
     def look(self, watch: Watch) -> None:
         if self._thread and self._thread.is_alive():
             return
+        if not self._knows_the_beginning:
+            self._knows_the_beginning = True
+            self._start(self._tell)
+            return
         if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
         if time.time() < self._next:
             return
         self._next = time.time() + self._pause
-        self._thread = threading.Thread(target=self._work, name="meanwhile", daemon=True)
-        self._thread.start()
+        self._start(self._work)
 
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
 
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="meanwhile", daemon=True)
+        self._thread.start()
+
+    def _tell(self) -> None:
+        try:
+            store_record(self._run, self._session.store, time.time())
+        except CloudtrainError as error:
+            self._session.console.warn(f"the store does not have the run's record yet: {error}")
+
     def _work(self) -> None:
         try:
             if self._every:
                 land_now(self._session, self._run)
+                logs = log_files(self._session, self._run)
+                land_logs_so_far(self._run, logs, self._session.store)
             if self._evaluators and self._folder:
                 self._give(self._folder)
         except CloudtrainError as error:

@@ -7,9 +7,10 @@ import os
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import NodeError, UsageError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.model import Run, Task
+from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.session import Session
+from cloudtrain.shell import Secret
 from cloudtrain.training.launch import Site, prepare_work
 from cloudtrain.training.tasks import persistently
 
@@ -36,5 +37,11 @@ def site(session: Session, run: Run) -> Site:
         work={task.node: folder for task, folder in zip(run.tasks, folders, strict=True)},
         bin_folder={node.name: tensorflow.bin_folder(config, node) for node in session.nodes},
         extra={node.name: tensorflow.environment(config, node) for node in session.nodes},
-        secrets=read_secrets(config, os.environ),
+        secrets=secrets_of_tasks(config),
     )
+
+
+def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
+    """All but the token that opens the code's repository: no task needs it."""
+    values = read_secrets(config, os.environ)
+    return {name: value for name, value in values.items() if name != config.code.token}

@@ -117,3 +117,15 @@ def end_orphans(session: Session, run: Run) -> None:
         supervise.parse_stop(node.name, done)
 
     fan_out(session.nodes, end, name=lambda node: node.name)
+
+
+def log_files(session: Session, run: Run) -> dict[str, Path]:
+    """The run's logs, and the stacks that were kept, by their name in the store."""
+    found = {}
+    for attempt in run.attempts:
+        for task in run.tasks:
+            log = session.records.log_path(run.id, task.name, attempt.number)
+            for path in (log, log.with_suffix(".stacks")):
+                if path.exists():
+                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
+    return found

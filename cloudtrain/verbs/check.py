@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.playbooks import horovod, tensorflow
 from cloudtrain.protocols import Finding
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
@@ -37,6 +37,8 @@ def refuse(config: ClusterConfig) -> None:
     if not bad:
         return
     kind = bad[0].error or UsageError
+    if kind is ConfigError:  # its problems are words by now; the exit code is the same
+        kind = UsageError
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
     hint = next((finding.hint for finding in bad if finding.hint), None)
     assert issubclass(kind, CloudtrainError)
@@ -64,8 +66,8 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
 
 
 def setup(config: ClusterConfig) -> Finding:
-    """Versions that cannot be had together, from what each TensorFlow release says of itself."""
-    wrong = tensorflow.problems(config)
+    """Versions that cannot be had together, from what each release says of itself."""
+    wrong = (*tensorflow.problems(config), *horovod.problems(config))
     if wrong:
         text = "\n".join(str(problem) for problem in wrong)
         return Finding(what="setup", ok=False, text=text, error=UsageError)
@@ -86,15 +88,18 @@ def code(config: ClusterConfig) -> Finding:
                 error=UsageError,
             )
         return Finding(what="code", ok=True, text=str(folder))
-    if config.code.git is not None and shutil.which("git") is None:
+    if config.code.git is None:
+        return Finding(what="code", ok=True, text="none")
+    try:
+        source = code_playbook.resolve(config)
+    except CloudtrainError as error:
         return Finding(
-            what="code",
-            ok=False,
-            text="git is not installed here",
-            hint="install git, or use code.path",
-            error=UsageError,
+            what="code", ok=False, text=error.message, hint=error.hint, error=type(error)
         )
-    return Finding(what="code", ok=True, text=config.code.git or "none")
+    who = "this machine" if isinstance(source, code_playbook.PrivateCode) else "each node"
+    return Finding(
+        what="code", ok=True, text=f"{config.code.git} at {source.digest[:10]}, fetched by {who}"
+    )
 
 
 def secrets(config: ClusterConfig) -> Finding:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.errors import UsageError
 from cloudtrain.landing.manifest import Manifest
 from cloudtrain.landing.retrieve import retrieve
+from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
-from cloudtrain.records import Records
-from cloudtrain.session import artifact_store, recorded_config
+from cloudtrain.verbs.find_run import find_run
 
 
-def fetch(name: str, destination: Path, *, run: str | None = None, console: Console) -> Manifest:
+def fetch(
+    name: str,
+    destination: Path,
+    *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
+    run: str | None = None,
+    console: Console,
+) -> Manifest:
     """The latest run's artifacts, or those of `run`, below `destination` as `<task>/<path>`.
 
-    Asks the store alone: also when the nodes are gone. Raises StoreError.
+    Asks the store alone: also when the nodes are gone, and where the run is not on record.
+    Raises StoreError.
     """
-    records = Records(name)
-    wanted = records.run(run) if run is not None else records.latest_run()
-    if wanted is None:
-        raise UsageError(f"{name} has had no run", hint="`cloudtrain train` starts one")
-    store = artifact_store(recorded_config(records), records)
-    return retrieve(wanted.id, store, destination, console)
+    found = find_run(name, run, config=config, uri=store)
+    return retrieve(found.run.id, found.store(), destination, console)

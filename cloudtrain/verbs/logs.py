@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cloudtrain.errors import LockedError, UsageError
-from cloudtrain.model import Run, Task
+from cloudtrain.landing.runs import LandedLogs
+from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
-from cloudtrain.session import artifact_store, open_session, recorded_config
+from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
+from cloudtrain.verbs.find_run import Found, find_run
 
 POLL = 0.2
 CHUNK = 1 << 16
@@ -21,6 +23,8 @@ CHUNK = 1 << 16
 def logs(
     name: str,
     *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
     follow: bool = False,
     roles: Sequence[str] = (),
     tail: int | None = None,
@@ -29,51 +33,73 @@ def logs(
 ) -> None:
     """The latest run's logs, or those of `run`. With `follow`, until the run has ended: where
     nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
-    records = Records(name)
-    wanted = chosen(records, run)
+    found = find_run(name, run, config=config, uri=store)
     shown = Only(console, roles)
-    offsets = show(records, wanted, shown, tail)
-    if not follow or wanted.ended is not None:
+    if found.records is None:
+        show_landed(found, shown, tail)
+        if follow and found.run.ended is None:
+            raise UsageError(
+                f"run {found.run.id} goes on, and is followed only where it was started: the keys "
+                "of its nodes are there alone",
+                hint="the same without -f shows what has landed, anew each `artifacts.every`",
+            )
         return
-    while True:
-        try:
-            with records.lock("logs -f"):
-                wanted = records.run(wanted.id)
-                if wanted.ended is None:
-                    advance(records, wanted, shown, offsets)
-                    with open_session(recorded_config(records), records, shown) as session:
-                        attend(session, wanted)
-                else:
-                    advance(records, wanted, shown, offsets)
-                return
-        except LockedError:
-            time.sleep(POLL)
-            wanted = records.run(wanted.id)
-            advance(records, wanted, shown, offsets)
-            if wanted.ended is not None:
-                return
-
-
-def chosen(records: Records, run: str | None) -> Run:
-    if run is not None:
-        return records.run(run)
-    latest = records.latest_run()
-    if latest is None:
-        raise UsageError(f"{records.name} has had no run", hint="`cloudtrain train` starts one")
-    return latest
+    offsets = show(found.records, found, shown, tail)
+    if follow and found.run.ended is None:
+        stay(found.records, found.run, shown, offsets)
 
 
 Offsets = dict[tuple[str, int], int]
 
 
-def show(records: Records, run: Run, console: Console, tail: int | None) -> Offsets:
-    """Every log as far as it is here, attempt by attempt; where each was left."""
+def show(records: Records, found: Found, console: Console, tail: int | None) -> Offsets:
+    """Every log as far as it is here, attempt by attempt; where each was left. What is not here
+    of a run that has ended, from the store."""
     offsets: Offsets = {}
-    for task, attempt, path in log_files(records, run):
-        data = path.read_bytes() if path.exists() else landed(records, run, task, attempt)
+    landed: LandedLogs | None = None
+    for task, attempt, path in log_files(records, found.run):
+        if path.exists():
+            data = path.read_bytes()
+        elif found.run.ended is None:
+            data = b""
+        else:
+            landed = landed or LandedLogs(found.run.id, found.store())
+            data = landed.read(name_of(task, attempt))
         offsets[task.name, attempt] = len(data)
         console.task_output(task.name, last_lines(data, tail))
     return offsets
+
+
+def show_landed(found: Found, console: Console, tail: int | None) -> None:
+    landed = LandedLogs(found.run.id, found.store())
+    for attempt in found.run.attempts:
+        for task in found.run.tasks:
+            data = landed.read(name_of(task, attempt.number))
+            console.task_output(task.name, last_lines(data, tail))
+
+
+def name_of(task: Task, attempt: int) -> str:
+    """As its log is called in the store."""
+    return f"{task.name}.attempt-{attempt}.log"
+
+
+def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
+    """Until the run has ended."""
+    while True:
+        try:
+            with records.lock("logs -f"):
+                run = records.run(run.id)
+                advance(records, run, console, offsets)
+                if run.ended is None:
+                    with open_session(recorded_config(records), records, console) as session:
+                        attend(session, run)
+                return
+        except LockedError:
+            time.sleep(POLL)
+            run = records.run(run.id)
+            advance(records, run, console, offsets)
+            if run.ended is not None:
+                return
 
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
@@ -94,17 +120,6 @@ def log_files(records: Records, run: Run) -> Iterator[tuple[Task, int, Path]]:
     for attempt in run.attempts:
         for task in run.tasks:
             yield task, attempt.number, records.log_path(run.id, task.name, attempt.number)
-
-
-def landed(records: Records, run: Run, task: Task, attempt: int) -> bytes:
-    """A log that is not here, from the store; empty where it has not landed."""
-    if run.ended is None:
-        return b""
-    store = artifact_store(recorded_config(records), records)
-    name = f"{run.id}/logs/{task.name}.attempt-{attempt}.log"
-    if not any(artifact.path == name for artifact in store.list(f"{run.id}/logs")):
-        return b""
-    return b"".join(store.download(name))
 
 
 def last_lines(data: bytes, tail: int | None) -> bytes:

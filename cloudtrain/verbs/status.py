@@ -22,8 +22,8 @@ class ClusterStatus:
     provider: str | None
     """As the record has it; None where that cannot be read."""
     strategy: str | None
-    open: bool
-    """False once `down` has seen that nothing is left."""
+    open: bool | None
+    """False once `down` has seen that nothing is left; None: not on record here, and not known."""
     since: float | None
     """The first event on record, Unix time."""
     holder: Holder | None
@@ -38,6 +38,10 @@ class ClusterStatus:
     """Node name → $/hour of the machine that it is, without disks; None where not known."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
+    store: str | None = None
+    """Where the runs were read, as none is on record here."""
+    as_of: Mapping[str, float] = field(default_factory=dict)
+    """Run id → when its record was stored, Unix time: of those that went on then."""
 
     def cost(self, now: float) -> float | None:
         """$ so far of the nodes that exist, as if each had run since it was made. None: not known,
@@ -66,11 +70,20 @@ class StatusReport:
         return max((error.exit_code for error in errors), default=0)
 
 
-def status(name: str | None, *, offline: bool) -> StatusReport:
+def status(
+    name: str | None,
+    *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
+    offline: bool,
+) -> StatusReport:
     """Of one cluster, or all that are known here. Those taken down are asked for by name only.
 
-    `offline` reads records alone and loads nothing that it can do without.
+    Of one that is not on record here, and with `store` of all that are there, the runs are those
+    that landed. `offline` reads records alone and loads nothing that it can do without.
     """
+    if store is not None or (config is not None and config.name not in known()):
+        return StatusReport(clusters=landed(name, config, store))
     names = known() if name is None else (name,)
     recorded = [on_record(name) for name in names]
     if offline:
@@ -78,6 +91,51 @@ def status(name: str | None, *, offline: bool) -> StatusReport:
     return StatusReport(
         clusters=tuple(asked(one) if one.open or name is not None else one for one in recorded)
     )
+
+
+def landed(
+    name: str | None, config: ClusterConfig | None, uri: str | None
+) -> tuple[ClusterStatus, ...]:
+    """As the store has them, and the nodes as the provider lists them where a config names it.
+
+    Raises StoreError where the store cannot be read.
+    """
+    from cloudtrain.landing.runs import clusters_in
+    from cloudtrain.stores import open_store
+
+    if name is None:
+        assert uri is not None, "without a name, it is a store's clusters that are meant"
+        return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
+    cluster = in_store(name, config, uri)
+    if config is None or config.provider == "local":  # those nodes are on their own machine alone
+        return (cluster,)
+    cluster = asked(cluster, config)
+    return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
+
+
+def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> ClusterStatus:
+    from cloudtrain.landing.runs import StoredRuns
+    from cloudtrain.verbs.find_run import shared_store
+
+    store = None if lacks_store(config, uri) else shared_store(name, config, uri)
+    stored, faults = StoredRuns(store, name).runs_and_faults() if store else ((), ())
+    return ClusterStatus(
+        name=name,
+        provider=config.provider if config else None,
+        strategy=config.strategy if config else None,
+        open=None,
+        since=None,
+        holder=None,
+        nodes=None,
+        runs=tuple(each.run for each in stored),
+        faults=faults,
+        store=store.uri if store else None,
+        as_of={each.run.id: each.as_of for each in stored if each.as_of is not None},
+    )
+
+
+def lacks_store(config: ClusterConfig | None, uri: str | None) -> bool:
+    return uri is None and config is not None and config.artifacts.store is None
 
 
 def on_record(name: str) -> ClusterStatus:
@@ -101,12 +159,12 @@ def on_record(name: str) -> ClusterStatus:
     )
 
 
-def asked(cluster: ClusterStatus) -> ClusterStatus:
+def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
     from cloudtrain.session import open_provider, recorded_config
 
     try:
-        config = recorded_config(Records(cluster.name))
+        config = config or recorded_config(Records(cluster.name))
         nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
@@ -163,7 +221,9 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if len(cluster.runs) > LATEST:
         yield f"  {len(cluster.runs) - LATEST} earlier runs"
     for run in cluster.runs[-LATEST:]:
-        yield from _run(run, now)
+        yield from _run(run, now, cluster.as_of.get(run.id))
+    if cluster.store is not None:
+        yield f"  not on record here: runs are those that landed in {cluster.store}"
     for fault in cluster.faults:
         yield f"  unreadable: {fault}"
 
@@ -182,7 +242,7 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 def _state(cluster: ClusterStatus) -> str:
     since = f", since {_clock(cluster.since)}" if cluster.since is not None else ""
-    if not cluster.open and not cluster.nodes:
+    if cluster.open is False and not cluster.nodes:
         return "down"
     if cluster.nodes is None:
         return f"nodes not asked for{since}"
@@ -190,11 +250,12 @@ def _state(cluster: ClusterStatus) -> str:
     return f"{running} of {len(cluster.nodes)} nodes running{since}"
 
 
-def _run(run: Run, now: float) -> Iterator[str]:
+def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
     attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
-    took = _duration((run.ended or now) - run.created)
+    took = _duration((run.ended or as_of or now) - run.created)
     begun = f"{_clock(run.created)}, {took}"
-    yield "  ".join(["  run", run.id, run.state, attempts, begun, run.store or ""]).rstrip()
+    state = run.state if as_of is None else f"{run.state}, as of {_clock(as_of)}"
+    yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
     cause = run.attempts[-1].cause if run.attempts else None
     if cause is not None and run.state != "succeeded":
         yield f"    {cause.task} on {cause.node}: {cause.text}".replace("\n", "\n      ")
@@ -234,12 +295,18 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         else [{**node_json(n), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
         "cost": cluster.cost(now),
         "ends": cluster.ends,
-        "runs": [run_to_json(run) for run in cluster.runs],
+        "runs": [_run_json(run, cluster) for run in cluster.runs],
+        "store": cluster.store,
         "unreadable": list(cluster.faults),
         "error": None
         if error is None
         else {"message": error.message, "hint": error.hint, "exit_code": error.exit_code},
     }
+
+
+def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:
+    as_of = cluster.as_of.get(run.id)
+    return run_to_json(run) if as_of is None else {**run_to_json(run), "as_of": as_of}
 
 
 def node_json(node: Node) -> dict[str, Any]:

@@ -7,6 +7,9 @@ import json
 import shlex
 import sys
 import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 from tests.standins.cloud import DESCRIPTIONS, Cloud, running
 from tests.standins.faults import EVER
@@ -17,12 +20,22 @@ def main() -> None:
     parser.add_argument("cloud", choices=sorted(DESCRIPTIONS))
     parser.add_argument("--port", type=int, default=0, help="by default any free one")
     parser.add_argument("--nodes", action="store_true", help="real nodes behind the VMs (root)")
+    parser.add_argument(
+        "--node-files", type=Path, metavar="FOLDER", help="laid over each node's disk: etc/pip.conf"
+    )
+    parser.add_argument("--store", action="store_true", help="the cloud's object store, too")
     parser.add_argument("--delay", type=float, metavar="S", help="seconds per operation")
     parser.add_argument("--latency", type=float, metavar="S", help="seconds per call")
     parser.add_argument("--json", action="store_true", help="one line; ends with its stdin")
     given = parser.parse_args()
-    nodes = _nodes() if given.nodes else None
-    with running(given.cloud, given.port, nodes) as cloud:
+    if given.node_files is not None and not (given.nodes and given.node_files.is_dir()):
+        parser.error("--node-files wants --nodes and a folder")
+    with ExitStack() as stack:
+        nodes = stack.enter_context(_nodes(given.node_files)) if given.nodes else None
+        store = stack.enter_context(_store(given.cloud)) if given.store else None
+        cloud = stack.enter_context(running(given.cloud, given.port, nodes))
+        if store is not None:
+            cloud.environment = {**store.environment, **cloud.environment}
         if given.delay is not None:
             cloud.set(delay=given.delay)
         if given.latency:
@@ -32,13 +45,15 @@ def main() -> None:
             print(json.dumps({**told, "endpoints": cloud.endpoints}), flush=True)
             sys.stdin.read()
         else:
-            _for_a_person(cloud)
+            _for_a_person(cloud, store.uri if store else None)
 
 
-def _for_a_person(cloud: Cloud) -> None:
+def _for_a_person(cloud: Cloud, store: str | None) -> None:
     for name, value in cloud.environment.items():
         print(f"export {name}={shlex.quote(value)}")
     print(f"# placement: [{', '.join(cloud.placement)}]")
+    if store:
+        print(f"# artifacts: {{store: {store}}}")
     print(f"# what it holds: curl -k {cloud.url}/_standin/holdings", flush=True)
     try:
         threading.Event().wait()
@@ -46,10 +61,16 @@ def _for_a_person(cloud: Cloud) -> None:
         print("# what it held:", *cloud.holdings(), sep="\n# ")
 
 
-def _nodes() -> object:
+def _nodes(files: Path | None) -> Any:
     from tests.standins.nodes import Nodes
 
-    return Nodes()
+    return Nodes(files=files)
+
+
+def _store(cloud: str) -> Any:
+    from tests.standins.stores import KINDS
+
+    return KINDS[DESCRIPTIONS[cloud].store]()
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ class Description:
     """`module:class`, loaded only when it starts."""
     placement: tuple[str, ...]
     machine: str
+    store: str
+    """The scheme of its own object store: see stores.KINDS."""
     tls: bool = False
     project: str | None = None
     small: Mapping[str, Any] = field(default_factory=dict)
@@ -41,18 +43,21 @@ DESCRIPTIONS = {
         at="tests.standins.aws:AwsStandIn",
         placement=("us-east-1a", "us-west-2"),
         machine="g4dn.xlarge",
+        store="s3",
         small={"regions": ["us-east-1"]},
     ),
     "gcp": Description(
         at="tests.standins.gcp:GcpStandIn",
         placement=("us-east4-c", "us-central1"),
         machine="n1-standard-8",
+        store="gs",
         project="test-project",
     ),
     "azure": Description(
         at="tests.standins.azure:AzureStandIn",
         placement=("eastus", "westeurope"),
         machine="Standard_NC4as_T4_v3",
+        store="az",
         tls=True,  # azure-identity speaks to no authority without it
         project="00000000-0000-4000-8000-000000000001",
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import hashlib
 import os
 import platform
 import random
@@ -28,6 +29,9 @@ import platformdirs
 PACKAGES = (
     "cloud-init,openssh-server,sudo,python3-minimal,iproute2,rsync,ca-certificates,procps,git"
 )
+LATER = "python3-venv"
+"""What the playbooks install on a bare node is in its own archive, for nodes without network."""
+ARCHIVE = "srv/debs"
 PROGRAMS = ("mmdebstrap", "unshare", "pivot_root", "mount")
 
 
@@ -56,7 +60,8 @@ class Nodes:
     """Safe to use from many threads. All of it ends with this process, also when it is killed.
 
     `on_shutdown(name)` is called when a node has shut itself down: its processes are gone then,
-    its disk is kept until `stop`. `binds` are folders of this machine that nodes see read-only.
+    its disk is kept until `stop`. `binds` are folders of this machine that nodes see read-only,
+    under the same paths; what is in the folder `files` is laid over each new disk.
     """
 
     def __init__(
@@ -64,9 +69,11 @@ class Nodes:
         *,
         on_shutdown: Callable[[str], None] = lambda name: None,
         binds: Sequence[Path] = (),
+        files: Path | None = None,
     ) -> None:
         self.on_shutdown = on_shutdown
         self._binds = tuple(binds)
+        self._files = files
         self._tree = tree()
         self._root = Path(tempfile.mkdtemp(prefix="cloudtrain-nodes-"))
         self._nodes: dict[str, _Node] = {}
@@ -99,7 +106,7 @@ class Nodes:
                 node = self._nodes[name] = _Node(name, self._root / uuid.uuid4().hex)
         with node.lock:
             if not node.folder.exists():
-                _write_disk(node, user_data)
+                self._write_disk(node, user_data)
             _listen(node, address)
             self._boot(node)
 
@@ -126,11 +133,45 @@ class Nodes:
         logs = (folder / "machine.log", folder / "upper" / "var" / "log" / "boot.log")
         return "".join(path.read_text(errors="replace") for path in logs if path.exists())
 
+    def pids(self, name: str) -> list[int]:
+        """Of the node's processes, as this machine counts them."""
+        process = self._nodes[name].process
+        if process is None:
+            return []
+        (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        space, found = Path(f"/proc/{first}/ns/pid").readlink(), []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "ns" / "pid").readlink() == space:
+                    found.append(int(entry.name))
+        return found
+
     def close(self) -> None:
         for name in tuple(self._nodes):
             self.stop(name)
         shutil.rmtree(self._root, ignore_errors=True)
         atexit.unregister(self.close)
+
+    def _write_disk(self, node: _Node, user_data: str) -> None:
+        upper = node.folder / "upper"
+        for folder in (upper, node.folder / "work", node.folder / "root"):
+            folder.mkdir(parents=True)
+        node.folder.chmod(0o700)
+        if self._files is not None:
+            shutil.copytree(self._files, upper, symlinks=True, dirs_exist_ok=True)
+            upper.chmod(0o755)
+        for bind in self._binds:  # Users of the node may pass to it, also through /root.
+            (upper / bind.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+        seed = "var/lib/cloud/seed/nocloud"
+        identity = f"instance-id: i-{uuid.uuid4().hex[:12]}\nlocal-hostname: {node.name}\n"
+        _put(upper, f"{seed}/user-data", user_data, 0o600)
+        _put(upper, f"{seed}/meta-data", identity)
+        _put(upper, "etc/cloud/cloud.cfg.d/99-standin.cfg", _CLOUD_CFG)
+        _put(upper, "etc/standin-boot", _BOOT)
+        for name, body in _STUBS.items():
+            _put(upper, f"usr/{name}", f"#!/bin/sh\n{body}", 0o755)
+        _put(upper, "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n")
+        _put(upper, "etc/resolv.conf", Path("/etc/resolv.conf").read_text())
 
     def _boot(self, node: _Node) -> None:
         if node.process is not None:
@@ -169,17 +210,38 @@ class Nodes:
 def tree() -> Path:
     """The files that all nodes start with, made once: half a minute, 300 MB."""
     cache = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain"))
-    place = cache / "standin-node" / f"{_suite()}-{zlib.crc32(PACKAGES.encode()):08x}"
+    options = ("--variant=minbase", f"--include={PACKAGES}", f"--customize-hook={_DOWNLOAD}")
+    recipe = zlib.crc32(repr(options).encode())
+    place = cache / "standin-node" / f"{_suite()}-{recipe:08x}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             half = place.with_suffix(".half")
             shutil.rmtree(half, ignore_errors=True)
-            make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}"]
-            subprocess.run([*make, _suite(), half], check=True, stdin=subprocess.DEVNULL)
+            make = ["mmdebstrap", "--quiet", *options, _suite(), half]
+            subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
+            _index(half / ARCHIVE)
             half.rename(place)
     return place
+
+
+_DOWNLOAD = (
+    f'mkdir -p "$1/{ARCHIVE}/partial" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -qq -y '
+    f'-o Dir::Cache::Archives="$1/{ARCHIVE}" --download-only install {LATER}'
+)
+
+
+def _index(archive: Path) -> None:
+    """What apt reads of an archive: `deb [trusted=yes] file:/srv/debs ./`."""
+    told = ""
+    for package in sorted(archive.glob("*.deb")):
+        asked = ["dpkg-deb", "--field", package]
+        field = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+        digest = hashlib.sha256(package.read_bytes()).hexdigest()
+        told += f"{field}Filename: ./{package.name}\nSize: {package.stat().st_size}\n"
+        told += f"SHA256: {digest}\n\n"
+    (archive / "Packages").write_text(told)
 
 
 def _suite() -> str:
@@ -216,23 +278,6 @@ def _kill(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _write_disk(node: _Node, user_data: str) -> None:
-    upper = node.folder / "upper"
-    for folder in (upper, node.folder / "work", node.folder / "root"):
-        folder.mkdir(parents=True)
-    node.folder.chmod(0o700)
-    seed = "var/lib/cloud/seed/nocloud"
-    identity = f"instance-id: i-{uuid.uuid4().hex[:12]}\nlocal-hostname: {node.name}\n"
-    _put(upper, f"{seed}/user-data", user_data, 0o600)
-    _put(upper, f"{seed}/meta-data", identity)
-    _put(upper, "etc/cloud/cloud.cfg.d/99-standin.cfg", _CLOUD_CFG)
-    _put(upper, "etc/standin-boot", _BOOT)
-    for name, body in _STUBS.items():
-        _put(upper, f"usr/{name}", f"#!/bin/sh\n{body}", 0o755)
-    _put(upper, "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n")
-    _put(upper, "etc/resolv.conf", Path("/etc/resolv.conf").read_text())
 
 
 def _listen(node: _Node, address: str) -> None:

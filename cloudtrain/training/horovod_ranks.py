@@ -1,0 +1,138 @@
+"""Runs on a worker's node, with Horovod in its Python: starts this node's ranks and waits for them.
+
+Sent as text by horovod.py. It does what `horovodrun --gloo` does, with Horovod's own placement and
+rendezvous, but for the SSH between the nodes: each node's ranks are started by its own supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+GRACE = 5.0
+"""Seconds between TERM and KILL for the other ranks of this node when one has failed."""
+
+
+def main() -> int:
+    """Arguments: `node:slots,…` of all, this node's name, the first's address and port, the address
+    of any other node, and the shell line that is a rank."""
+    hosts, me, address, port, peer, line = sys.argv[1:]
+    everywhere = parse_hosts(hosts)
+    slots = get_host_assignments(everywhere, sum(host.slots for host in everywhere))
+    mine = [slot for slot in slots if slot.hostname == me]
+    if mine[0].rank == 0:
+        serve(address, int(port), slots)
+    else:
+        wait_for(address, int(port))
+    network = interface(peer)
+    environment = {
+        "HOROVOD_GLOO_IFACE": network,
+        "NCCL_SOCKET_IFNAME": network,
+        **os.environ,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+    }
+    ranks = [start(line, {**environment, **create_slot_env_vars(slot)}) for slot in mine]
+    copiers = [copier(mine[place], rank) for place, rank in enumerate(ranks) if len(ranks) > 1]
+    code = outcome(ranks)
+    for thread in copiers:
+        thread.join()
+    return code if code >= 0 else 128 - code
+
+
+def serve(address: str, port: int, slots: list[SlotInfo]) -> None:
+    """Where ranks learn of each other's addresses, as long as this process lives."""
+    try:
+        server = RendezvousHTTPServer((address, port), RendezvousHandler, False)
+    except OSError:  # an address that is the router's, not this machine's
+        server = RendezvousHTTPServer(("", port), RendezvousHandler, False)
+    server.init(slots)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def wait_for(address: str, port: int) -> None:
+    """Horovod itself asks the rendezvous three times within two seconds and gives up."""
+    limit = time.monotonic() + float(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=2).close()
+            return
+        except OSError as error:
+            if time.monotonic() > limit:
+                sys.exit(f"Horovod's rendezvous at {address}:{port} does not answer: {error}")
+            time.sleep(0.2)
+
+
+def interface(peer: str) -> str:
+    """The network interface that leads to another node; told by the route, nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        own = probe.getsockname()[0]
+    name: str
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(its.address == own for its in addresses):
+            return name
+    return "lo"  # 127.0.0.2 and the like
+
+
+def start(line: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    alone = environment["HOROVOD_LOCAL_SIZE"] == "1"
+    return subprocess.Popen(
+        [shutil.which("bash") or "/bin/sh", "-c", line],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=None if alone else subprocess.PIPE,
+        stderr=None if alone else subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def copier(slot: SlotInfo, rank: subprocess.Popen[bytes]) -> threading.Thread:
+    """Where several ranks share a log, each line says whose it is."""
+
+    def copy() -> None:
+        for line in rank.stdout or ():
+            sys.stdout.buffer.write(b"[%d] %s" % (slot.rank, line))
+            sys.stdout.buffer.flush()
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    return thread
+
+
+def outcome(ranks: list[subprocess.Popen[bytes]]) -> int:
+    """0, or how the first rank that failed ended; the others, that may wait for it, are ended."""
+    while True:
+        codes = [rank.poll() for rank in ranks]
+        failed = next((code for code in codes if code), 0)
+        if failed or None not in codes:
+            break
+        time.sleep(0.1)
+    end(ranks)
+    return failed
+
+
+def end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    limit = time.monotonic() + GRACE
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = [rank for rank in ranks if rank.poll() is None]
+        for rank in left:
+            os.killpg(rank.pid, number)
+        while any(rank.poll() is None for rank in left) and time.monotonic() < limit:
+            time.sleep(0.05)
+
+
+sys.exit(main())

@@ -1,0 +1,54 @@
+"""A commit that this machine fetches, with its user's own rights, and delivers to every node."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import tempfile
+from pathlib import Path
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.playbooks import git_access, scripts
+from cloudtrain.playbooks.archive import Archive
+from cloudtrain.playbooks.git_access import Access
+from cloudtrain.shell import script
+
+_FETCH_SECONDS = 3600.0
+
+
+def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
+    """What a node would have fetched by itself. Its chunks raise CloudtrainError."""
+
+    def pack(tar: tarfile.TarFile) -> None:
+        with tempfile.TemporaryDirectory(prefix="cloudtrain-code-") as folder:
+            checkout = Path(folder, "code")
+            fetch = script(scripts.GIT, str(checkout), url, commit, "", pointers)
+            try:
+                done = git_access.run(access, *fetch.arguments, timeout=_FETCH_SECONDS)
+            except TimeoutError as error:
+                raise _failed(access, url, str(error)) from None
+            if done.returncode != 0:
+                raise _failed(access, url, done.stdout + done.stderr)
+            tar.add(checkout, "code", filter=_plain)
+
+    return Archive(pack)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """No owner, and one mode for all that is not executable, as with a folder."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    if not member.issym():
+        executable = member.isdir() or member.mode & stat.S_IXUSR
+        member.mode = 0o755 if executable else 0o644
+    return member
+
+
+def _failed(access: Access, url: str, text: str) -> CloudtrainError:
+    lines = access.words(text)
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    words = [line for line in lines if not line.startswith("hint: ")]
+    last = "\n  ".join(words[-4:]) or "git ended without a word"
+    return CloudtrainError(
+        f"{url} could not be fetched here:\n  {last}", hint=hints[-1] if hints else None
+    )

@@ -1,0 +1,185 @@
+"""git on this machine: as anybody, with all that its user has set up, or with one token more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.shell import Secret
+
+_TRANSPORTS = "https:http:ssh:git"
+"""`ext::…` would run a command of the URL's choice."""
+
+_WITHOUT_CREDENTIALS = {"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+_OF_A_REPOSITORY = re.compile(
+    r"GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|PREFIX|.*OBJECT_DIRECTORIES"
+    r"|OBJECT_DIRECTORY|CONFIG|TRACE.*|CURL_VERBOSE)"
+)
+"""Set where a hook of git started this program; traces would be taken for what went wrong."""
+
+_HELPER = """!f() {
+    [ "$1" = get ] || exit 0
+    [ -n "$CLOUDTRAIN_GIT_USER" ] || echo username=x-access-token
+    printf 'password=%s\\n' "$CLOUDTRAIN_GIT_TOKEN"
+}
+f"""
+"""Any user name does beside a token of GitHub, GitLab, Gitea or Azure DevOps; others take one from
+the URL. https://git-scm.com/docs/gitcredentials"""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The environment that git is run in here; a node is given nothing of it."""
+
+    environment: Mapping[str, str | Secret]
+    token: Secret | None = None
+
+    def revealed(self) -> dict[str, str]:
+        return {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in self.environment.items()
+        }
+
+    def words(self, text: str) -> list[str]:
+        """What git said, line by line, without what a server may have said back of the token."""
+        if self.token is not None:
+            text = text.replace(self.token.reveal(), "***")
+        return [
+            line
+            for line in re.sub(r"(https?://)[^/@\s]*@", r"\1", text).splitlines()
+            if line.strip()
+        ]
+
+
+def as_anybody() -> Access:
+    """As a node would ask: without configuration, helpers, `.netrc` and keys."""
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GIT_", "SSH_")) and name != "XDG_CONFIG_HOME"
+    }
+    return Access(
+        {
+            **plain,
+            **_WITHOUT_CREDENTIALS,
+            **_asking_nobody(),
+            "GIT_ALLOW_PROTOCOL": "https:http:git:file",
+        }
+    )
+
+
+def as_user(config: ClusterConfig, url: str) -> Access:
+    """With their credential helpers, SSH keys, agent and known hosts, and `code.token`.
+
+    Submodules are fetched by it too, so that a local folder counts only where the URL is one.
+    """
+    own = {
+        name: value for name, value in os.environ.items() if not _OF_A_REPOSITORY.fullmatch(name)
+    }
+    allowed = f"{_TRANSPORTS}:file" if is_local(url) else _TRANSPORTS
+    environment = {**own, **_asking_nobody(), "GIT_ALLOW_PROTOCOL": allowed}
+    if "GIT_SSH" not in own and "GIT_SSH_COMMAND" not in own:
+        environment["GIT_SSH_COMMAND"] = (
+            _configured("core.sshCommand", own) or "ssh -o BatchMode=yes"
+        )
+    token = _token(config)
+    if token is None:
+        return Access(environment)
+    return Access(
+        {**environment, **_only_there(url, environment), "CLOUDTRAIN_GIT_TOKEN": token}, token
+    )
+
+
+def run(access: Access, *command: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """A command that may ask nobody, started outside any repository. Raises UsageError where git
+    is not installed, TimeoutError where it has not ended after `timeout` seconds."""
+    try:
+        return subprocess.run(
+            command,
+            env=access.revealed(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout,
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            "git is not installed here", hint="install it, or name a folder in code.path"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer within {timeout:g} s") from None
+
+
+def lfs_pointers() -> str:
+    """Not empty where the user wants no file of Git LFS, as git-lfs itself reads it."""
+    wish = os.environ.get("GIT_LFS_SKIP_SMUDGE", "")
+    return "" if wish.lower() in ("", "0", "false", "no", "off") else wish
+
+
+def is_local(url: str) -> bool:
+    return url.startswith(("/", "file://"))
+
+
+def is_ssh(url: str) -> bool:
+    """`ssh://…`, or `user@host:path` as scp writes it."""
+    return re.match(r"(ssh|git\+ssh|ssh\+git)://|[^/:]+:(?!//)", url) is not None
+
+
+def refused(
+    config: ClusterConfig, field: str, text: str, *, hint: str | None = None
+) -> ConfigError:
+    problem = Problem(file=config.source, line=None, field=f"code.{field}", text=text)
+    return ConfigError([problem], hint=hint)
+
+
+def _asking_nobody() -> dict[str, str]:
+    return {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "",
+        "SSH_ASKPASS_REQUIRE": "never",
+        "LC_ALL": "C",
+    }
+
+
+def _token(config: ClusterConfig) -> Secret | None:
+    name = config.code.token
+    if name is None:
+        return None
+    variable = config.secrets[name]
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise refused(
+            config,
+            "token",
+            f"the environment variable {variable} is not set here",
+            hint="export it in the shell that runs cloudtrain",
+        )
+    if not value.isprintable():
+        raise refused(config, "token", f"the value of {variable} is not one line of text")
+    return Secret(value)
+
+
+def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The token is for the server of `code.git`: no submodule elsewhere, and nowhere that it
+    redirects to, is given it. What the user has stored for that server is left alone."""
+    parts = urlsplit(url)
+    place = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
+    first = int(environment.get("GIT_CONFIG_COUNT") or 0)
+    settings = {"GIT_CONFIG_COUNT": str(first + 2)}
+    for number, value in enumerate(("", _HELPER), start=first):
+        settings[f"GIT_CONFIG_KEY_{number}"] = place
+        settings[f"GIT_CONFIG_VALUE_{number}"] = value
+    return {**settings, "CLOUDTRAIN_GIT_USER": parts.username or ""}
+
+
+def _configured(name: str, environment: Mapping[str, str]) -> str:
+    return run(Access(environment), "git", "config", "--get", name).stdout.strip()

@@ -1,0 +1,215 @@
+"""The `horovod` playbook: Horovod built on the node for its TensorFlow, and proved to be whole."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cloudtrain import layout
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
+from cloudtrain.playbooks import nvidia, releases, scripts, tensorflow
+from cloudtrain.shell import command, script
+from cloudtrain.step import Step
+
+TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
+"""What it is built with, as Debian names it."""
+
+
+def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """After the `tensorflow` playbook. Without `setup.tensorflow` nothing is built: the node's own
+    Horovod is only looked at."""
+    if config.strategy != "horovod":
+        return ()
+    folder = tensorflow.bin_folder(config, node)
+    environment = folder.removesuffix("/bin") if folder else ""
+    if config.setup.tensorflow is None:
+        return (_check(environment, f"{layout.cluster_folder(config.name)}/setup/horovod"),)
+    gpus = nvidia.wanted(config, node)
+    built = f"{environment}/.horovod-built"
+    tools = Step(
+        name="Horovod's compiler and Open MPI",
+        run=script(scripts.DEBIAN + _MISSING + _TOOLS, built, *TOOLS),
+        unless=script(_MISSING + _TOOLS_THERE, built, *TOOLS),
+    )
+    return (
+        *((tools,) if config.provider in CLOUDS else ()),
+        Step(
+            name=f"Horovod {releases.HOROVOD}",
+            run=script(
+                _BUILD,
+                environment,
+                f"{node.cache}/wheels",
+                releases.HOROVOD,
+                str(gpus.count if gpus else 0),
+                _ABOUT,
+                built,
+                nvidia.ROOT,
+            ),
+            unless=command("test", "-e", built),
+            once_per_host=True,
+        ),
+        _check(environment, f"{environment}/.horovod-checked"),
+    )
+
+
+def problems(config: ClusterConfig) -> tuple[Problem, ...]:
+    """What Horovod cannot be built with, known before anything is created."""
+    version = config.setup.tensorflow
+    if config.strategy != "horovod" or version is None:
+        return ()
+    found = partial(Problem, file=config.source, line=None)
+    try:
+        number = releases.release(version)
+    except ValueError:
+        return ()  # the tensorflow playbook tells
+    first, last = releases.HOROVOD_BUILDS
+    wrong: list[Problem] = []
+    if not first <= number <= last:
+        text = (
+            f"Horovod {releases.HOROVOD}, its last release, builds with TensorFlow "
+            f"{first[0]}.{first[1]} to {last[0]}.{last[1]}, not with {version}: "
+            f'set `tensorflow: "{releases.HOROVOD_TENSORFLOW}"`'
+        )
+        wrong.append(found(field="setup.tensorflow", text=text))
+    if config.setup.keras == "3":
+        text = f"Horovod {releases.HOROVOD} cannot train with Keras 3: set `keras: auto`"
+        wrong.append(found(field="setup.keras", text=text))
+    return tuple(wrong)
+
+
+def _check(environment: str, checked: str) -> Step:
+    """It starts a Python for each thing that it looks for: half a minute, and so once."""
+    return Step(
+        name="horovodrun --check-build",
+        run=script(_CHECK, environment, checked),
+        unless=command("test", "-e", checked),
+        once_per_host=True,
+    )
+
+
+# Once it is built, its tools may go.
+_MISSING = """\
+built=$1
+shift
+missing() {
+    for package in "$@"; do
+        case $package in
+            openmpi-bin) command -v mpirun;;
+            libopenmpi-dev) command -v mpicxx;;
+            *) command -v "$package";;
+        esac </dev/null >/dev/null 2>&1 || printf ' %s' "$package"
+    done
+}
+"""
+_TOOLS_THERE = '[ -e "$built" ] || [ -z "$(missing "$@")" ]\n'
+_TOOLS = """\
+set -eu
+wanted=$(missing "$@")
+[ -n "$wanted" ] || exit 0
+debian_install $wanted && exit 0
+echo "the node lacks$wanted, and apt-get as root did not bring it" >&2
+echo "hint: use an image of Ubuntu or Debian, and let it reach its package mirror" >&2
+exit 1
+"""
+
+_ABOUT = """\
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for name in ("tensorflow_cpu", "tensorflow"):
+    try:
+        print("tf%s-cp%d%d" % (version(name), *sys.version_info[:2]))
+        break
+    except PackageNotFoundError:
+        pass
+"""
+"""Of what the wheel is built for: it links to this TensorFlow's own library."""
+
+# The wheel stays in the node's cache: another environment with the same TensorFlow takes it.
+# CMake 4 reads the files of Horovod's gloo only with CMAKE_POLICY_VERSION_MINIMUM. A compiler takes
+# up to 1 GB, and Horovod's own setup starts eight of them.
+_BUILD = """\
+set -eu
+environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6 root=$7
+python=$environment/bin/python
+
+if command -v flock >/dev/null 2>&1; then
+    mkdir -p "$wheels"
+    exec 9>"$wheels/horovod.lock"
+    flock -n 9 || { echo "waiting for another process on this host that builds it"; flock 9; }
+    [ ! -e "$built" ] || exit 0
+fi
+
+key=$version-$("$python" -I -c "$about" </dev/null)
+unset HOROVOD_GPU_OPERATIONS HOROVOD_WITH_MPI
+export HOROVOD_WITHOUT_MPI=1
+if command -v mpicxx >/dev/null 2>&1; then
+    unset HOROVOD_WITHOUT_MPI
+    export HOROVOD_WITH_MPI=1
+    key=$key-mpi$(mpirun --version 2>/dev/null </dev/null | sed -n '1s/.*[^0-9.]//p')
+fi
+if [ "$gpus" != 0 ]; then
+    cuda=$(dirname "$(dirname "$(command -v nvcc || echo "$root/usr/local/cuda/bin/nvcc")")")
+    for nccl in "$root/usr" "$cuda" "$root/usr/local/nccl2" none; do
+        [ ! -e "$nccl/include/nccl.h" ] || break
+    done
+    if [ -x "$cuda/bin/nvcc" ] && [ "$nccl" != none ]; then
+        export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME="$cuda" HOROVOD_NCCL_HOME="$nccl"
+        key=$key-nccl
+    else
+        echo "no CUDA toolkit with NCCL on this node: gradients are summed on the CPU"
+    fi
+fi
+
+folder=$wheels/horovod-$key
+if [ ! -d "$folder" ]; then
+    missing=
+    for tool in g++ make cmake; do
+        command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+    done
+    if [ -n "$missing" ]; then
+        echo "Horovod is built from source, and the node lacks$missing" >&2
+        echo "hint: install it there: sudo apt-get install g++ make cmake" >&2
+        exit 1
+    fi
+    jobs=$(awk -v cpus="$(nproc)" '/^MemAvailable/ {
+        some = int($2 / 1500000); print some < 1 ? 1 : some < cpus ? some : cpus
+    }' /proc/meminfo)
+    echo "building it from source with $jobs compilers: some minutes, once"
+    export MAKEFLAGS="-j$jobs" CMAKE_POLICY_VERSION_MINIMUM=3.5
+    export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
+    export HOROVOD_WITH_GLOO=1
+    rm -rf "$folder.new"
+    "$python" -m pip wheel --no-input --disable-pip-version-check --progress-bar off --no-deps \\
+        --no-build-isolation --no-binary horovod -w "$folder.new" "horovod==$version" </dev/null
+    mv "$folder.new" "$folder"
+fi
+"$python" -m pip install -q --no-input --disable-pip-version-check --no-deps --force-reinstall \\
+    --no-warn-script-location "$folder"/horovod-*.whl </dev/null
+: >"$built"
+"""
+
+# The program tells of an extension that cannot be loaded by leaving out its X alone.
+_CHECK = """\
+set -eu
+environment=$1 checked=$2
+[ -z "$environment" ] || PATH=$environment/bin:$PATH
+if ! command -v horovodrun >/dev/null 2>&1; then
+    echo "there is no horovodrun on the node" >&2
+    echo 'hint: set `setup.tensorflow: "2.15.1"`, and it is built for that' >&2
+    exit 1
+fi
+said=$(horovodrun --check-build </dev/null 2>&1) || { echo "$said" >&2; exit 1; }
+echo "$said" | grep -F '[X]' || true
+for needed in TensorFlow Gloo; do
+    case $said in
+        *"[X] $needed"*) ;;
+        *)
+            echo "this Horovod is built without $needed" >&2
+            [ "$needed" != TensorFlow ] ||
+                ${environment:+"$environment/bin/"}python3 -c 'import horovod.tensorflow' \\
+                    </dev/null 2>&1 | tail -n 3 >&2
+            exit 1;;
+    esac
+done
+mkdir -p "$(dirname "$checked")"
+: >"$checked"
+"""
