@@ -267,11 +267,22 @@ def stamp(file: int) -> "tuple[int, int, int, int]":
     return (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
 
 
-def pieces(file: int, offset: int, length: int) -> "collections.abc.Iterator[bytes]":
+class Unfiled:
+    """What is sent as if it were a file."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        raise NotImplementedError
+
+
+def pieces(file: "int | Unfiled", offset: int, length: int) -> "collections.abc.Iterator[bytes]":
     """Fewer bytes than asked for mean that the file has become shorter."""
     end = offset + length
     while offset < end:
-        data = os.pread(file, min(PIECE, end - offset), offset)
+        wanted = min(PIECE, end - offset)
+        if isinstance(file, int):
+            data = os.pread(file, wanted, offset)
+        else:
+            data = file.pread(wanted, offset)
         if not data:
             raise Changed
         offset += len(data)
@@ -295,7 +306,7 @@ class Part:
     def __init__(
         self,
         request: "dict[str, object]",
-        source: int,
+        source: "int | Unfiled",
         offset: int,
         length: int,
         md5: bytes = b"",

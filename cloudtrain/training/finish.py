@@ -12,6 +12,7 @@ from cloudtrain.nodes import revive
 from cloudtrain.plan import deciding, first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
+from cloudtrain.training.keeping import take_left
 from cloudtrain.training.tasks import log_files, saved
 
 
@@ -66,6 +67,7 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
             session.console.warn(
                 f"{task.node} does not exist any more: what it had not landed is lost"
             )
+    take_left(session, run, there=nodes)
     manifest = land(
         run,
         nodes,

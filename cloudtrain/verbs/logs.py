@@ -14,7 +14,9 @@ from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
+from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.find_run import Found, find_run
+from cloudtrain.verbs.parcels import take_before_reading
 
 POLL = 0.2
 CHUNK = 1 << 16
@@ -35,6 +37,8 @@ def logs(
     nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
     found = find_run(name, run, config=config, uri=store)
     shown = Only(console, roles)
+    if found.run.ended is None:
+        take_before_reading(found, console, "logs")
     if found.records is None:
         show_landed(found, shown, tail)
         if follow and found.run.ended is None:
@@ -87,7 +91,7 @@ def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None
     """Until the run has ended."""
     while True:
         try:
-            with records.lock("logs -f"):
+            with idle_is_watched(records), records.lock("logs -f"):
                 run = records.run(run.id)
                 advance(records, run, console, offsets)
                 if run.ended is None:
