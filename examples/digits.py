@@ -1,4 +1,4 @@
-"""The data and the model of the three examples: 1,797 real 8×8 images of handwritten digits."""
+"""The data and the model of the examples: 1,797 real 8×8 images of handwritten digits."""
 
 import numpy as np
 import tensorflow as tf

@@ -174,12 +174,13 @@ class Nodes:
         line: str,
         *,
         only: int | None = None,
+        address: str = "127.0.0.{}",
         variables: Mapping[str, str] = {},
         **wanted: Any,
     ) -> None:
         cluster = config(port=self.port, **wanted)
         run = run_of(cluster)
-        addresses = {task.node: f"127.0.0.{task.index + 1}" for task in run.tasks}
+        addresses = {task.node: address.format(task.index + 1) for task in run.tasks}
         for task in run.tasks:
             if only not in (None, task.index):
                 continue
@@ -333,3 +334,19 @@ def test_the_users_own_interface_is_kept(nodes: Nodes) -> None:
     )
     assert nodes.codes() == [0]
     assert nodes.log(0) == "eth7 lo\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "open_elsewhere"),
+    [
+        ("127.0.0.{}", False),
+        ("localhost", True),  # the machine's own name may be that of its loopback
+        ("192.0.2.{}", True),  # a router's address, by which others reach it
+    ],
+)
+def test_the_rendezvous_is_open_on_the_nodes_address_alone_where_it_is_known(
+    nodes: Nodes, address: str, open_elsewhere: bool
+) -> None:
+    calls = f"import socket; socket.create_connection(('127.0.0.9', {nodes.port}))"
+    nodes.start(f'"$OWN" -c "{calls}"', workers=1, address=address)
+    assert nodes.codes() == [0 if open_elsewhere else 1], nodes.log(0)

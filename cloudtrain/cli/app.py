@@ -31,8 +31,9 @@ COMMANDS = {
     "gc": "Delete what your accounts hold and no record here knows.",
     "completion": "Print the script that completes commands in your shell.",
 }
-HIDDEN = frozenset({"attend"})
-"""For processes of ours, not for people: what a detached run is handed to."""
+HIDDEN = frozenset({"attend", "idle"})
+"""For processes of ours, not for people: what a detached run is handed to, and what ends an idle
+cluster."""
 
 EPILOG = """\b
 Example:

@@ -191,8 +191,8 @@ class Sender:
     ) -> "dict[str, object]":
         """https://cloud.google.com/storage/docs/performing-resumable-uploads"""
         whole, md5 = hashlib.sha256(), hashlib.md5()
-        hashed = at = 0
-        while True:
+        hashed = at = idle = 0
+        while idle < TRIES:
             length = min(piece, size - at)
             last = at + length == size
             for data in pieces(source, hashed, at + length - hashed):
@@ -200,13 +200,20 @@ class Sender:
                 md5.update(data)
             hashed = max(hashed, at + length)
             headers = {"Content-Range": content_range(at, length, size)}
-            if last:
-                headers["X-Goog-Hash"] = "md5=" + base64.b64encode(md5.digest()).decode()
             part = Part(request, source, at, length, headers=headers)
+            if last:
+                part.stored = base64.b64encode(md5.digest()).decode()
+                part.headers["X-Goog-Hash"] = "md5=" + part.stored
             answer = self.piece(part, size)
             if answer.status != 308:
                 break
-            at = persisted(answer)
+            came = persisted(answer, size)
+            idle = idle + 1 if came <= at else 0
+            at = came
+        else:
+            raise Refused(f"it keeps no more than {at} of {size} bytes")
+        if not last:  # one that was asked how far it came has taken that for the end
+            raise Refused(f"it made an object of the first {at} of {size} bytes, or fewer")
         receipt = {"etag": "", "block": "", "size": size, "md5": md5.hexdigest()}
         return {
             "size": size,
@@ -219,6 +226,7 @@ class Sender:
         """Where the connection broke, the service is asked how far it came."""
         whole = {"Content-Range": f"bytes */{size}"}
         asked = Part(part.request, part.source, 0, 0, headers=whole)
+        asked.stored = part.stored
         sent = []  # type: list[bool]
 
         def once() -> "http.client.HTTPResponse":
@@ -226,7 +234,7 @@ class Sender:
                 sent.append(True)
                 return self.web.send(part)
             answer = self.web.send(asked)
-            if answer.status == 308 and persisted(answer) == part.offset:
+            if answer.status == 308 and persisted(answer, size) == part.offset:
                 return self.web.send(part)
             return answer
 
@@ -264,9 +272,11 @@ def content_range(at: int, length: int, size: int) -> str:
     return f"bytes {at}-{at + length - 1}/{size}" if length else f"bytes */{size}"
 
 
-def persisted(answer: "http.client.HTTPResponse") -> int:
+def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
+    """How far it came; it goes on at a multiple of 256 KiB. No Range: nothing yet."""
     told = answer.getheader("Range") or ""
-    return int(told.rpartition("-")[2]) + 1 if told else 0
+    end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0
+    return end if end == size else end - end % (1 << 18)
 
 
 class Part:
@@ -294,6 +304,7 @@ class Part:
         self.url = url.replace("{block}", urllib.parse.quote(self.block, safe=""))
         self.before = str(request["before"]).replace("{md5}", self.md5_64).encode()
         self.after = str(request["after"]).encode()
+        self.stored = self.md5_64 if self.before else ""
         own = request["headers"]
         assert isinstance(own, dict)
         self.headers = dict(own, **headers)
@@ -353,7 +364,7 @@ class Web:
             connection.close()
             self.open.__dict__.pop(place, None)
             # A kept connection may have been closed by the server meanwhile: no fault of anyone.
-            if not is_new:
+            if not is_new and "Content-Range" not in part.headers:
                 return self.send(part)
             raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
         body = answer.read()
@@ -362,7 +373,12 @@ class Web:
             self.open.__dict__.pop(place, None)
         if answer.status in TRANSIENT:
             raise Transient(words(answer, body), seconds(answer))
-        if 200 <= answer.status < 300 or answer.status == 308:
+        if 200 <= answer.status < 300:
+            told = parsed(body).get("md5Hash")
+            if told and part.stored and told != part.stored:
+                raise Refused("it stored other bytes than it was sent")
+            return answer
+        if answer.status == 308:
             return answer
         raise Refused(words(answer, body))
 
@@ -415,8 +431,19 @@ def exchange(
     return connection.getresponse()
 
 
+def parsed(body: bytes) -> "dict[str, object]":
+    """A Google service's answer; nothing of anyone else's."""
+    try:
+        told = json.loads(body.decode())
+    except ValueError:
+        told = None
+    return told if isinstance(told, dict) else {}
+
+
 def words(answer: "http.client.HTTPResponse", body: bytes) -> str:
-    return f"{answer.status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}"
+    error = parsed(body).get("error")
+    told = error.get("message") if isinstance(error, dict) else None
+    return f"{answer.status} {answer.reason}: {told or body[:500].decode('utf-8', 'replace')}"
 
 
 def seconds(answer: "http.client.HTTPResponse") -> float:

@@ -7,12 +7,13 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import Problem, Run
+from cloudtrain.records import use
 from cloudtrain.records.disk import append_line, make_folder, named_faults, write_whole
 from cloudtrain.records.lock import Holder, holder, locked
 from cloudtrain.records.run_json import run_from_json, run_to_json
@@ -109,6 +110,34 @@ class Records:
         """Who works on this cluster now."""
         return holder(self._lock_path)
 
+    def watch_lock(self) -> AbstractContextManager[None]:
+        """Held by the one process that ends an idle cluster. Raises LockedError."""
+        return locked(self._watch_path, self.name, "idle", wait=0.0)
+
+    def watcher(self) -> Holder | None:
+        """Who ends this cluster when it is idle."""
+        return holder(self._watch_path)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Somebody is on the nodes, without the lock: they are not idle."""
+        self.begin_use()
+        try:
+            yield
+        finally:
+            use.end(self._uses)
+
+    def begin_use(self) -> None:
+        """The same to the end of this process, whatever program it runs then."""
+        use.begin(self._uses)
+
+    def is_in_use(self) -> bool:
+        return use.is_going_on(self._uses)
+
+    def last_use(self) -> float:
+        """When such a use began or was seen to have ended, Unix time; 0: never."""
+        return use.last(self._uses)
+
     def save_config(self, data: Mapping[str, Any]) -> None:
         """Keep the resolved config; a Secret in it is refused (TypeError)."""
         text = json.dumps(data, indent=1)
@@ -131,6 +160,13 @@ class Records:
             [Problem(file=str(path), line=None, field="", text=fault)],
             hint=f"give the config FILE in place of the name {self.name}",
         )
+
+    def configured(self) -> float:
+        """When the config was kept last, Unix time; 0: never."""
+        try:
+            return (self.folder / "config.json").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def journal(self, event: str, **facts: Any) -> None:
         """One event, on disk on return: what is about to be done, before it is done."""
@@ -207,6 +243,14 @@ class Records:
     @property
     def _lock_path(self) -> Path:
         return self.folder.with_name(f"{self.name}.lock")
+
+    @property
+    def _watch_path(self) -> Path:
+        return self.folder.with_name(f"{self.name}.idle.lock")
+
+    @property
+    def _uses(self) -> Path:
+        return self.folder / "uses"
 
     @property
     def _closed(self) -> Path:

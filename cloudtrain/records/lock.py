@@ -65,7 +65,7 @@ def holder(path: Path) -> Holder | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if found.host == os.uname().nodename and _birth(found.pid) != facts.get("birth"):
+    if found.host == os.uname().nodename and birth(found.pid) != facts.get("birth"):
         return None
     return found
 
@@ -125,14 +125,14 @@ def _release(path: Path, descriptor: int) -> None:
 
 def _write_holder(descriptor: int, path: Path, doing: str) -> None:
     pid = os.getpid()
-    facts = {"doing": doing, "pid": pid, "birth": _birth(pid)}
+    facts = {"doing": doing, "pid": pid, "birth": birth(pid)}
     facts |= {"host": os.uname().nodename, "since": time.time()}
     with named_faults(path):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(facts).encode(), 0)
 
 
-def _birth(pid: int) -> str | None:
+def birth(pid: int) -> str | None:
     """When a process started (a pid alone is used again), None for one that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()

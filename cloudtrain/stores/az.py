@@ -15,7 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
-from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
 from cloudtrain.protocols import Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.objects import ObjectStore, Stream, split
@@ -185,7 +191,8 @@ class _Container:
         words = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
         code, status = _code(error), getattr(error, "status_code", None)
         if code in _HINTS:
-            return StoreError(f"{code}: {words}", hint=_HINTS[code])
+            kind = NoBucketError if code == "ContainerNotFound" else StoreError
+            return kind(f"{code}: {words}", hint=_HINTS[code])
         if code in _UNKNOWN_CALLER or status == 401:
             return CredentialsError(words, hint=_LOGIN)
         if status == 403:

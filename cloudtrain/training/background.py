@@ -1,13 +1,16 @@
-"""A run is handed to a process of its own that outlives this one and the terminal."""
+"""What goes on when this process has ended: processes of their own that outlive the terminal."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
+from cloudtrain.training.idle import idle_limit
 
 DOING = "attend"
 """What the lock says that such a process does; it gives way to `down` and `stop-run`."""
@@ -19,18 +22,48 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
     The tasks on the nodes need neither; without it nobody would stop a parameter server or land
     the artifacts. Secrets reach it by its environment only, as they reached this process.
     """
-    log = records.folder / "attend.log"
+    start(records, "attend")
+    console.say(
+        f"run {run.id} goes on in the background: `cloudtrain logs -f {run.cluster}` follows it, "
+        f"`cloudtrain stop-run {run.cluster}` ends it"
+    )
+
+
+def watch_idle(records: Records) -> bool:
+    """Starts `cloudtrain idle` where `limits.idle` is set and no such process watches yet.
+
+    It ends with the cluster. It does not outlive this machine's own end: every command that looks
+    at the cluster calls this. Whether one watches now.
+    """
+    if idle_limit(records) is None:
+        return False
+    if records.watcher() is None:
+        start(records, "idle")
+    return True
+
+
+@contextmanager
+def idle_is_watched(records: Records) -> Iterator[None]:
+    """From the end of this command on, however it ends."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            watch_idle(records)
+        raise
+    watch_idle(records)
+
+
+def start(records: Records, command: str) -> None:
+    """`cloudtrain COMMAND NAME`, detached, its words in `COMMAND.log` of the cluster's folder."""
+    log = records.folder / f"{command}.log"
     with log.open("ab") as file:
         log.chmod(0o600)
         subprocess.Popen(
-            [sys.executable, "-m", "cloudtrain", "attend", run.cluster],
+            [sys.executable, "-m", "cloudtrain", command, records.name],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             start_new_session=True,
             cwd="/",
         )
-    console.say(
-        f"run {run.id} goes on in the background: `cloudtrain logs -f {run.cluster}` follows it, "
-        f"`cloudtrain stop-run {run.cluster}` ends it"
-    )

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from ipaddress import ip_address
 
 import psutil
 from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
@@ -56,8 +57,9 @@ def main() -> int:
 def serve(address: str, port: int, slots: list[SlotInfo]) -> None:
     """Where ranks learn of each other's addresses, as long as this process lives."""
     try:
+        ip_address(address)  # a machine's own name often leads to its loopback
         server = RendezvousHTTPServer((address, port), RendezvousHandler, False)
-    except OSError:  # an address that is the router's, not this machine's
+    except (ValueError, OSError):  # also an address that is the router's, not this machine's
         server = RendezvousHTTPServer(("", port), RendezvousHandler, False)
     server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -16,6 +16,7 @@ from cloudtrain.session import (
     recorded_config,
     refuse_other_account,
 )
+from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import DOING
 from cloudtrain.verbs.parcels import take_before_down
@@ -30,17 +31,25 @@ def down(name: str, config: ClusterConfig | None, *, discard: bool, console: Con
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)
-    take_over(records, console)
-    with records.lock("down"):
+    with records.lock("down", wait=take_over(records, console)):
         bring_down(config, records, discard=discard, console=console)
 
 
-def take_over(records: Records, console: Console) -> None:
-    """A background process that attends to a run lands and leaves; a person's command is not
-    disturbed, and named by the lock's error."""
+ALREADY = 3600.0
+"""Seconds that are waited for a `down` by `limits.idle` that has begun."""
+
+
+def take_over(records: Records, console: Console) -> float:
+    """How long to wait for the lock. A background process that attends to a run lands and leaves,
+    one that takes an idle cluster down does what is wanted; a person's command is not disturbed,
+    and named by the lock's error."""
     holder = records.holder()
+    if holder is not None and holder.doing == idle.DOING:
+        console.say(f"{records.name} goes down already, as it was idle (limits.idle): waiting")
+        return ALREADY
     if holder is not None and holder.doing == DOING and records.active_run() is not None:
         stop_run(records.name, console=console)
+    return 0.0
 
 
 def bring_down(config: ClusterConfig, records: Records, *, discard: bool, console: Console) -> None:

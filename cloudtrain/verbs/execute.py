@@ -11,6 +11,7 @@ from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.shell import Command
+from cloudtrain.training.background import idle_is_watched
 
 
 def execute(
@@ -18,7 +19,11 @@ def execute(
 ) -> int:
     """Runs it with each argument as written, shows every node's output; the highest exit code."""
     records = Records(name)
-    with open_session(recorded_config(records), records, console) as session:
+    with (
+        idle_is_watched(records),
+        records.in_use(),
+        open_session(recorded_config(records), records, console) as session,
+    ):
         nodes = [
             node
             for node in session.nodes

@@ -14,6 +14,7 @@ from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
+from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.find_run import Found, find_run
 from cloudtrain.verbs.parcels import take_before_reading
 
@@ -90,7 +91,7 @@ def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None
     """Until the run has ended."""
     while True:
         try:
-            with records.lock("logs -f"):
+            with idle_is_watched(records), records.lock("logs -f"):
                 run = records.run(run.id)
                 advance(records, run, console, offsets)
                 if run.ended is None:

@@ -8,10 +8,11 @@ from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_session, record, refuse_other_account
 from cloudtrain.training.attend import attend
+from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
 from cloudtrain.verbs.train import new_run
-from cloudtrain.verbs.up import raise_cluster
+from cloudtrain.verbs.up import make_store, raise_cluster
 
 
 def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Console) -> Run:
@@ -21,10 +22,11 @@ def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Consol
     a failed run. A run that goes on from a killed `cloudtrain run` is joined, not started again.
     """
     records = Records(config.name)
-    with records.lock("run"):
+    with idle_is_watched(records), records.lock("run"):
         refuse_other_account(config, records)
         refuse(config)
         record(config, records)
+        make_store(config, records, console)
         try:
             done = up_and_train(config, records, console)
         except (NotLanded, StoreError):

@@ -9,10 +9,14 @@ from cloudtrain.errors import UsageError
 from cloudtrain.keys import load_identity
 from cloudtrain.records import Records
 from cloudtrain.session import open_provider, recorded_config, write_ssh_config
+from cloudtrain.training.background import watch_idle
 
 
 def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
-    """The argv of ssh to one node: `worker0`, its whole name, or a role's first; default: first."""
+    """The argv of ssh to one node: `worker0`, its whole name, or a role's first; default: first.
+
+    This process is to become that ssh: the cluster counts as in use until it ends.
+    """
     records = Records(name)
     nodes = open_provider(recorded_config(records)).nodes(name)
     for one in sorted(nodes, key=lambda one: one.index):
@@ -23,6 +27,8 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
             f"{name} has no node {node or ''}".rstrip(),
             hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
         )
+    records.begin_use()
+    watch_idle(records)
     path = write_ssh_config(records, load_identity(records.folder), nodes)
     remote = [shlex.join(command)] if command else []
     return ["ssh", "-F", str(path), one.name, *remote]

@@ -11,6 +11,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
+from cloudtrain.training.idle import Idle, idle
 
 LATEST = 5
 """So many runs are shown of each cluster; the JSON has all."""
@@ -40,6 +41,8 @@ class ClusterStatus:
     """Why the provider did not answer."""
     store: str | None = None
     """Where the runs were read, as none is on record here."""
+    idle: Idle | None = None
+    """When it goes down by itself, as nobody uses it."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → when its record was stored, Unix time: of those that went on then."""
 
@@ -89,7 +92,9 @@ def status(
     if offline:
         return StatusReport(clusters=tuple(recorded))
     return StatusReport(
-        clusters=tuple(asked(one) if one.open or name is not None else one for one in recorded)
+        clusters=tuple(
+            asked(watched(one)) if one.open or name is not None else one for one in recorded
+        )
     )
 
 
@@ -156,7 +161,17 @@ def on_record(name: str) -> ClusterStatus:
         nodes=None,
         runs=runs,
         faults=faults,
+        idle=idle(records) if records.watcher() is not None else None,
     )
+
+
+def watched(cluster: ClusterStatus) -> ClusterStatus:
+    """The same, with `limits.idle` obeyed from now on: what watched may have ended with this
+    machine."""
+    from cloudtrain.training.background import watch_idle
+
+    records = Records(cluster.name)
+    return replace(cluster, idle=idle(records)) if watch_idle(records) else cluster
 
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
@@ -235,9 +250,15 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
         text = "not known" if so_far is None else f"{so_far:.2f} $, without disks"
         yield f"  cost so far  {text}"
     if cluster.ends is not None:
-        left = cluster.ends - now
-        when = f"in {_duration(left)}" if left > 0 else "now"
-        yield f"  ends by itself  {_clock(cluster.ends)}, {when}"
+        yield f"  ends by itself  {_clock(cluster.ends)}, {_when(cluster.ends - now)}"
+    if cluster.idle is not None and cluster.idle.due is not None:
+        yield f"  idle: goes down at  {_clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
+    if cluster.idle is not None and cluster.idle.fault is not None:
+        yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
+
+
+def _when(left: float) -> str:
+    return f"in {_duration(left)}" if left > 0 else "now"
 
 
 def _state(cluster: ClusterStatus) -> str:
@@ -295,6 +316,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         else [{**node_json(n), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
         "cost": cluster.cost(now),
         "ends": cluster.ends,
+        "idle": None if cluster.idle is None else vars(cluster.idle),
         "runs": [_run_json(run, cluster) for run in cluster.runs],
         "store": cluster.store,
         "unreadable": list(cluster.faults),

@@ -10,6 +10,7 @@ from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
+from cloudtrain.training.background import idle_is_watched
 
 POLL = 0.2
 
@@ -24,7 +25,7 @@ def stop_run(name: str, *, console: Console) -> Run:
     console.say(f"stopping run {run.id}")
     while True:
         try:
-            with records.lock("stop-run"):
+            with idle_is_watched(records), records.lock("stop-run"):
                 run = records.run(run.id)
                 if run.ended is not None:
                     return run

@@ -16,7 +16,7 @@ from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
 from cloudtrain.session import Session, open_session, record, recorded_config
 from cloudtrain.training.attend import attend, start_only
-from cloudtrain.training.background import attend_in_background
+from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved
 
 
@@ -36,7 +36,11 @@ def train(
     config = config or recorded_config(records)
     run: Run | None = None
     try:
-        with records.lock("train"), open_session(config, records, console) as session:
+        with (
+            idle_is_watched(records),
+            records.lock("train"),
+            open_session(config, records, console) as session,
+        ):
             refuse_second_run(session)
             record(config, records)
             run = new_run(session, arguments)

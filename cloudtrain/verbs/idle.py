@@ -1,0 +1,85 @@
+"""`cloudtrain idle`: the process that takes a cluster down when nobody has used it for
+`limits.idle`; users meet it as a line of `status`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
+from cloudtrain.protocols import Console
+from cloudtrain.records import Records
+from cloudtrain.session import recorded_config
+from cloudtrain.training.idle import DOING, FAILED, idle_limit, last_use
+from cloudtrain.verbs.attend import attend
+from cloudtrain.verbs.down import bring_down
+
+POLL = 5.0
+"""Seconds between two looks at the records; less where the limit is short."""
+
+FIRST_RETRY = 60.0
+LAST_RETRY = 1800.0
+"""Seconds after an end that did not succeed; doubled each time."""
+
+
+def idle(
+    name: str,
+    *,
+    console: Console,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns when the cluster is down, `limits.idle` is off, or another process watches.
+
+    No lock of the cluster is held while it waits. What it did not manage, it tries again.
+    """
+    records = Records(name)
+    while idle_limit(records) is not None:
+        try:
+            with records.watch_lock():
+                watch(records, console, clock, sleep)
+        except LockedError:
+            return
+        # Whoever brought it up again meanwhile saw a watcher, and started none: look once more.
+
+
+def watch(
+    records: Records, console: Console, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    busy, not_before, failures = 0.0, 0.0, 0
+    while (limit := idle_limit(records)) is not None:
+        now = clock()
+        if records.holder() is not None or records.is_in_use():
+            busy, not_before, failures = now, 0.0, 0
+        elif now >= max(last_use(records) + limit, busy + limit, not_before):
+            try:
+                finish(records, limit, console, clock)
+                failures = 0
+            except LockedError:
+                continue
+            except CloudtrainError as error:
+                failures += 1
+                pause = min(LAST_RETRY, min(limit, FIRST_RETRY) * 2 ** (failures - 1))
+                not_before = clock() + pause
+                records.journal(FAILED, why=str(error))
+                console.warn(f"{error}\nthe nodes are kept; tried again in {pause:.0f} s")
+        sleep(min(POLL, limit / 4))
+
+
+def finish(records: Records, limit: float, console: Console, clock: Callable[[], float]) -> None:
+    """Takes it down; or, where a run goes on that nobody attends to (its process was killed),
+    attends to that first: it lands, and is never ended for being alone."""
+    if records.active_run() is not None:
+        console.say(f"nobody attends to the run of {records.name}: this process does")
+        try:
+            attend(records.name, console=console, wait=0.0)
+        except RunFailed as error:
+            console.warn(error.message)
+        return
+    with records.lock(DOING):
+        # Somebody may have come and gone, or opened a shell, while the lock was not held.
+        used_since = clock() < last_use(records) + limit
+        if used_since or records.is_in_use() or records.active_run() is not None:
+            return
+        console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")
+        bring_down(recorded_config(records), records, discard=False, console=console)
