@@ -9,14 +9,14 @@ import pytest
 
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import parcels_of, take_parcels
-from cloudtrain.stores import open_store
+from cloudtrain.stores import gs, open_store
 from tests.keeper_parts import Kept
 from tests.landing_parts import RUN
 from tests.standins.stores import KINDS, Store
 from tests.web_store import service, until
 
 
-@pytest.fixture(scope="module", params=["az", "gs"])
+@pytest.fixture(scope="module", params=sorted(KINDS))
 def place(request: pytest.FixtureRequest) -> Iterator[Store]:
     with KINDS[request.param]() as store:
         yield store
@@ -33,7 +33,10 @@ def kept(tmp_path: Path, place: Store, monkeypatch: pytest.MonkeyPatch) -> Itera
         one.power_off()
 
 
-def test_what_a_task_left_is_in_the_store_and_is_taken_from_there(kept: Kept) -> None:
+def test_what_a_task_left_is_in_the_store_and_is_taken_from_there(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gs, "PIECE", 8 << 20)
     kept.checkpoints = "ckpt"
     kept.write("chief0", "output/ö odd", b"a" * 20_000_001)
     kept.write("chief0", "ckpt/checkpoint", "ckpt-1")

@@ -38,7 +38,7 @@ echo trained
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    with KINDS["gs"]() as place:
+    with KINDS["s3"]() as place:
         yield place
 
 

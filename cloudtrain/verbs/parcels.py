@@ -26,7 +26,7 @@ def take_before_reading(found: Found, console: Console, doing: str) -> None:
         elif left := parcels_of(found.run.id, store):
             console.warn(
                 f"{counted(len(left))} that nodes stored while nobody was there: not taken yet; "
-                f"`cloudtrain fetch {found.run.cluster}` does so on the machine that started the run"
+                f"`cloudtrain fetch {found.run.cluster}` does it where the run was started"
             )
     except LockedError:
         return
