@@ -141,7 +141,8 @@ def test_parameter_servers_train_and_are_ended_with_the_chief(
     assert re.search(r"chief0 │ final loss \d", trained)
     landed = run_in_the_store(user, store)
     tensorflow_spanned(user, landed, ["chief0", "worker0", "worker1", "ps0"])
-    left = user.do("exec", user.project.name, "--", "pgrep -fc '[p]arameter_server' || true")
+    asked = ["sh", "-c", "pgrep -fc '[p]arameter_server.py' || true"]
+    left = user.do("exec", user.project.name, "--", *asked)
     assert {line.split()[-1] for line in left.stdout.splitlines()} == {"0"}
     user.do("down", user.project.name, "--yes")
     assert user.cloud.holdings() == []
