@@ -26,6 +26,7 @@ from cloudtrain.keys import load_identity
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, tensorflow
 from cloudtrain.transports.ssh import SshTransport
+from tests import cloud_user
 from tests.cloud_user import READY, Account
 from tests.nodes_here import Remembered, node
 from tests.one_machine import Machine
@@ -50,7 +51,7 @@ def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory, tensorflow_pyt
         env={**os.environ, "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=cloud_user.LIMIT,
         check=True,
     )
     (loss,) = re.findall(r"final loss (\d+\.\d{6})", done.stdout)

@@ -20,8 +20,9 @@ from urllib.parse import parse_qs, urlsplit
 import google.auth as google_auth
 import pytest
 from google.api_core.exceptions import Forbidden
+from google.auth import credentials as google_credentials
 from google.auth import downscoped
-from google.auth.credentials import AnonymousCredentials, CredentialsWithRegionalAccessBoundary
+from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
@@ -126,11 +127,9 @@ def place(emulator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     """A service account's key in the environment, and Google's token services."""
     # google-auth asks iamcredentials.googleapis.com in a thread; nothing turns that off.
-    monkeypatch.setattr(
-        CredentialsWithRegionalAccessBoundary,
-        "_is_regional_access_boundary_lookup_required",
-        lambda _: False,
-    )
+    if asks := getattr(google_credentials, "CredentialsWithRegionalAccessBoundary", None):
+        lookup = "_is_regional_access_boundary_lookup_required"
+        monkeypatch.setattr(asks, lookup, lambda _: False)
     told = Google()
     with serving(told) as url:
         key = told.authority.service_account(tmp_path, url, "test-project")

@@ -108,7 +108,7 @@ def _token(file: File, git: str, token: str | None) -> Found:
 
 def _artifacts(file: File) -> Found:
     if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
-        yield ("artifacts", "create"), "makes what `store` names, which is not given"
+        yield ("artifacts", "store"), "is missing: `create` makes what it names"
 
 
 def _secrets(file: File) -> Found:

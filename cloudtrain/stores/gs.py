@@ -50,13 +50,15 @@ LOGIN = "`gcloud auth application-default login`"
 class GoogleStore(ObjectStore):
     """`gs://BUCKET/prefix`. Credentials are the application default ones."""
 
-    def __init__(self, uri: str, *, endpoint: str | None = None) -> None:
+    def __init__(
+        self, uri: str, *, endpoint: str | None = None, project: str | None = None
+    ) -> None:
         bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, prefix, endpoint), prefix)
+        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project), prefix)
 
 
 class _Bucket:
-    def __init__(self, name: str, prefix: str, endpoint: str | None) -> None:
+    def __init__(self, name: str, prefix: str, endpoint: str | None, project: str | None) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions
         import requests
@@ -71,7 +73,8 @@ class _Bucket:
         self._retry: Any = DEFAULT_RETRY  # every call here may be made again
         self._name, self._prefix = name, prefix
         self._rights: Rights | None = None
-        self._client = self._connected(*self._found())
+        credentials, found = self._found()
+        self._client = self._connected(credentials, project or found)
         self._bucket: Any = self._client.bucket(name)
 
     def _found(self) -> tuple[Any, str | None]:
