@@ -23,6 +23,7 @@ CloudtrainError                      exit
 ├── PreflightError                    1     the run was not started
 ├── RunFailed                         1     a run's task failed; holds the cause
 ├── StoreError                        5     an artifact store refuses
+│   └── NoBucketError                 5     its bucket or container does not exist
 ├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
 └── LeftoverError                     6     resources that still exist after destroy
 
@@ -197,6 +198,10 @@ class RunFailed(CloudtrainError):
 
 class StoreError(CloudtrainError):
     exit_code = 5
+
+
+class NoBucketError(StoreError):
+    pass
 
 
 class NotLanded(CloudtrainError):

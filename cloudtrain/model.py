@@ -128,6 +128,7 @@ class ArtifactRules:
     """The `artifacts:` section. `paths` are globs relative to a task's work folder."""
 
     store: str | None = None
+    create: bool = False
     paths: tuple[str, ...] = ("output/**",)
     require: tuple[str, ...] = ()
     every: float | None = None

@@ -1,6 +1,7 @@
-"""Relative paths with `/`: which a glob means, which stay inside, how one is printed."""
+"""Relative paths with `/`: which a glob means, which stay inside, how one is printed.
 
-from __future__ import annotations
+Nodes run it too, as text (landing/packer.py): any Python from 3.6.
+"""
 
 import re
 from collections.abc import Iterable
@@ -43,11 +44,11 @@ def _makes_sense(pattern: str) -> bool:
     return pattern != "" and not pattern.startswith("/") and ".." not in pattern.split("/")
 
 
-def _parts(path: str) -> list[str]:
+def _parts(path: str) -> "list[str]":
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _reached(parts: list[str], pattern: list[str]) -> set[int]:
+def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
     """The places in the pattern that the parts can lead to; once at its end, they stay there."""
     end = len(pattern)
     places = _past_stars({0}, pattern)
@@ -59,13 +60,13 @@ def _reached(parts: list[str], pattern: list[str]) -> set[int]:
     return places
 
 
-def _step(place: int, part: str, pattern: list[str]) -> Iterable[int]:
+def _step(place: int, part: str, pattern: "list[str]") -> "Iterable[int]":
     if pattern[place] == "**":
         return (place,)
     return (place + 1,) if fnmatchcase(part, pattern[place]) else ()
 
 
-def _past_stars(places: set[int], pattern: list[str]) -> set[int]:
+def _past_stars(places: "set[int]", pattern: "list[str]") -> "set[int]":
     """`**` can also stand for nothing."""
     found = set(places)
     for place in places:

@@ -187,6 +187,13 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """The cloud has said that it takes the node: landing/keeper.py. Unix time of the node's."""
+
+    given: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """The attempt is over and every byte of its log was sent before this.
 
@@ -215,14 +222,14 @@ class FollowReader:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> tuple[Heartbeat | End, ...]:
+    def feed(self, data: bytes) -> tuple[Heartbeat | Notice | End, ...]:
         """What is whole by now. Lines that are not ours (an SSH banner) are passed over."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
         return tuple(one for one in parsed if one is not None)
 
 
-def _follow_line(line: str) -> Heartbeat | End | None:
+def _follow_line(line: str) -> Heartbeat | Notice | End | None:
     words = line.split(" ")
     try:
         match words:
@@ -232,6 +239,8 @@ def _follow_line(line: str) -> Heartbeat | End | None:
                 return End(state="absent")
             case ["end", code]:
                 return End(state="exited", exit_code=_exit_code(code))
+            case ["notice", given]:
+                return Notice(given=float(given))
             case ["beat", size, *processes]:
                 its = tuple(_process(one.split("/")) for one in processes if one)
                 return Heartbeat(size=int(size), processes=its)

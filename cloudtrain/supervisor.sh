@@ -112,8 +112,14 @@ follow() {
     # Our own child, so it is reaped for sure; tail reads once more after it is gone.
     tail -c "+$(($2 + 1))" -f -s 0.1 --pid=$! "$1/log" 2>/dev/null || { kill $!; return; }
   fi
+  noticed "$1"
   look "$1"
   case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
+}
+
+# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (keeper.py).
+noticed() {
+  [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
 }
 
 # beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task has ended or stderr.
@@ -121,6 +127,7 @@ beats() {
   while look "$1"; [ "$state" = running ]; do
     size=$(stat -c %s "$1/log") || return
     echo "beat $size" $(members "" "$root" "$born" | tr ' ' /) >&2 || return
+    noticed "$1"
     timeout "$2" tail -f -s 0.1 --pid="$keeper" /dev/null 2>/dev/null
   done
 }

@@ -123,7 +123,8 @@ for name in ("tensorflow_cpu", "tensorflow"):
 """
 """Of what the wheel is built for: it links to this TensorFlow's own library."""
 
-# The wheel stays in the node's cache: another environment with the same TensorFlow takes it.
+# The wheel stays in the node's cache: another environment with the same TensorFlow takes it. pip's
+# own cache would also hand it to another TensorFlow.
 # CMake 4 reads the files of Horovod's gloo only with CMAKE_POLICY_VERSION_MINIMUM. A compiler takes
 # up to 1 GB, and Horovod's own setup starts eight of them.
 _BUILD = """\
@@ -179,7 +180,8 @@ if [ ! -d "$folder" ]; then
     export HOROVOD_WITH_GLOO=1
     rm -rf "$folder.new"
     "$python" -m pip wheel --no-input --disable-pip-version-check --progress-bar off --no-deps \\
-        --no-build-isolation --no-binary horovod -w "$folder.new" "horovod==$version" </dev/null
+        --no-cache-dir --no-build-isolation --no-binary horovod -w "$folder.new" \\
+        "horovod==$version" </dev/null
     mv "$folder.new" "$folder"
 fi
 "$python" -m pip install -q --no-input --disable-pip-version-check --no-deps --force-reinstall \\

@@ -125,6 +125,13 @@ limits: {max_price: 20}
     assert here.provider == "local"
 
 
+def test_a_bucket_is_made_only_where_one_is_named(tmp_path: Path) -> None:
+    text = cluster("mirrored") + "artifacts: {create: true}\n"
+    assert problems(tmp_path, text) == [
+        "c.yaml:3: artifacts.store: is missing: `create` makes what it names"
+    ]
+
+
 def test_code_comes_from_one_place(tmp_path: Path) -> None:
     local = cluster("mirrored")
     assert problems(tmp_path, local + "code: {git: 'https://x/y.git', path: .}\n") == [

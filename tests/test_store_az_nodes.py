@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 import azure.identity
 import pytest
-from azure.storage.blob import BlobServiceClient, ContainerClient
+from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient, ContainerClient
 
 from cloudtrain.errors import StoreError
 from cloudtrain.landing import direct
@@ -27,6 +28,7 @@ from tests.azurite_parts import Identity, service
 from tests.between import RESET, Answer, Between, Call, between, refusal
 from tests.landing_parts import RUN, Cluster, FolderTransport, node
 from tests.standins.stores import ACCOUNT, az_connection
+from tests.web_store import until
 
 
 @pytest.fixture
@@ -59,9 +61,15 @@ class Place:
             return send(self.node, "task/work", places, sizes, *common)
 
     def stored(self, name: str) -> bytes:
+        return self._blob(name).download_blob().readall()
+
+    def blocks(self, name: str) -> list[BlobBlock]:
+        """Those that no file consists of yet."""
+        return self._blob(name).get_block_list("uncommitted")[1]
+
+    def _blob(self, name: str) -> BlobClient:
         prefix = self.store.uri.split("/", 4)[4]
-        blob = self.container.get_blob_client(f"{prefix}/run/{name}")
-        return blob.download_blob().readall()
+        return self.container.get_blob_client(f"{prefix}/run/{name}")
 
 
 @pytest.fixture
@@ -178,12 +186,12 @@ def test_a_sender_that_was_killed_is_gone_on_from_where_it_was(
     assert sent.arrived == {}
     assert sent.why
     assert list(place.store.list()) == []
+    until(lambda: len(place.blocks("large")) == 10)
     proxy.meddle = lambda call: None
     proxy.calls.clear()
     assert set(place.send("large").arrived) == {"large"}
     assert place.stored("large") == data
-    again = len([call for call in proxy.calls if call.is_block])
-    assert 0 < again <= 10
+    assert len([call for call in proxy.calls if call.is_block]) == 10
     proxy.calls.clear()
     place.send("large")
     assert len([call for call in proxy.calls if call.is_block]) == 20
@@ -262,7 +270,8 @@ def test_who_may_not_lend_a_right_is_told_so_and_asked_once(
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, proxy: Between) -> Cluster:
+def cluster(tmp_path: Path, proxy: Between, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(az, "SMALL", 1 << 20)
     cluster = Cluster(tmp_path, workers=2)
     cluster.store = open_store(f"az://{ACCOUNT}/container/{uuid.uuid4().hex}")  # type: ignore[assignment]
     return cluster
@@ -296,7 +305,7 @@ def filled(cluster: Cluster) -> dict[str, bytes]:
         for name, data in (
             ("output/empty", b""),
             ("output/a b/ü%+", task.encode()),
-            ("output/large", os.urandom((17 << 20) + 3)),
+            ("output/large", os.urandom((2 << 20) + 3)),
         ):
             cluster.write(task, name, data)
             expected[f"{task}/{name}"] = data
@@ -342,15 +351,18 @@ def test_a_container_that_is_gone_keeps_the_nodes_and_loses_nothing(
     cluster.store = open_store(f"az://{ACCOUNT}/{box.container_name}/p")  # type: ignore[assignment]
     expected = filled(cluster)
 
+    once = threading.Lock()
+
     def vanish(line: str) -> None:
-        box.delete_container()
-        cluster.transport.before = lambda line: None
+        if once.acquire(blocking=False):
+            box.delete_container()
 
     cluster.transport.before = vanish
     with pytest.raises(StoreError, match="ContainerNotFound") as raised:
         landing(cluster)
     assert raised.value.exit_code == 5
     assert cluster.store.create(None)
+    cluster.transport.before = lambda line: None
     assert landing(cluster).complete
     assert landed(cluster) == expected
     assert read_manifest(cluster.store, RUN) is not None

@@ -184,6 +184,10 @@ class ArtifactsSection(Section):
     store: kinds.Store | None = optional(
         "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or `file:///path`."
     )
+    create: kinds.Boolean | None = optional(
+        "`up` and `run` make the bucket or container where there is none, near the first placement "
+        "where it is of the same cloud. Nothing of ours deletes it."
+    )
     paths: tuple[kinds.Inside, ...] | None = optional("Globs of what is landed.")
     require: tuple[kinds.Inside, ...] | None = optional(
         "Globs that a successful run must have landed."

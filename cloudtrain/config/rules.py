@@ -106,6 +106,11 @@ def _token(file: File, git: str, token: str | None) -> Found:
         )
 
 
+def _artifacts(file: File) -> Found:
+    if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
+        yield ("artifacts", "store"), "is missing: `create` makes what it names"
+
+
 def _secrets(file: File) -> Found:
     env = (file.train and file.train.env) or {}
     for name in file.secrets or {}:
@@ -226,6 +231,7 @@ def _ports(file: File) -> Found:
 _RULES: tuple[Callable[[File], Found], ...] = (
     _required,
     _code,
+    _artifacts,
     _secrets,
     _roles,
     _hosts,

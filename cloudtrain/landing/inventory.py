@@ -87,12 +87,12 @@ def parse_listing(data: bytes) -> tuple[tuple[str, ...], dict[str, Entry]]:
         kind, size, mtime, ctime, inode = facts.split(" ")
         stamp = f"{mtime}/{ctime}/{inode}"
         entries[path] = Entry(
-            kind=kind, size=int(size), mtime=_nanoseconds(mtime), stamp=stamp, target=target
+            kind=kind, size=int(size), mtime=nanoseconds(mtime), stamp=stamp, target=target
         )
     return tuple(fields[:2]), entries
 
 
-def _nanoseconds(seconds: str) -> int:
+def nanoseconds(seconds: str) -> int:
     whole, _, fraction = seconds.partition(".")
     return int(whole) * 10**9 + int(fraction[:9].ljust(9, "0"))
 

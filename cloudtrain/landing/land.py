@@ -18,6 +18,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed, Manifest
+from cloudtrain.landing.parcels import drop_landed, may_keep, tell_landed
 from cloudtrain.landing.runs import RECORD, index, record_of, store_record
 from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
@@ -61,7 +62,9 @@ def land(
     if not final:
         return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
     with console.stage("artifacts", len(sources)) as stage:
-        return _land(run.id, sources, transport, store, console, stage, final=True)
+        manifest = _land(run.id, sources, transport, store, console, stage, final=True)
+    drop_landed(run, nodes, store)
+    return manifest
 
 
 def take_checkpoint(
@@ -249,6 +252,8 @@ def _land(
             ledger.settle(pool)
             ledger.complete()
     ledger.save()
+    if may_keep(store):
+        tell_landed(sources, ledger, transport, final=final)
     return ledger.manifest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterable
@@ -129,10 +130,21 @@ def _not_held(store: ArtifactStore, manifest: Manifest) -> list[str]:
     """Paths that the manifest lists and the store does not have, or not as they were stored."""
     prefix = f"{manifest.run}/"
     held = {found.path[len(prefix) :]: found for found in store.list(prefix)}
-    return [path for path, each in manifest.files.items() if not _is_held(each, held.get(each.at))]
+    return [
+        path
+        for path, each in manifest.files.items()
+        if not _is_held(store, manifest.run, each, held.get(each.at))
+    ]
 
 
-def _is_held(landed: Landed, held: Artifact | None) -> bool:
+def _is_held(store: ArtifactStore, run: str, landed: Landed, held: Artifact | None) -> bool:
     if held is None or held.size != landed.size:
         return False
-    return not held.md5 or not landed.md5 or held.md5 == landed.md5
+    if not held.md5 or not landed.md5 or held.md5 == landed.md5:
+        return True
+    # What a store lists as MD5 may be none, as where a key of the user's own encrypts S3's objects
+    # since a while: the bytes decide.
+    digest = hashlib.sha256()
+    for piece in store.download(f"{run}/{landed.at}"):
+        digest.update(piece)
+    return digest.hexdigest() == landed.sha256

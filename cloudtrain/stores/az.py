@@ -15,7 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
-from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
 from cloudtrain.protocols import Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.objects import ObjectStore, Stream, split
@@ -185,7 +191,8 @@ class _Container:
         words = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
         code, status = _code(error), getattr(error, "status_code", None)
         if code in _HINTS:
-            return StoreError(f"{code}: {words}", hint=_HINTS[code])
+            kind = NoBucketError if code == "ContainerNotFound" else StoreError
+            return kind(f"{code}: {words}", hint=_HINTS[code])
         if code in _UNKNOWN_CALLER or status == 401:
             return CredentialsError(words, hint=_LOGIN)
         if status == 403:
@@ -207,7 +214,9 @@ _ROLE = (
 # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
 _HINTS = {
-    "ContainerNotFound": "`az storage container create` makes a container",
+    "ContainerNotFound": (
+        "`az storage container create` makes a container, or `artifacts.create: true`"
+    ),
     "ContainerBeingDeleted": "it takes half a minute or more; then the same command again",
     "Md5Mismatch": "what arrived there is not what was sent; run the same command again",
 }

@@ -50,27 +50,31 @@ LOGIN = "`gcloud auth application-default login`"
 class GoogleStore(ObjectStore):
     """`gs://BUCKET/prefix`. Credentials are the application default ones."""
 
-    def __init__(self, uri: str, *, endpoint: str | None = None) -> None:
+    def __init__(
+        self, uri: str, *, endpoint: str | None = None, project: str | None = None
+    ) -> None:
         bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, prefix, endpoint), prefix)
+        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project), prefix)
 
 
 class _Bucket:
-    def __init__(self, name: str, prefix: str, endpoint: str | None) -> None:
+    def __init__(self, name: str, prefix: str, endpoint: str | None, project: str | None) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions
         import requests
+        from google import resumable_media
         from google.cloud import storage
         from google.cloud.storage.retry import DEFAULT_RETRY
-        from google.resumable_media import DataCorruption
 
-        self._api, self._auth = google.api_core.exceptions, google.auth.exceptions
-        self._requests, self._corrupt = requests.exceptions, DataCorruption
+        self._api: Any = google.api_core.exceptions
+        self._auth = google.auth.exceptions
+        self._media, self._requests = resumable_media, requests.exceptions
         self._storage, self._endpoint = storage, endpoint or os.environ.get(EMULATOR)
         self._retry: Any = DEFAULT_RETRY  # every call here may be made again
         self._name, self._prefix = name, prefix
         self._rights: Rights | None = None
-        self._client = self._connected(*self._found())
+        credentials, found = self._found()
+        self._client = self._connected(credentials, project or found)
         self._bucket: Any = self._client.bucket(name)
 
     def _found(self) -> tuple[Any, str | None]:
@@ -139,6 +143,11 @@ class _Bucket:
                 return False
         except self._api.Forbidden:
             return False
+        if self._rights is not None and self._client.project is None:
+            raise StoreError(
+                "it is in no project yet, and none is named",
+                hint="GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+            )
         new = self._client.bucket(self._name)
         new.iam_configuration.uniform_bucket_level_access_enabled = True
         new.iam_configuration.public_access_prevention = "enforced"
@@ -214,6 +223,9 @@ class _Bucket:
         """https://cloud.google.com/storage/docs/json_api/v1/status-codes"""
         if isinstance(error, self._api.RetryError) and isinstance(error.cause, Exception):
             return self.explain(error.cause)
+        if isinstance(error, self._media.InvalidResponse):  # what was tried again and again
+            status = error.response.status_code
+            error = self._api.from_http_status(status, "", response=error.response)
         text = _words(error)
         if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
             return CredentialsError(text, hint=LOGIN)
@@ -226,7 +238,7 @@ class _Bucket:
             return StoreError(text, hint=AGAIN)
         if isinstance(error, self._api.GoogleAPIError):  # one that stays: 400, 409, 412
             return StoreError(text)
-        if isinstance(error, self._requests.RequestException | self._corrupt):
+        if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
             return StoreError(text, hint=AGAIN)
         return None
 
@@ -240,7 +252,7 @@ def _words(error: Exception) -> str:
     """The service's own; no query of an address, as a session's is a secret."""
     response = getattr(error, "response", None)
     text = str(error)
-    if response is not None:
+    if response is not None and not response.ok:
         text = f"{response.status_code} {response.reason}"
         with contextlib.suppress(ValueError, KeyError, TypeError):
             text = f"{response.status_code} {response.json()['error']['message']}"

@@ -44,11 +44,11 @@ class Rights:
         self._credentials, self._bucket = credentials, bucket
         self._opens, self._clock = opens, clock
         self._tokens: dict[str, tuple[Secret | None, float]] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
         """For all keys that start with `folder`; None where Google does not give or take one."""
-        with self._lock:
+        with self._locks.setdefault(folder, threading.Lock()):
             token, until = self._tokens.get(folder, (None, 0.0))
             if self._clock() >= until:
                 token, until = self._made(folder)
@@ -62,10 +62,10 @@ class Rights:
         scoped = self._scoped(folder)
         try:
             scoped.refresh(partial(Request(), timeout=CONNECT))
-        except (GoogleAuthError, ValueError):  # ValueError: an answer that is no JSON
-            return None, self._clock() + REFUSED
-        # google-auth's times are naive, in UTC.
-        until = scoped.expiry.replace(tzinfo=timezone.utc).timestamp() - SPARE
+            # google-auth's times are naive, in UTC.
+            until = scoped.expiry.replace(tzinfo=timezone.utc).timestamp() - SPARE
+        except (GoogleAuthError, ValueError, AttributeError):  # also: no JSON, no time
+            until = 0.0
         if until <= self._clock() or not self._is_taken(scoped.token, folder):
             return None, self._clock() + REFUSED
         return Secret(scoped.token), until
@@ -91,12 +91,15 @@ class Rights:
         An upload that only begins leaves nothing.
         """
         from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
         from google.oauth2 import credentials as untyped
 
         made: Any = untyped
+        universe = self._credentials.universe_domain
+        alone = made.Credentials(token, universe_domain=universe)
         try:
-            self._opens(made.Credentials(token), f"{folder}.cloudtrain-{uuid.uuid4().hex}")
-        except GoogleAPIError:
+            self._opens(alone, f"{folder}.cloudtrain-{uuid.uuid4().hex}")
+        except (GoogleAPIError, GoogleAuthError, OSError):  # OSError: those of requests
             return False
         return True
 

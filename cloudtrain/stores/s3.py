@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    NameTakenError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
 from cloudtrain.protocols import Receipt, Ticket
 from cloudtrain.stores.objects import ObjectStore, split
+from cloudtrain.stores.s3_tickets import Tickets
 
 CHUNK = 1 << 20
 AT_ONCE = 32
 """Connections kept open: as many as files are brought home side by side."""
+
+UNFINISHED_DAYS = 7
+"""How long S3 keeps, and bills, the parts of an upload that nobody ends."""
+
+SAMPLE_BYTES = 1 << 20
+"""An object that is read to learn whether ETags are MD5s is no larger."""
+
+GIVEN_BY_DEFAULT = "us-east-1"
 
 
 class S3Store(ObjectStore):
@@ -29,27 +48,37 @@ class S3Store(ObjectStore):
 class _Bucket:
     def __init__(self, name: str, endpoint: str | None, profile: str | None) -> None:
         import boto3
-        import botocore.config
         import botocore.exceptions
 
         self._errors = botocore.exceptions
-        self._name = name
+        self._name, self._endpoint = name, endpoint
         try:
-            session = boto3.Session(profile_name=profile)
+            self._session = boto3.Session(profile_name=profile)
         except botocore.exceptions.ProfileNotFound as error:
             raise CredentialsError(f"AWS: {error}", hint="`aws configure list-profiles`") from error
-        self._client: Any = session.client(
+        region = self._session.region_name or os.environ.get("AWS_REGION")
+        # A bucket is reached through any region; S3 tells its own in a redirect.
+        self._client = self._client_for(region or GIVEN_BY_DEFAULT)
+        self._tickets = Tickets(name, self._client, self._client_for)
+        self._etags_are_md5s: bool | None = None
+
+    def _client_for(self, region: str, **options: Any) -> Any:
+        import botocore.config
+
+        return self._session.client(
             "s3",
-            endpoint_url=endpoint,
-            # A bucket is reached through any region; S3 tells its own in a redirect.
-            region_name=session.region_name or os.environ.get("AWS_REGION") or "us-east-1",
+            endpoint_url=self._endpoint,
+            region_name=region,
             config=botocore.config.Config(
-                max_pool_connections=AT_ONCE, retries={"mode": "standard", "max_attempts": 6}
+                max_pool_connections=AT_ONCE,
+                retries={"mode": "standard", "max_attempts": 6},
+                **options,
             ),
         )
 
     def put(self, key: str, data: io.RawIOBase) -> None:
         self._client.upload_fileobj(data, self._name, key)
+        self._tickets.give_up(key)
 
     def get(self, key: str) -> Iterator[bytes]:
         body = self._client.get_object(Bucket=self._name, Key=key)["Body"]
@@ -60,20 +89,71 @@ class _Bucket:
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._name, Prefix=prefix):
             for found in page.get("Contents", ()):
-                yield found["Key"], found["Size"], ""
+                yield found["Key"], found["Size"], self._md5(found)
+
+    def _md5(self, found: Mapping[str, Any]) -> str:
+        """The ETag, where it is the MD5: not of several parts, and not with KMS, SSE-C or in
+        directory buckets, where it may look like one (S3 user guide, "Checking object integrity").
+        No listing tells which: the first small object is read, and tells of all."""
+        etag = str(found.get("ETag", "")).strip('"')
+        if not re.fullmatch("[0-9a-f]{32}", etag):
+            return ""
+        if self._etags_are_md5s is None and found["Size"] <= SAMPLE_BYTES:
+            with suppress(self._errors.ClientError):  # replaced or removed just now: the next
+                digest = hashlib.md5(usedforsecurity=False)
+                for data in self.get(found["Key"]):
+                    digest.update(data)
+                self._etags_are_md5s = digest.hexdigest() == etag
+        return etag if self._etags_are_md5s else ""
 
     def copy(self, source: str, target: str) -> None:
         where = {"Bucket": self._name, "Key": source}
         self._client.copy(where, self._name, target)
 
     def create(self, location: str | None) -> bool:
-        raise NotImplementedError
+        """Private to its account; parts of uploads that nobody ends are deleted after a week."""
+        if self._exists():
+            return False
+        region = _region(location) or self._client.meta.region_name
+        client = self._client_for(region)
+        where = {"LocationConstraint": region}
+        try:
+            client.create_bucket(
+                Bucket=self._name,
+                # The one region that has to be left out.
+                **({} if region == "us-east-1" else {"CreateBucketConfiguration": where}),
+            )
+        except client.exceptions.BucketAlreadyOwnedByYou:
+            return False
+        # S3 has blocked public access to new buckets by itself since April 2023:
+        # https://aws.amazon.com/about-aws/whats-new/2022/12/amazon-s3-automatically-enable-block-public-access-disable-access-control-lists-buckets-april-2023/
+        # Stores that only speak its API may know neither call.
+        with suppress(self._errors.ClientError):
+            client.put_public_access_block(
+                Bucket=self._name, PublicAccessBlockConfiguration=dict.fromkeys(_BLOCKED, True)
+            )
+        with suppress(self._errors.ClientError):
+            client.put_bucket_lifecycle_configuration(
+                Bucket=self._name, LifecycleConfiguration={"Rules": [_UNFINISHED_GO]}
+            )
+        self._client = client
+        self._tickets = Tickets(self._name, client, self._client_for)
+        return True
+
+    def _exists(self) -> bool:
+        """One that may not be looked at is there."""
+        try:
+            self._client.head_bucket(Bucket=self._name)
+        except self._errors.ClientError as error:
+            told = error.response.get("ResponseMetadata", {})
+            return bool(told.get("HTTPStatusCode") != 404)
+        return True
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        return None
+        return self._tickets.ticket(key, size, lasts=lasts)
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        raise NotImplementedError
+        self._tickets.commit(ticket, receipts)
 
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)
@@ -84,7 +164,14 @@ class _Bucket:
 
         if isinstance(error, boto3.exceptions.S3UploadFailedError) and error.__context__:
             error = error.__context__ if isinstance(error.__context__, Exception) else error
-        if isinstance(error, self._errors.NoCredentialsError | self._errors.TokenRetrievalError):
+        if isinstance(
+            error,
+            self._errors.NoCredentialsError
+            | self._errors.PartialCredentialsError
+            | self._errors.CredentialRetrievalError
+            | self._errors.TokenRetrievalError
+            | self._errors.SSOError,
+        ):
             return CredentialsError(str(error), hint="`aws configure` or `aws sso login`")
         if isinstance(error, self._errors.ClientError):
             told = error.response.get("Error", {})
@@ -95,11 +182,40 @@ class _Bucket:
         return None
 
 
+_BLOCKED = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+_UNFINISHED_GO = {
+    "ID": "unfinished uploads go",
+    "Status": "Enabled",
+    "Filter": {"Prefix": ""},
+    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": UNFINISHED_DAYS},
+}
+
+
+def _region(location: str | None) -> str | None:
+    """Of a region, zone or local zone: us-east-1, us-east-1a, us-west-2-lax-1a."""
+    found = re.match(r"[a-z]{2}(-[a-z]+)+-[0-9]+", location or "")
+    return found[0] if found else location
+
+
+_WHO = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "RequestTimeTooSkewed",
+)
+
+
 def _refusal(code: str, text: str) -> CloudtrainError:
-    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
+    if code in _WHO:
         return CredentialsError(text, hint="`aws sts get-caller-identity` tells who you are")
     if code in ("AccessDenied", "403", "AllAccessDisabled"):
-        return PermissionsError(text, hint="s3:PutObject, GetObject, DeleteObject, ListBucket")
+        return PermissionsError(text, hint="docs/aws.md lists the rights that an s3:// store needs")
     if code in ("NoSuchBucket", "404"):
-        return StoreError(text, hint="`aws s3 mb s3://BUCKET` makes a bucket")
+        return NoBucketError(
+            text, hint="`aws s3 mb s3://BUCKET` makes a bucket, or `artifacts.create: true`"
+        )
+    if code == "BucketAlreadyExists":
+        return NameTakenError(text, hint="names are shared by all accounts: take another one")
     return StoreError(text, hint="run the same command again; it goes on from here")

@@ -17,6 +17,7 @@ from cloudtrain.plan import first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.finish import finish
+from cloudtrain.training.keeping import keep
 from cloudtrain.training.observe import observe
 from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved, stop_tasks
@@ -24,6 +25,12 @@ from cloudtrain.training.watch import Watch
 
 BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""
+
+
+TAKEN_WITHIN = 180.0
+"""Seconds from a notice to the node's end: AWS gives two minutes, the others half a one."""
+
+POLL = 5.0
 
 
 def attend(session: Session, run: Run) -> Run:
@@ -40,7 +47,9 @@ def attend(session: Session, run: Run) -> Run:
 def start_only(session: Session, run: Run) -> Run:
     """The first attempt running, for another process to attend to. Raises as `attend` does."""
     with ended_by_errors(session, run):
-        return start(session, run)[1]
+        session, run = start(session, run)
+        keep(session, run)
+        return run
 
 
 @contextmanager
@@ -85,7 +94,19 @@ def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
     time.sleep(min(60.0, BACKOFF * 2 ** (number - 1)))
+    await_taken(session, watch)
     return session, saved(session, replace(run, state="starting"))
+
+
+def await_taken(session: Session, watch: Watch) -> None:
+    """A node under notice is there for a while, and an attempt on it would be lost with it."""
+    limit = time.time() + TAKEN_WITHIN
+    noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
+    while noticed and time.time() < limit:
+        nodes = session.refreshed().nodes
+        if not any(node.name in noticed and node.state == "running" for node in nodes):
+            return
+        time.sleep(POLL)
 
 
 def ended(run: Run, watch: Watch, cause: Cause | None) -> Run:

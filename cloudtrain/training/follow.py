@@ -33,6 +33,13 @@ class Beat:
         self.task, self.heartbeat = task, heartbeat
 
 
+class Noticed:
+    """The cloud takes the task's node, soon."""
+
+    def __init__(self, task: str, notice: supervise.Notice) -> None:
+        self.task, self.notice = task, notice
+
+
 class Ended:
     """The attempt is over on its node, and every byte of its log is here."""
 
@@ -47,7 +54,7 @@ class Silent:
         self.task, self.reason = task, reason
 
 
-Event = Wrote | Beat | Ended | Silent
+Event = Wrote | Beat | Noticed | Ended | Silent
 
 
 class Follower:
@@ -124,6 +131,8 @@ class Follower:
                 for one in reader.feed(data):
                     if isinstance(one, supervise.End):
                         end.append(one)
+                    elif isinstance(one, supervise.Notice):
+                        self.events.put(Noticed(task.name, one))
                     else:
                         self.events.put(Beat(task.name, one))
 

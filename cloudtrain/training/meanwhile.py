@@ -39,6 +39,7 @@ class Meanwhile:
         self._pause = self._every or (EVALUATOR_EVERY if self._evaluators else float("inf"))
         self._next = time.time() + self._pause
         self._knows_the_beginning = self._knows_the_end = False
+        self._noticed: set[str] = set()
         self._given: dict[str, Landed] = {}
         self._thread: threading.Thread | None = None
 
@@ -51,6 +52,9 @@ class Meanwhile:
             return
         if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
+        noticed = {view.task.name for view in watch.tasks.values() if view.notice is not None}
+        if noticed > self._noticed:  # while the nodes that the cloud takes are still there
+            self._noticed, self._next = noticed, 0.0
         if time.time() < self._next:
             return
         self._next = time.time() + self._pause
@@ -72,7 +76,7 @@ class Meanwhile:
 
     def _work(self) -> None:
         try:
-            if self._every:
+            if self._every or self._noticed:
                 land_now(self._session, self._run)
                 logs = log_files(self._session, self._run)
                 land_logs_so_far(self._run, logs, self._session.store)

@@ -11,7 +11,17 @@ from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
-from cloudtrain.training.follow import Beat, Ended, Event, Follower, Silent, Wrote, listening
+from cloudtrain.training.follow import (
+    Beat,
+    Ended,
+    Event,
+    Follower,
+    Noticed,
+    Silent,
+    Wrote,
+    listening,
+)
+from cloudtrain.training.keeping import Keeping
 from cloudtrain.training.meanwhile import Meanwhile
 from cloudtrain.training.tasks import keep_stacks, stop_tasks
 from cloudtrain.training.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
@@ -79,12 +89,13 @@ def new_watch(session: Session, run: Run) -> Watch:
 
 
 def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) -> Decision:
-    meanwhile = Meanwhile(session, run)
+    meanwhile, keeping = Meanwhile(session, run), Keeping(session, run)
     probes = Probes(session)
     while True:
         drain(watch, follower, TICK)
         probes.look(watch)
         meanwhile.look(watch)
+        keeping.look()
         watch.stop_asked = session.records.stop_asked(run.id)
         decision = decide(watch, time.time())
         for warning in decision.warnings:
@@ -118,6 +129,8 @@ def take(watch: Watch, event: Event, now: float) -> None:
     view.unreachable_since = None
     if isinstance(event, Wrote):
         view.saw(event.data, now)
+    elif isinstance(event, Noticed):
+        view.notice = event.notice.given
     elif isinstance(event, Ended):
         over(view, event.end, now)
     elif isinstance(event, Beat):

@@ -16,6 +16,7 @@ from cloudtrain.plan import start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
 from cloudtrain.session import Session
+from cloudtrain.training.keeping import take_left
 from cloudtrain.training.launch import Launch, launches, set_work_aside
 from cloudtrain.training.meanwhile import land_now
 from cloudtrain.training.preflight import preflight
@@ -37,8 +38,9 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     again = run.attempts[-1].number > 1
     if again:
         session = make_whole(session)
-        make_ready(session)
+        make_ready(session, delivered=run.code)
         end_orphans(session, run)
+        take_left(session, run)
     unstarted = all(state.state == "absent" for state in states(session, run).values())
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -35,6 +36,8 @@ class TaskWatch:
     ended_at: float | None = None
     lost: str | None = None
     """Why its node counts as lost."""
+    notice: float | None = None
+    """When the cloud said that it takes the node, Unix time."""
     stopped_since: float | None = None
     port_open: bool = False
     last_byte: float = 0.0
@@ -157,6 +160,7 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
     return Observation(
         task=view.task,
         lost=view.lost is not None,
+        preempted=view.notice is not None and (view.lost is not None or bool(view.exit_code)),
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(watch, view.task),
         stopped=view.task.name in watch.warned,  # the run went on without it
@@ -169,9 +173,13 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
 def judge(watch: Watch, observations: list[Observation]) -> Cause | None:
     """The root cause; of a lost node, in the words of who found that."""
     cause = root_cause(observations)
-    if cause is not None and cause.kind == "lost":
-        return replace(cause, text=watch.tasks[cause.task].lost or cause.text)
-    return cause
+    if cause is None or cause.kind != "lost":
+        return cause
+    view = watch.tasks[cause.task]
+    if view.notice is not None:
+        given = time.strftime("%H:%M:%S UTC", time.gmtime(view.notice))
+        return replace(cause, text=f"{cause.text} (notice at {given})")
+    return replace(cause, text=view.lost or cause.text)
 
 
 def tolerated(watch: Watch, task: Task) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
+from cloudtrain.errors import CloudtrainError, ConfigError, NoBucketError, UsageError
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import code as code_playbook
@@ -119,6 +119,9 @@ def store(config: ClusterConfig) -> Finding:
     try:
         artifact_store(config, Records(config.name)).check()
     except CloudtrainError as error:
+        if isinstance(error, NoBucketError) and config.artifacts.create:
+            text = f"{config.artifacts.store}: does not exist yet: `up` makes it"
+            return Finding(what="store", ok=True, text=text)
         return Finding(
             what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
         )

@@ -9,6 +9,7 @@ from cloudtrain.landing.retrieve import retrieve
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.verbs.find_run import find_run
+from cloudtrain.verbs.parcels import take_before_reading
 
 
 def fetch(
@@ -26,4 +27,5 @@ def fetch(
     Raises StoreError.
     """
     found = find_run(name, run, config=config, uri=store)
+    take_before_reading(found, console, "fetch")
     return retrieve(found.run.id, found.store(), destination, console)

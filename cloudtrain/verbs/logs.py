@@ -16,6 +16,7 @@ from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.find_run import Found, find_run
+from cloudtrain.verbs.parcels import take_before_reading
 
 POLL = 0.2
 CHUNK = 1 << 16
@@ -36,6 +37,8 @@ def logs(
     nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
     found = find_run(name, run, config=config, uri=store)
     shown = Only(console, roles)
+    if found.run.ended is None:
+        take_before_reading(found, console, "logs")
     if found.records is None:
         show_landed(found, shown, tail)
         if follow and found.run.ended is None:

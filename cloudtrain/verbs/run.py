@@ -12,7 +12,7 @@ from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
 from cloudtrain.verbs.train import new_run
-from cloudtrain.verbs.up import raise_cluster
+from cloudtrain.verbs.up import make_store, raise_cluster
 
 
 def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Console) -> Run:
@@ -26,6 +26,7 @@ def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Consol
         refuse_other_account(config, records)
         refuse(config)
         record(config, records)
+        make_store(config, records, console)
         try:
             done = up_and_train(config, records, console)
         except (NotLanded, StoreError):

@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.model import CLOUDS, Cluster, ClusterConfig
+from cloudtrain.model import CLOUDS, Cluster, ClusterConfig, ProviderName
 from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, record, refuse_other_account
+from cloudtrain.session import (
+    Session,
+    artifact_store,
+    open_session,
+    record,
+    refuse_other_account,
+)
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 
@@ -26,6 +32,7 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
         refuse_other_account(config, records)
         refuse(config)
         record(config, records)
+        make_store(config, records, console)
         with open_session(config, records, console) as session, what_runs_is_told(session):
             session = raise_cluster(session)
             make_ready(session)
@@ -33,6 +40,27 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
     if config.limits.idle is not None:
         console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
     return Cluster(name=config.name, nodes=session.nodes)
+
+
+def make_store(config: ClusterConfig, records: Records, console: Console) -> None:
+    """The bucket, where `artifacts.create` asks for it and there is none, tried by writing."""
+    if not config.artifacts.create or config.artifacts.store is None:
+        return
+    store = artifact_store(config, records)
+    records.journal("make", what="store", name=store.uri)
+    if store.create(_near(config)):
+        console.say(f"made the store {store.uri}, which is never deleted by cloudtrain")
+        store.check()
+
+
+CLOUD_OF: dict[str, ProviderName] = {"gs": "gcp", "s3": "aws", "az": "azure"}
+
+
+def _near(config: ClusterConfig) -> str | None:
+    """The first placement, where nodes and store are of one cloud."""
+    scheme = (config.artifacts.store or "").partition("://")[0]
+    is_near = CLOUD_OF.get(scheme) == config.provider and config.placement
+    return config.placement[0] if is_near else None
 
 
 @contextmanager

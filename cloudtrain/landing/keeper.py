@@ -1,0 +1,268 @@
+"""Runs on a node beside a task (any Python from 3.6, no packages): stores what nobody has landed.
+
+Where the client is away, it sends parcels (packer.py): before the node's end, at a preemption
+notice, when the task has ended, and at times between. Sent as text by training/keeping.py; its
+order comes on stdin. The rights in it are in its memory alone, and never in its log.
+"""
+
+# ruff: noqa: PTH115, PTH121, PTH123
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+
+from cloudtrain import paths
+from cloudtrain.landing import notices, packer, sender
+
+LIMIT = (4 << 30) - (64 << 20)
+"""Bytes of files in one parcel: a request may store 4 GiB."""
+
+HURRY = 256 << 20
+"""The same after a notice: what is on its way when the node ends is lost."""
+
+RESERVE = 6
+"""Parcels that are left for the end."""
+
+
+def begin(order: "dict[str, object]") -> None:
+    """Answers that it has begun, and goes on without its client. An earlier one is ended."""
+    os.umask(0o077)
+    os.chdir(sender.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
+    if os.fork():
+        os.write(1, b"keeping\n")
+        os._exit(0)
+    os.setsid()
+    log = os.open(b"keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, nothing), (1, log), (2, log)):
+        os.dup2(source, target)
+    sender.alone(b"keeping")
+    try:
+        Keeper(order).keep()
+    except Exception as error:  # noqa: BLE001 - without its text, which may have a URL in it
+        traceback.print_tb(error.__traceback__)
+        say(type(error).__name__)
+
+
+def say(text: str) -> None:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    sys.stderr.write(f"{now} {text}\n")
+    sys.stderr.flush()
+
+
+class Keeper:
+    """Its order: patterns and checkpoint as in landing/sync.py; tickets, each for one parcel; Unix
+    times `until` (of the tickets and the node) and `last` (of the last sync); times in seconds."""
+
+    def __init__(self, order: "dict[str, object]") -> None:
+        self.order = order
+        self.attempt = f"attempt-{order['attempt']}"
+        self.patterns = [str(each) for each in items(order["patterns"])]
+        self.folder = str(order["checkpoint"]) if order["checkpoint"] else None
+        self.tickets = items(order["tickets"])
+        self.every, self.until, self.last = (number(order[k]) for k in ("every", "until", "last"))
+        self.began = self.sent_at = time.time()
+        self.next = 0.0
+        self.failures = 0
+        self.noticed = self.saw_end = self.is_over = False
+        self.lost_at = 0.0
+        self.landed = {}  # type: dict[str, object]
+        self.landed_at = 0.0
+        self.kept = {}  # type: dict[str, str]
+
+    def keep(self) -> None:
+        if self.order["metadata"]:
+            threading.Thread(target=self.listen, daemon=True).start()
+        while self.tickets and not self.is_over and time.time() < self.until:
+            if self.is_due(time.time()):
+                self.send()
+            time.sleep(number(self.order["tick"]))
+
+    def is_due(self, now: float) -> bool:
+        self.look()
+        ended = self.ended_at()
+        if ended and not self.saw_end:
+            self.saw_end, self.next = True, 0.0
+        if ended and self.landed.get("final"):
+            self.is_over = True
+        if self.is_over or now < self.next:
+            return False
+        if self.noticed or now >= self.last:
+            return True
+        quiet = now - max(self.began, self.landed_at)
+        if ended:
+            return min(quiet, now - ended) >= number(self.order["patience"]) and not is_landing()
+        spare = len(self.tickets) - RESERVE
+        share = (min(self.until, self.last) - now) / max(1, spare)
+        is_time = now - self.sent_at >= max(self.every, share)
+        return spare > 0 and self.every > 0 and quiet > 2 * self.every and is_time
+
+    def send(self) -> None:
+        """One parcel; what it has no room for comes with the next one, at once."""
+        found = packer.listed(b"work", self.patterns)
+        chosen, more = self.chosen(found)
+        now = time.time()
+        if not chosen:
+            self.is_over = self.saw_end
+            self.next = now + self.rest(now)
+            return
+        ticket = self.tickets.pop(0)
+        parcel = packer.Parcel(chosen, self.folder, self.together(found), self.checkpoint)
+        self.sent_at = now
+        try:
+            packer.store(items(ticket["requests"])[0], int(number(ticket["piece"])), parcel)
+        except (sender.Refused, sender.Transient, sender.Unreachable, OSError) as error:
+            if not ticket["piece"]:  # a resumable session may hold some of this parcel
+                self.tickets.insert(0, ticket)
+            self.failures += 1
+            self.next = time.time() + min(2.0**self.failures * number(self.order["tick"]), 60.0)
+            say(f"parcel {ticket['n']} is not stored: {reason(error)}")
+            return
+        self.failures = 0
+        whole = [each for each in chosen if each.is_whole]
+        if not parcel.checkpoint_is_whole:
+            whole = [each for each in whole if not self.is_checkpoint(each)]
+        self.kept.update((each.name, each.stamp) for each in whole)
+        say(f"parcel {ticket['n']}: {len(whole)} of {len(chosen)} files, whole")
+        self.next = 0.0 if more else time.time() + self.rest(now)
+
+    def rest(self, now: float) -> float:
+        """Seconds between parcels when the end is near."""
+        shortest = number(self.order["rest"])
+        if self.noticed or now < self.last:
+            return shortest
+        return max(shortest, (self.until - now) / max(1, len(self.tickets)))
+
+    def chosen(self, found: "dict[str, packer.Item]") -> "tuple[list[packer.Item], bool]":
+        """The log, the checkpoint, then small files before large ones, as far as there is room."""
+        landed = self.landed.get("files")
+        assert landed is None or isinstance(landed, dict)
+        due = [
+            each
+            for path, each in sorted(found.items(), key=lambda pair: pair[1].size)
+            if each.stamp not in ((landed or {}).get(path), self.kept.get(each.name))
+        ]
+        units = [[each for each in due if self.is_checkpoint(each)]]
+        units += [[each] for each in due if not self.is_checkpoint(each)]
+        chosen = []  # type: list[packer.Item]
+        room, more = (HURRY if self.noticed else LIMIT), False
+        for unit in units:
+            size = sum(each.size for each in unit)
+            if size > LIMIT:
+                self.leave(unit)
+            elif not chosen or size <= room:
+                chosen += unit
+                room -= size
+            else:
+                more = True
+        log = packer.log_of(self.attempt)
+        if log and log.size <= LIMIT // 64 and self.kept.get(log.name) != log.stamp:
+            chosen.insert(0, log)
+        return chosen, more
+
+    def leave(self, unit: "list[packer.Item]") -> None:
+        for each in unit:
+            if self.kept.get(each.name) is None:
+                say(f"too large for a parcel, not kept: {each.name!a}")
+                self.kept[each.name] = ""
+
+    def is_checkpoint(self, each: "packer.Item") -> bool:
+        inside = f"{packer.WORK}{self.folder}/"
+        return self.folder is not None and each.name.startswith(inside)
+
+    def together(self, found: "dict[str, packer.Item]") -> "dict[str, str]":
+        mine = sorted(path for path, each in found.items() if self.is_checkpoint(each))
+        return {path: found[path].stamp for path in mine}
+
+    def checkpoint(self) -> "dict[str, str]":
+        if self.folder is None:
+            return {}
+        return self.together(packer.listed(b"work", [paths.literal(self.folder) + "/**"]))
+
+    def look(self) -> None:
+        """What the client has told of its last landing: `files`, by path their stamps; `final`."""
+        try:
+            with open(b"landed", "rb") as file:
+                told_at = os.fstat(file.fileno()).st_mtime
+                if told_at != self.landed_at:
+                    self.landed, self.landed_at = json.loads(file.read().decode()), told_at
+        except (OSError, ValueError):
+            return
+
+    def ended_at(self) -> float:
+        """0 while the task runs. Its records: watcher.sh."""
+        with contextlib.suppress(OSError):
+            return os.lstat(self.attempt + "/exit").st_mtime
+        record = self.record()
+        if record and not (is_alive(*record[:2]) or is_alive(*record[3:])):
+            self.lost_at = self.lost_at or time.time()
+            return self.lost_at
+        return 0.0
+
+    def record(self) -> "list[str]":
+        """Of the task: process, its start, boot; watcher, its start."""
+        try:
+            parts = os.readlink(self.attempt + "/task").split(":")
+        except OSError:
+            return []
+        return parts if len(parts) == 5 else []
+
+    def listen(self) -> None:
+        """Until the cloud says that it takes the node. The task is told by the signal that the
+        machine's own shutdown brings, only sooner: who can save at SIGTERM has the whole notice."""
+        kind, address, name = (str(each) for each in items(self.order["metadata"]))
+        while not notices.preempted(kind, address, name):
+            time.sleep(number(self.order["poll"]))
+        with open(self.attempt + "/notice", "w") as file:
+            file.write(f"{time.time():.0f}\n")
+        say("the cloud takes this node")
+        self.noticed, self.next = True, 0.0
+        record = self.record()
+        if record and is_alive(*record[:2]):
+            with contextlib.suppress(OSError):
+                os.killpg(int(record[0]), signal.SIGTERM)
+
+
+def is_alive(pid: str, start: str) -> bool:
+    """It is that very process and no zombie: proc(5)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            facts = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return facts[0] not in "ZX" and facts[19] == start
+
+
+def is_landing() -> bool:
+    """A client has files sent from here now."""
+    try:
+        with open(b"sending") as file:
+            return os.path.samefile(f"/proc/{int(file.read())}/cwd", b"work")
+    except (OSError, ValueError):
+        return False
+
+
+def reason(error: Exception) -> str:
+    """Without what an answer repeats of a request, and without its URL."""
+    text = str(error) or type(error).__name__
+    status = re.match(r"\d{3} [^:\n]*", text)
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    if status:
+        return status.group() + (" " + code.group(1) if code else "")
+    return re.sub(r"\?\S*", "", text.splitlines()[0])
+
+
+def items(value: object) -> list:  # type: ignore[type-arg]
+    assert isinstance(value, list)
+    return value
+
+
+def number(value: object) -> float:
+    assert isinstance(value, (int, float))
+    return value

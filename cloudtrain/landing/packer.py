@@ -1,0 +1,202 @@
+"""Runs on a node (any Python from 3.6, no packages): files as a parcel, sent while it is read.
+
+Sent as text, with keeper.py. A parcel is a GNU tar of `work/<path in the work folder>` and
+`logs/attempt-<n>`; its last member tells what each file was. Read back by parcels.py.
+"""
+
+# ruff: noqa: PTH112, PTH113, PTH116, PTH123
+
+import bisect
+import collections.abc
+import contextlib
+import hashlib
+import json
+import os
+import tarfile
+
+from cloudtrain import paths
+from cloudtrain.landing import sender
+
+ABOUT = ".cloudtrain/parcel.json"
+WORK = "work/"
+
+
+def log_of(attempt: str) -> "Item | None":
+    """What it held at one moment is right, though it grows."""
+    place = attempt.encode() + b"/log"
+    try:
+        size = os.stat(place).st_size
+    except OSError:
+        return None
+    if not size:
+        return None
+    return Item("logs/" + attempt, place, size, str(size), grows=True)
+
+
+def listed(work: bytes, patterns: "list[str]") -> "dict[str, Item]":
+    """By path. As landing/inventory.py and links.py have it: links that stay inside, to folders
+    two deep."""
+    top = os.path.realpath(work)
+    found = {}  # type: dict[str, Item]
+
+    def walk(folder: str, real: bytes, through: "tuple[bytes, ...]") -> None:
+        for entry in os.scandir(real):
+            name = real + b"/" + entry.name
+            path = folder + entry.name.decode("utf-8", "surrogateescape")
+            if not any(paths.may_hold(path, pattern) for pattern in patterns):
+                continue
+            there = os.path.realpath(name) if entry.is_symlink() else name
+            if not there.startswith(top + b"/"):
+                continue
+            with contextlib.suppress(OSError):  # it has just gone, or is not for us
+                if there == name and entry.is_dir():
+                    walk(path + "/", there, through)
+                elif os.path.isdir(there):
+                    around = (name + b"/").startswith(there + b"/") or there in through
+                    if not around and len(through) < 2:
+                        walk(path + "/", there, (*through, there))
+                elif os.path.isfile(there) and any(paths.matches(path, p) for p in patterns):
+                    facts = os.stat(there)
+                    found[path] = Item(WORK + path, there, facts.st_size, stamp(facts))
+
+    with contextlib.suppress(OSError):
+        walk("", top, ())
+    return found
+
+
+def stamp(facts: os.stat_result) -> str:
+    """As find's `%T@/%C@/%i`."""
+    return f"{moment(facts.st_mtime_ns)}/{moment(facts.st_ctime_ns)}/{facts.st_ino}"
+
+
+def moment(nanoseconds: int) -> str:
+    whole, rest = divmod(nanoseconds, 10**9)
+    return f"{whole}.{rest:09d}0"
+
+
+class Item:
+    """One file of a parcel, at the size that it had when it was listed."""
+
+    def __init__(
+        self, name: str, place: bytes, size: int, stamp: str, *, grows: bool = False
+    ) -> None:
+        self.name, self.place, self.size, self.stamp, self.grows = name, place, size, stamp, grows
+        self.restart()
+
+    def restart(self) -> None:
+        self.sha256 = hashlib.sha256()
+        self.hashed = 0
+        self.is_whole = not self.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """What is not there any more is zeros, and the file then not whole."""
+        data = b""
+        with contextlib.suppress(OSError), open(self.place, "rb", buffering=0) as file:
+            data = os.pread(file.fileno(), length, offset)
+            if offset <= self.hashed:
+                self.sha256.update(data[self.hashed - offset :])
+                self.hashed = max(self.hashed, offset + len(data))
+            if self.hashed == self.size:
+                self.is_whole = self.grows or stamp(os.fstat(file.fileno())) == self.stamp
+        return data or b"\0" * length
+
+    def facts(self) -> "dict[str, object]":
+        return {
+            "name": self.name,
+            "size": self.size,
+            "stamp": self.stamp,
+            "sha256": self.sha256.hexdigest(),
+            "whole": int(self.is_whole),
+        }
+
+
+class Parcel(sender.Unfiled):
+    """What it tells of its files is written once they were read, in room that was left for it.
+
+    `checkpoint`: the files of `folder`, which are of use only together, some of which may have been
+    stored before; `again` lists them anew.
+    """
+
+    def __init__(
+        self,
+        items: "list[Item]",
+        folder: "str | None",
+        checkpoint: "dict[str, str]",
+        again: "collections.abc.Callable[[], dict[str, str]]",
+    ) -> None:
+        self.items, self.folder = items, folder
+        self.checkpoint, self.again = checkpoint, again
+        self.checkpoint_is_whole = False
+        self.starts = []  # type: list[int]
+        self.spans = []  # type: list[bytes | Item | None]
+        self.size = 0
+        for item in items:
+            self.add(header(item.name, item.size))
+            self.add(item, item.size)
+            self.add(b"\0" * (-item.size % tarfile.BLOCKSIZE))
+        self.about = self.told()
+        self.add(header(ABOUT, len(self.about)))
+        self.add(None, len(self.about))
+        self.add(b"\0" * (-len(self.about) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
+
+    def add(self, span: "bytes | Item | None", size: int = -1) -> None:
+        size = len(span) if isinstance(span, bytes) else size
+        if size:
+            self.starts.append(self.size)
+            self.spans.append(span)
+            self.size += size
+
+    def told(self) -> bytes:
+        """Of the same length, whatever is true."""
+        facts = {
+            "checkpoint": {"folder": self.folder, "files": self.checkpoint},
+            "whole": int(self.checkpoint_is_whole),
+            "files": [item.facts() for item in self.items],
+        }
+        return json.dumps(facts).encode("ascii")
+
+    def pread(self, length: int, offset: int) -> bytes:
+        if offset == 0:  # from the beginning, perhaps once more
+            for item in self.items:
+                item.restart()
+        at = bisect.bisect_right(self.starts, offset) - 1
+        span, start = self.spans[at], self.starts[at]
+        end = self.starts[at + 1] if at + 1 < len(self.starts) else self.size
+        length, offset = min(length, end - offset), offset - start
+        if isinstance(span, Item):
+            return span.read(offset, length)
+        if span is None:
+            if offset == 0:
+                self.checkpoint_is_whole = bool(self.checkpoint) and self.checkpoint == self.again()
+                self.about = self.told()
+            span = self.about
+        return span[offset : offset + length]
+
+
+def header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def store(request: "dict[str, object]", piece: int, parcel: Parcel) -> None:
+    """Without an MD5, for which all would be read before the first byte is sent: a notice may leave
+    30 s. What arrived is held against the SHA-256s in it when it is taken."""
+    web = sender.Sender()
+    if not piece:
+        part = sender.Part(request, parcel, 0, parcel.size)
+        sender.patiently(lambda: web.web.send(part))
+        return
+    at = idle = 0
+    while idle < sender.TRIES:
+        length = min(piece, parcel.size - at)
+        told = {"Content-Range": sender.content_range(at, length, parcel.size)}
+        answer = web.piece(sender.Part(request, parcel, at, length, headers=told), parcel.size)
+        if answer.status != 308 and at + length == parcel.size:
+            return
+        if answer.status != 308:
+            break
+        came = sender.persisted(answer, parcel.size)
+        idle = idle + 1 if came <= at else 0
+        at = came
+    raise sender.Refused(f"it keeps no more than {at} of {parcel.size} bytes")

@@ -1,0 +1,183 @@
+"""A node's right to store one file in S3: presigned URLs, of parts where the file is large."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.shell import Secret
+
+PART = 16 << 20
+"""Of a file larger than that; S3 takes 5 MiB to 5 GiB, and 10,000 parts:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+
+MOST_PARTS = 10_000
+LONGEST = 7 * 24 * 3600
+"""Seconds that S3 lets a signature last. One made with temporary credentials ends with them."""
+
+
+class Tickets:
+    """Of one bucket, for many threads. Raises what boto3 raises.
+
+    `client` speaks for any region; `make(region, **options)` makes one that signs.
+    """
+
+    def __init__(self, bucket: str, client: Any, make: Callable[..., Any]) -> None:
+        self._bucket, self._client, self._make = bucket, client, make
+        self._lock = threading.Lock()
+        self._signing: Any = None
+        self._open: set[str] = set()
+        """Keys that have uploads which nothing has ended."""
+
+    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket:
+        seconds = max(1, min(int(lasts), LONGEST))
+        if size is None or size <= PART:
+            url = self._signed("put_object", seconds, Key=key)
+            return Ticket(path=key, requests=(Request(url=url),))
+        length = part_length(size)
+        upload, had = self._upload(key, size, length)
+        requests = tuple(
+            Request(
+                url=self._signed(
+                    "upload_part", seconds, Key=key, UploadId=upload, PartNumber=number
+                ),
+                offset=offset,
+                length=min(length, size - offset),
+            )
+            for number, offset in enumerate(range(0, size, length), 1)
+        )
+        return Ticket(path=key, requests=requests, upload=upload, had=had)
+
+    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+        """S3 compares each part's ETag with the one that it gave; of a part that it had before,
+        the ETag was the MD5."""
+        tags = [receipt.etag or f'"{receipt.md5}"' for receipt in receipts]
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        try:
+            self._client.complete_multipart_upload(
+                Bucket=self._bucket,
+                Key=ticket.path,
+                UploadId=ticket.upload,
+                MultipartUpload={"Parts": parts},
+            )
+        except self._client.exceptions.NoSuchUpload:
+            # An answer that was lost, and asked for again: S3 knows the upload no more.
+            if not self._is_whole(ticket.path, tags):
+                raise
+        self._open.discard(ticket.path)
+
+    def give_up(self, key: str) -> None:
+        """Ends uploads of a file that came another way: their parts are billed."""
+        if key in self._open:
+            for upload in self._uploads(key):
+                self._abort(key, upload)
+            self._open.discard(key)
+
+    def _upload(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
+        """One that an earlier try has left goes on, with what it has; others are ended."""
+        self._open.add(key)
+        chosen, had = "", frozenset[str]()
+        for upload in self._uploads(key):
+            blocks = None if chosen else self._blocks(key, upload, size, length)
+            if blocks:
+                chosen, had = upload, blocks
+            else:
+                self._abort(key, upload)
+        if not chosen:
+            # The signing client: with the other one, boto3 would tell S3 to expect CRCs of parts.
+            made = self._signer().create_multipart_upload(Bucket=self._bucket, Key=key)
+            chosen = made["UploadId"]
+        return chosen, had
+
+    def _uploads(self, key: str) -> list[str]:
+        """None where they may not be listed, or cannot."""
+        found = []
+        with suppress(self._client.exceptions.ClientError):
+            pages = self._client.get_paginator("list_multipart_uploads")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=key):
+                of_key = (each for each in page.get("Uploads", ()) if each["Key"] == key)
+                found += [each["UploadId"] for each in of_key]
+        return found
+
+    def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:
+        """What a node calls the parts that are there. None: they are not cut as ours are."""
+        blocks = set()
+        with suppress(self._client.exceptions.ClientError):
+            for number, part_size, etag in self._parts(key, upload):
+                offset = (number - 1) * length
+                if part_size != min(length, size - offset):
+                    return None
+                with suppress(ValueError):  # no MD5: it is sent again
+                    blocks.add(block(offset, bytes.fromhex(etag)))
+        return frozenset(blocks)
+
+    def _parts(self, key: str, upload: str) -> Iterator[tuple[int, int, str]]:
+        pages = self._client.get_paginator("list_parts")
+        for page in pages.paginate(Bucket=self._bucket, Key=key, UploadId=upload):
+            for part in page.get("Parts", ()):
+                yield part["PartNumber"], part["Size"], part["ETag"].strip('"')
+
+    def _abort(self, key: str, upload: str) -> None:
+        with suppress(self._client.exceptions.ClientError):
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+
+    def _is_whole(self, key: str, tags: Sequence[str]) -> bool:
+        try:
+            found = self._client.head_object(Bucket=self._bucket, Key=key)
+            digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
+        except (self._client.exceptions.ClientError, ValueError):
+            return False
+        digest = hashlib.md5(digests, usedforsecurity=False).hexdigest()
+        return str(found["ETag"]).strip('"') == f"{digest}-{len(tags)}"
+
+    def _signed(self, action: str, seconds: int, **arguments: Any) -> Secret:
+        """Nothing is signed but the method, the host and the query: a node adds Content-MD5."""
+        client = self._signer()
+        params = {"Bucket": self._bucket, **arguments}
+        return Secret(client.generate_presigned_url(action, Params=params, ExpiresIn=seconds))
+
+    def _signer(self) -> Any:
+        with self._lock:
+            if self._signing is None:
+                self._signing = self._make(self._region(), **self._options())
+            return self._signing
+
+    def _region(self) -> str:
+        """The bucket's own: what is signed for another one is refused."""
+        try:
+            told = self._client.head_bucket(Bucket=self._bucket)
+        except self._client.exceptions.ClientError as error:
+            told = error.response  # a refusal names the region too
+        headers = told.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return str(headers.get("x-amz-bucket-region") or self._client.meta.region_name)
+
+    def _options(self) -> dict[str, Any]:
+        import botocore.config
+
+        options: dict[str, Any] = {"signature_version": "s3v4"}
+        # Since 1.36 botocore would sign a checksum of the body that it has: of none.
+        if "request_checksum_calculation" in botocore.config.Config.OPTION_DEFAULTS:
+            options["request_checksum_calculation"] = "when_required"
+        s3 = dict(self._client.meta.config.s3 or {})
+        host = urlsplit(self._client.meta.endpoint_url).hostname or ""
+        if ".amazonaws.com" in host and s3.get("addressing_style") in (None, "auto"):
+            # Else it names the global host, which redirects, for every region.
+            s3["addressing_style"] = "virtual"
+        return {**options, "s3": s3} if s3 else options
+
+
+def part_length(size: int) -> int:
+    """Bytes of every part but the last, whole MiB."""
+    least = -(-size // MOST_PARTS)
+    return max(PART, -(-least // (1 << 20)) << 20)
+
+
+def block(offset: int, md5: bytes) -> str:
+    """As landing/sender.py names what it sends."""
+    return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()

@@ -1,0 +1,211 @@
+"""Keepers beside the tasks: what is only on a node is stored also when nobody is here.
+
+The laptop sleeps, and the process that attends to the run with it; the cloud still ends a node at
+its lifetime's end, or takes it back. A keeper (landing/keeper.py) needs nobody then: it has the
+right to store some parcels, signed here. Each process that attends to the run begins new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from importlib.resources import files
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.fan_out import fan_out
+from cloudtrain.landing.direct import revealed
+from cloudtrain.landing.land import source, wanted
+from cloudtrain.landing.parcels import parcel_name, take_parcels
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.protocols import Ticket
+from cloudtrain.session import Session
+from cloudtrain.shell import Command, script
+
+LASTS = 7 * 24 * 3600.0
+"""Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
+
+RENEW = 1800.0
+"""Seconds after which rights are made anew: what signed them may be short-lived itself. Google's
+sessions are not signed, and are not free of calls."""
+
+PARCELS, PARCELS_MEANWHILE = 12, 24
+"""Rights for each task: for the end, and with `artifacts.every`."""
+
+TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
+"""Seconds: between two looks; between parcels when the end is near; between two questions for a
+notice; from a task's end until its files are stored, where no client lands them."""
+
+METADATA = {
+    "aws": "http://169.254.169.254",
+    "azure": "http://169.254.169.254",
+    "gcp": "http://metadata.google.internal",
+}
+"""Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
+
+
+def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
+    """What nodes stored while nobody was here, before anything else of the run is landed or read.
+
+    `there`: tasks whose nodes are there, and land their files better by themselves. StoreError.
+    """
+    take_parcels(
+        run,
+        session.store,
+        session.console,
+        there=there,
+        log_path=partial(session.records.log_path, run.id),
+    )
+
+
+class Keeping:
+    """Looked at while a run is attended to; works in a thread of its own."""
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session, self._run = session, run
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        if time.time() < self._next or (self._thread and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        self._next = time.time() + keep(self._session, self._run)
+
+
+def keep(session: Session, run: Run) -> float:
+    """A keeper beside every task whose node is there. Where none can be, a warning says so.
+
+    Seconds after which their rights are to be made anew.
+    """
+    there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
+    now = time.time()
+
+    sessions = False
+
+    def begin(item: tuple[Task, Node]) -> str | None:
+        nonlocal sessions
+        task, node = item
+        try:
+            tickets = rights(session, run, task, node, now)
+            if not tickets:
+                return None
+            sessions = tickets[0].resumable
+            told = order(session, run, task, node, tickets, now)
+            text = json.dumps(told).encode("ascii") + b"\n"
+            done = session.transport.run(node, keeping(), stdin=text, timeout=60.0)
+        except CloudtrainError as error:
+            return f"{task.name}: {error.message}"
+        if done.stdout.split() != [b"keeping"]:
+            words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            return f"{task.name}: {words[-1] if words else f'exit code {done.exit_code}'}"
+        return None
+
+    failures = [why for why in fan_out(there, begin, name=lambda item: item[1].name) if why]
+    if failures:
+        session.console.warn(
+            "while nobody attends to the run, nothing lands from " + "; ".join(failures[:3])
+        )
+    return LASTS / 2 if sessions else RENEW
+
+
+def rights(session: Session, run: Run, task: Task, node: Node, now: float) -> list[Ticket]:
+    """One for each parcel; none where the store gives no node a right. Raises StoreError."""
+    count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
+    lasts = min(LASTS, end_of(node, now) - now)
+    attempt = run.attempts[-1].number
+
+    def ticket(number: int) -> Ticket | None:
+        name = parcel_name(run.id, task.name, attempt, int(now), number)
+        return session.store.ticket(name, None, lasts=lasts)
+
+    first = ticket(0)
+    if first is None:
+        return []
+    with ThreadPoolExecutor(8) as pool:
+        return [first, *filter(None, pool.map(ticket, range(1, count)))]
+
+
+def end_of(node: Node, now: float) -> float:
+    return node.expires if node.expires is not None else now + LASTS
+
+
+def last_sync(node: Node, created: float) -> float:
+    """Unix time of the last sync: ten minutes before the node's end, or 5 % of its life, but at
+    least two minutes. Infinite where no end is known."""
+    if node.expires is None:
+        return float("inf")
+    life = node.expires - (node.created if node.created is not None else created)
+    return node.expires - max(120.0, min(600.0, life / 20))
+
+
+def order(
+    session: Session, run: Run, task: Task, node: Node, tickets: Sequence[Ticket], now: float
+) -> dict[str, object]:
+    """What a keeper is told. It holds rights: for its stdin, and nothing else."""
+    config = session.config
+    checkpoints = config.train.checkpoints if task == run.tasks[0] else None
+    patterns = wanted(config.artifacts)
+    what = source(run.cluster, run.id, task.name, node, patterns, checkpoints)
+    last = last_sync(node, run.created)
+    until = min(end_of(node, now), now + LASTS)
+    address = os.environ.get("CLOUDTRAIN_METADATA") or METADATA.get(config.provider)
+    return {
+        **TIMES,
+        "modules": list(modules()),
+        "folder": what.folder.rpartition("/")[0],
+        "attempt": run.attempts[-1].number,
+        "patterns": what.patterns,
+        "checkpoint": what.checkpoint,
+        "every": config.artifacts.every or 0.0,
+        "until": until,
+        "last": min(last, until),
+        "metadata": [config.provider, address, node.name] if node.spot and address else None,
+        "tickets": [
+            {
+                "n": number,
+                "requests": [revealed(request) for request in ticket.requests],
+                "piece": ticket.piece,
+            }
+            for number, ticket in enumerate(tickets)
+        ],
+    }
+
+
+def keeping() -> Command:
+    return script('exec "$(command -v python3 || command -v python)" -c "$1"', BOOT)
+
+
+BOOT = """
+import json, sys, types
+order = json.loads(sys.stdin.buffer.readline().decode("ascii"))
+for name, text in order.pop("modules"):
+    module = sys.modules[name] = types.ModuleType(name)
+    parent, _, own = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], own, module)
+    exec(text, module.__dict__)
+sys.modules["cloudtrain.landing.keeper"].begin(order)
+"""
+
+
+@cache
+def modules() -> Sequence[tuple[str, str]]:
+    """What a keeper is made of, each module after those that it imports."""
+    return tuple(_modules())
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    package = files("cloudtrain")
+    yield "cloudtrain", ""
+    yield "cloudtrain.paths", (package / "paths.py").read_text("utf-8")
+    yield "cloudtrain.landing", ""
+    for name in ("sender", "notices", "packer", "keeper"):
+        yield f"cloudtrain.landing.{name}", (package / "landing" / f"{name}.py").read_text("utf-8")
