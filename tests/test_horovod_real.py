@@ -1,7 +1,7 @@
 """A real Horovod over two nodes, as a user types it.
 
-Its build takes seven minutes of CPU time: these tests run where one is in the cache already, or
-where CLOUDTRAIN_BUILD_HOROVOD=1 asks for it.
+Its build takes seven to eight minutes of CPU time: these tests run where one is in the cache
+already, or where CLOUDTRAIN_BUILD_HOROVOD=1 asks for it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.errors import StoreError, UsageError
+from cloudtrain.errors import NoBucketError, StoreError, UsageError
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from cloudtrain.stores.objects import Stream, decoded, encoded
@@ -143,9 +143,19 @@ def test_a_bucket_that_is_not_there_is_told_by_the_check(
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     if place.missing:
-        with pytest.raises(StoreError, match=place.missing) as raised:
+        with pytest.raises(NoBucketError, match=place.missing) as raised:
             open_store(place.missing).check()
-        assert "makes a" in str(raised.value.hint)
+        assert "artifacts.create" in str(raised.value.hint)
+
+
+def test_a_store_is_made_once_and_then_used(place: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    new = uuid.uuid4().hex
+    uri = place.missing.replace("none", f"new{new}") or f"{place.uri}/{new}"
+    assert open_store(uri).create(None)
+    assert not open_store(uri).create(None)
+    open_store(uri).check()
 
 
 def test_many_files_are_listed_page_by_page(store: ArtifactStore) -> None:

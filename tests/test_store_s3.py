@@ -353,6 +353,18 @@ def test_an_upload_that_was_cut_otherwise_is_ended(world: World, sender: Sender)
     assert world.uploads(sender.store) == ["run/larger"]
 
 
+def test_a_check_ends_uploads_of_a_week_ago(
+    world: World, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.put("large", os.urandom(LARGE))
+    break_off(world, sender, "large", parts=1)
+    sender.store.check()
+    assert world.uploads(sender.store) == ["run/large"]
+    monkeypatch.setattr("cloudtrain.stores.s3.UNFINISHED_DAYS", -1)
+    sender.store.check()
+    assert world.uploads(sender.store) == []
+
+
 def test_without_the_right_to_list_uploads_a_new_one_is_begun(world: World, sender: Sender) -> None:
     data = sender.put("large", os.urandom(PART + 1))
     denied = {"status": 403, "code": "AccessDenied", "times": 99}

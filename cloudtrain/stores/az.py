@@ -214,7 +214,7 @@ _ROLE = (
 # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
 _HINTS = {
-    "ContainerNotFound": "`az storage container create` makes a container",
+    "ContainerNotFound": "`az storage container create` makes one, or `artifacts.create: true`",
     "ContainerBeingDeleted": "it takes half a minute or more; then the same command again",
     "Md5Mismatch": "what arrived there is not what was sent; run the same command again",
 }

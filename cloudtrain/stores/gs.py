@@ -13,7 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
 from cloudtrain.protocols import Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.gs_rights import Rights
@@ -232,8 +238,8 @@ class _Bucket:
         if isinstance(error, self._api.Forbidden):
             return PermissionsError(text, hint="roles/storage.objectUser on the bucket")
         if isinstance(error, self._api.NotFound):
-            hint = "`gcloud storage buckets create gs://BUCKET` makes a bucket"
-            return StoreError(text, hint=hint)
+            hint = "`gcloud storage buckets create gs://B` makes one, or `artifacts.create: true`"
+            return NoBucketError(text, hint=hint)
         if isinstance(error, self._api.TooManyRequests | self._api.ServerError):
             return StoreError(text, hint=AGAIN)
         if isinstance(error, self._api.GoogleAPIError):  # one that stays: 400, 409, 412

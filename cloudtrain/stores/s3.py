@@ -27,7 +27,7 @@ AT_ONCE = 32
 """Connections kept open: as many as files are brought home side by side."""
 
 UNFINISHED_DAYS = 7
-"""How long S3 keeps, and bills, the parts of an upload that nobody ends."""
+"""What nobody has ended by then nobody can go on with: no request lasts longer."""
 
 SAMPLE_BYTES = 1 << 20
 """An object that is read to learn whether ETags are MD5s is no larger."""
@@ -41,8 +41,16 @@ class S3Store(ObjectStore):
     def __init__(
         self, uri: str, *, endpoint: str | None = None, profile: str | None = None
     ) -> None:
-        bucket, prefix = split(uri, "s3://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, endpoint, profile), prefix)
+        name, prefix = split(uri, "s3://BUCKET/prefix", 1)
+        bucket = _Bucket(name, endpoint, profile)
+        super().__init__(uri, bucket, prefix)
+        self._clear = bucket.clear
+
+    def check(self) -> None:
+        """Also ends uploads of a week ago and more: S3 bills their parts until someone does."""
+        super().check()
+        with self._explained(""):
+            self._clear(self._prefix)
 
 
 class _Bucket:
@@ -155,6 +163,9 @@ class _Bucket:
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         self._tickets.commit(ticket, receipts)
 
+    def clear(self, prefix: str) -> None:
+        self._tickets.clear(prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
+
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)
 
@@ -214,7 +225,7 @@ def _refusal(code: str, text: str) -> CloudtrainError:
         return PermissionsError(text, hint="docs/aws.md lists the rights that an s3:// store needs")
     if code in ("NoSuchBucket", "404"):
         return NoBucketError(
-            text, hint="`aws s3 mb s3://BUCKET` makes a bucket, or `artifacts.create: true`"
+            text, hint="`aws s3 mb s3://BUCKET` makes one, or `artifacts.create: true`"
         )
     if code == "BucketAlreadyExists":
         return NameTakenError(text, hint="names are shared by all accounts: take another one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -75,15 +76,21 @@ class Tickets:
     def give_up(self, key: str) -> None:
         """Ends uploads of a file that came another way: their parts are billed."""
         if key in self._open:
-            for upload in self._uploads(key):
+            for _, upload, _ in self._uploads(key, key):
                 self._abort(key, upload)
             self._open.discard(key)
+
+    def clear(self, prefix: str, *, older: float) -> None:
+        """Ends uploads of any file below that were begun so many seconds ago."""
+        for key, upload, begun in self._uploads(prefix):
+            if time.time() - begun > older:
+                self._abort(key, upload)
 
     def _upload(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
         """One that an earlier try has left goes on, with what it has; others are ended."""
         self._open.add(key)
         chosen, had = "", frozenset[str]()
-        for upload in self._uploads(key):
+        for _, upload, _ in self._uploads(key, key):
             blocks = None if chosen else self._blocks(key, upload, size, length)
             if blocks:
                 chosen, had = upload, blocks
@@ -95,14 +102,17 @@ class Tickets:
             chosen = made["UploadId"]
         return chosen, had
 
-    def _uploads(self, key: str) -> list[str]:
-        """None where they may not be listed, or cannot."""
+    def _uploads(self, prefix: str, key: str | None = None) -> list[tuple[str, str, float]]:
+        """Key, id and Unix time of the beginning; none where they may not be listed, or cannot."""
         found = []
         with suppress(self._client.exceptions.ClientError):
             pages = self._client.get_paginator("list_multipart_uploads")
-            for page in pages.paginate(Bucket=self._bucket, Prefix=key):
-                of_key = (each for each in page.get("Uploads", ()) if each["Key"] == key)
-                found += [each["UploadId"] for each in of_key]
+            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
+                found += [
+                    (each["Key"], each["UploadId"], each["Initiated"].timestamp())
+                    for each in page.get("Uploads", ())
+                    if each["Key"].startswith(prefix) and key in (None, each["Key"])
+                ]
         return found
 
     def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:

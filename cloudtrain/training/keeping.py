@@ -33,6 +33,9 @@ RENEW = 1800.0
 """Seconds after which rights are made anew: what signed them may be short-lived itself. Google's
 sessions are not signed, and are not free of calls."""
 
+RETRY = 60.0
+"""Seconds after which it is tried again where it failed."""
+
 PARCELS, PARCELS_MEANWHILE = 12, 24
 """Rights for each task: for the end, and with `artifacts.every`."""
 
@@ -73,6 +76,7 @@ class Keeping:
     def look(self) -> None:
         if time.time() < self._next or (self._thread and self._thread.is_alive()):
             return
+        self._next = time.time() + RETRY
         self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
         self._thread.start()
 
