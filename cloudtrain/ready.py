@@ -9,9 +9,12 @@ from cloudtrain.session import Session
 from cloudtrain.step import Step
 
 
-def make_ready(session: Session) -> str:
-    """What `setup:` and `code:` ask for is on every node; the code's commit or digest."""
-    source = code.resolve(session.config)
+def make_ready(session: Session, delivered: str | None = None) -> str:
+    """What `setup:` and `code:` ask for is on every node; the code's commit or digest.
+
+    `delivered`: the code of a run that goes on, whatever its branch or folder is by now.
+    """
+    source = code.resolve(session.config, delivered)
     note = tensorflow.keras_note(session.config)
     if note is not None:
         session.console.say(note)

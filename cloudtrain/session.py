@@ -124,6 +124,7 @@ def store_at(uri: str, config: ClusterConfig) -> ArtifactStore:
         uri,
         endpoint=config.endpoints.storage,
         profile=config.project if config.provider == "aws" else None,
+        project=config.project if config.provider == "gcp" else None,
     )
 
 

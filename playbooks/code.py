@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import tarfile
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from cloudtrain import layout
+from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import checkout, folder, git, git_access, scripts
 from cloudtrain.playbooks.archive import Archive
@@ -50,9 +53,14 @@ CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 """`digest` identifies what runs; it is recorded in the run and names the folder on the nodes."""
 
 
-def resolve(config: ClusterConfig) -> CodeSource:
-    """What `code:` is now: asks the git server, or reads the folder. Raises ConfigError."""
+def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
+    """What `code:` is now, or was when `delivered`: asks the git server, or reads the folder.
+
+    Raises ConfigError. A folder that has changed since is refused by the first node that lacks it.
+    """
     if config.code.git is not None:
+        if delivered is not None:
+            config = replace(config, code=replace(config.code, ref=delivered))
         url = git.url(config)
         found = git.find(config, url)
         pointers = git_access.lfs_pointers()
@@ -65,9 +73,18 @@ def resolve(config: ClusterConfig) -> CodeSource:
         root = config.folder / Path(config.code.path).expanduser()
         entries = folder.entries(config, root)
         digest = folder.digest(root, entries)
+        if delivered not in (None, digest):
+            return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
         archive = folder.archive(root, entries, digest)
         return FolderCode(root=root, digest=digest, archive=archive)
     return NoCode()
+
+
+def _changed(root: Path, tar: tarfile.TarFile) -> None:
+    raise UsageError(
+        f"{root} has changed since the run began, and a new node needs it as it was",
+        hint="put it back and run `cloudtrain train` again, or train anew with what is there now",
+    )
 
 
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:

@@ -34,11 +34,14 @@ class Account:
     cloud: Cloud
     nodes: Nodes
 
-    def config(self, *, roles: dict[str, int] | None = None, **sections: Any) -> Path:
-        """The cluster has as many nodes of each role: a chief and a worker."""
+    def config(
+        self, *, machine: str = "", roles: dict[str, int] | None = None, **sections: Any
+    ) -> Path:
+        """As many nodes of each role, by default a chief and a worker."""
         described = DESCRIPTIONS[self.cloud.name]
         counts = roles or {"chief": 1, "worker": 1}
-        nodes = {role: {"machine": described.machine, "count": n} for role, n in counts.items()}
+        kind = machine or described.machine
+        nodes = {role: {"machine": kind, "count": count} for role, count in counts.items()}
         sections.setdefault("setup", {"run": ["echo ready >made"]})
         return self.project.config(
             provider=self.cloud.name,

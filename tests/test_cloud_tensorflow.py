@@ -26,6 +26,7 @@ from cloudtrain.keys import load_identity
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, tensorflow
 from cloudtrain.transports.ssh import SshTransport
+from tests import cloud_user
 from tests.cloud_user import READY, Account
 from tests.nodes_here import Remembered, node
 from tests.one_machine import Machine
@@ -38,6 +39,9 @@ from tests.standins.stores import KINDS, Store
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 
 SETUP = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))["setup"]
+MACHINES = {"aws": "m6i.xlarge", "gcp": "n1-standard-8", "azure": "Standard_D4s_v5"}
+"""Without GPUs: the playbooks find out that there are none."""
+LAST = "/manifest.json"
 MODEL = "chief0/output/model/saved_model.pb"
 
 
@@ -50,7 +54,7 @@ def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory, tensorflow_pyt
         env={**os.environ, "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=cloud_user.LIMIT,
         check=True,
     )
     (loss,) = re.findall(r"final loss (\d+\.\d{6})", done.stdout)
@@ -74,7 +78,7 @@ def account(
     ):
         project.environment.update({**store.environment, **cloud.environment})
         user = Account(project, cloud, nodes)
-        bring(image, environment, configs.load(user.config(setup=SETUP)))
+        bring(image, environment, configs.load(user.config(machine=MACHINES[name], setup=SETUP)))
         with_archive(image)
         yield user, store
 
@@ -137,7 +141,8 @@ def test_parameter_servers_train_and_are_ended_with_the_chief(
     assert re.search(r"chief0 │ final loss \d", trained)
     landed = run_in_the_store(user, store)
     tensorflow_spanned(user, landed, ["chief0", "worker0", "worker1", "ps0"])
-    left = user.do("exec", user.project.name, "--", "pgrep -fc '[p]arameter_server' || true")
+    asked = ["sh", "-c", "pgrep -fc '[p]arameter_server.py' || true"]
+    left = user.do("exec", user.project.name, "--", *asked)
     assert {line.split()[-1] for line in left.stdout.splitlines()} == {"0"}
     user.do("down", user.project.name, "--yes")
     assert user.cloud.holdings() == []
@@ -185,6 +190,7 @@ def example(
     shutil.copytree(ROOT / "examples", user.project.code, dirs_exist_ok=True)
     command = f"hostname; printenv TF_CONFIG; python {script} --epochs {epochs} --output {{output}}"
     return user.config(
+        machine=MACHINES[user.cloud.name],
         roles=roles,
         strategy=strategy,
         setup=SETUP,
@@ -196,8 +202,9 @@ def example(
 def run_in_the_store(user: Account, store: Store) -> dict[str, bytes]:
     """What the one run landed, as the store's own SDK reads it; its manifest agrees."""
     found = READ[store.uri.partition(":")[0]](user.project.environment)
-    (run,) = {key.removeprefix("a/prefix/").partition("/")[0] for key in found}
-    files = {key.removeprefix(f"a/prefix/{run}/"): content for key, content in found.items()}
+    (folder,) = (key.removesuffix("manifest.json") for key in found if key.endswith(LAST))
+    inside = [key for key in found if key.startswith(folder)]
+    files = {key.removeprefix(folder): found[key] for key in inside}
     manifest = json.loads(files["manifest.json"])
     assert manifest["complete"]
     told = {file["path"]: file["sha256"] for file in manifest["files"]}

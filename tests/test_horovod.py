@@ -46,6 +46,8 @@ def config(
     )
 
 
+pytestmark = pytest.mark.timeout(600)  # pip, and Horovod's setup.py, on a busy machine
+
 BUILT = ClusterConfig(
     name="mnist",
     provider="hosts",

@@ -1,7 +1,7 @@
 """A real Horovod over two nodes, as a user types it.
 
-Its build takes seven minutes of CPU time: these tests run where one is in the cache already, or
-where CLOUDTRAIN_BUILD_HOROVOD=1 asks for it.
+Its build takes seven to eight minutes of CPU time: these tests run where one is in the cache
+already, or where CLOUDTRAIN_BUILD_HOROVOD=1 asks for it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_job_whose_worker_is_killed_resumes_from_rank_0s_checkpoint(project: P
     assert unbroken.returncode == 0, unbroken.stderr
 
     run = project.start("run", config(project, arguments="--epochs 40", max_restarts=1))
-    until(lambda: re.search(r"Epoch \d/40", project.stdout), LIMIT)
+    until(lambda: re.search(r"Epoch [3-9]/40", project.stdout), LIMIT)
     os.kill(pid_of_rank(project, 1), signal.SIGKILL)
     assert run.wait(LIMIT) == 0, project.stderr
     assert "attempt 1 failed: worker1 on " in project.stderr

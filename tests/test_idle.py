@@ -22,6 +22,8 @@ from cloudtrain.records import Records
 from cloudtrain.training import idle as judged
 from cloudtrain.training.idle import Idle
 from cloudtrain.verbs import idle as verb
+from cloudtrain.verbs.down import ALREADY, take_over
+from cloudtrain.verbs.status import report_json, report_text, status
 from tests.landing_parts import Heard
 from tests.project import Project, until
 
@@ -289,6 +291,32 @@ def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records:
     records.close()
     done = CliRunner().invoke(cli, ["idle", "mnist"])
     assert (done.exit_code, done.output) == (0, "")
+
+
+def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records) -> None:
+    console = Heard()
+    with records.lock("idle"):
+        assert take_over(records, console) == ALREADY
+    assert console.said == ["mnist goes down already, as it was idle (limits.idle): waiting"]
+    with records.lock("exec"):
+        assert take_over(records, console) == 0.0
+
+
+def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> None:
+    with records.watch_lock():
+        report = status("mnist", offline=True)
+        due = report.clusters[0].idle
+        assert due is not None
+        assert due.due is not None
+        text = report_text(report, due.due - 720)
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(due.due))
+        assert f"  idle: goes down at  {clock}, in 12m" in text
+        records.journal("idle failed", why="the bucket is gone")
+        report = status("mnist", offline=True)
+        assert "  idle: not down yet: the bucket is gone" in report_text(report, 0.0)
+        (cluster,) = report_json(report, 0.0)["clusters"]
+        assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone"}
+    assert status("mnist", offline=True).clusters[0].idle is None  # nobody watches
 
 
 # ── the process itself ───────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.landing.land import land
 from cloudtrain.landing.packer import listed
 from cloudtrain.model import Node
-from cloudtrain.training import keeping
+from cloudtrain.session import Session
+from cloudtrain.training import attend, keeping
+from cloudtrain.training.watch import TaskWatch, Watch
 from tests.keeper_parts import Kept, metadata
 from tests.web_store import Service, service, until
 
@@ -59,7 +62,7 @@ def test_a_keeper_waits_while_the_task_runs_and_has_its_patience_after_it(kept: 
     assert kept.arrived() == []
     (kept.place() / "over").touch()
     kept.wait_for_parcels()
-    assert "2 of 2 files" in kept.log() or "3 of 3 files" in kept.log()
+    until(lambda: "2 of 2 files" in kept.log())
 
 
 def test_a_task_that_vanished_with_its_watcher_has_ended_too(kept: Kept) -> None:
@@ -199,6 +202,19 @@ def test_on_demand_nodes_ask_for_no_notice(kept: Kept, monkeypatch: pytest.Monke
         kept.keep()
         kept.wait_for_parcels()
         assert asked == []
+
+
+def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
+    monkeypatch.setattr(attend, "POLL", 0.0)
+    monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
+    task = kept.run.tasks[0]
+    view = TaskWatch(task=task, notice=1.0)
+    session = kept.session()
+    attend.await_taken(session, Watch(config=session.config, tasks={task.name: view}, started=0.0))
+    assert listed == []
 
 
 # ── Faults ───────────────────────────────────────────────────────────────────

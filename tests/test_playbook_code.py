@@ -254,6 +254,20 @@ def test_a_stream_cut_anywhere_is_not_taken_for_the_code(tmp_path: Path) -> None
     assert transport.run(node(), step.unless).exit_code == 0
 
 
+def test_a_run_goes_on_with_the_folder_that_it_began_with_or_not_at_all(tmp_path: Path) -> None:
+    src = write(tmp_path / "src", {"a.py": "1"})
+    settings = config(tmp_path, path="src")
+    began = code.resolve(settings)
+    transport = HereTransport(tmp_path / "nodes")
+    apply(lambda _: code.steps(began, "mnist"), [node("old")], transport, Remembered())
+    write(src, {"a.py": "2"})
+    again = code.resolve(settings, began.digest)
+    assert again.digest == began.digest
+    apply(lambda _: code.steps(again, "mnist"), [node("old")], transport, Remembered())
+    with pytest.raises(CloudtrainError, match="has changed since the run began"):
+        apply(lambda _: code.steps(again, "mnist"), [node("new")], transport, Remembered())
+
+
 # ── git ──────────────────────────────────────────────────────────────────────
 
 
@@ -329,6 +343,17 @@ def test_a_node_gets_the_commit(tmp_path: Path, repository: Path, ref: str) -> N
     there = delivered(code.steps(source, "mnist"), tmp_path)
     assert git(there, "rev-parse", "HEAD") == source.digest
     assert (there / "train.py").read_text() == {"master": "two\n", "v2": "one\n"}[ref]
+
+
+def test_a_run_goes_on_with_its_commit_where_the_branch_has_moved(
+    tmp_path: Path, repository: Path
+) -> None:
+    settings = config(tmp_path, git="./repo", ref="master")
+    began = code.resolve(settings)
+    write(repository, {"train.py": "three\n"})
+    git(repository, "commit", "-qam", "three")
+    assert code.resolve(settings).digest != began.digest
+    assert code.resolve(settings, began.digest).digest == began.digest
 
 
 def test_a_server_that_gives_no_single_commits_is_fetched_from_whole(

@@ -10,11 +10,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
 from cloudtrain import supervise
-from cloudtrain.supervise import End, FollowReader, Heartbeat, Process
+from cloudtrain.supervise import End, FollowReader, Heartbeat, Notice, Process
 from tests.fakes import eventually
 from tests.supervising import PYTHON, SHELLS, Attempt, Machine
 
@@ -34,7 +35,9 @@ def follow(attempt: Attempt, offset: int = 0, interval: float = 1.0) -> subproce
     return process
 
 
-def followed(attempt: Attempt, offset: int = 0) -> tuple[bytes, tuple[Heartbeat | End, ...]]:
+def followed(
+    attempt: Attempt, offset: int = 0
+) -> tuple[bytes, tuple[Heartbeat | Notice | End, ...]]:
     stdout, stderr = follow(attempt, offset).communicate(timeout=60)
     return stdout, FollowReader().feed(stderr)
 
@@ -59,6 +62,17 @@ def test_a_log_is_followed_to_its_end_and_the_exit_code_comes_last(attempt: Atte
     assert log == b"one\ntwo\nthree"
     assert isinstance(told[0], Heartbeat)
     assert told[-1] == End(state="exited", exit_code=5)
+
+
+def test_a_notice_that_the_node_is_taken_is_told_while_the_task_runs_and_at_its_end(
+    attempt: Attempt,
+) -> None:
+    notice = quote(str(attempt.path / "notice"))
+    attempt.start(f"sleep 0.5; echo 1732170244 >{notice}; sleep 2; exit 42")
+    for _ in range(2):
+        _, told = followed(attempt)
+        assert Notice(given=1732170244.0) in told
+        assert told[-1] == End(state="exited", exit_code=42)
 
 
 def test_a_log_of_a_task_that_has_ended_is_sent_from_any_offset(attempt: Attempt) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
+from cloudtrain.training.cause import is_retryable
 from cloudtrain.training.watch import (
     FROZEN_AFTER,
     OTHERS_GRACE,
@@ -205,3 +206,24 @@ def test_a_stop_that_was_asked_for_goes_before_everything() -> None:
     ended(run, "worker0", 1, 1.0)
     run.stop_asked = True
     assert decide(run, 2.0).verdict == "stopped"
+
+
+def test_a_node_that_was_given_notice_is_preempted_however_its_task_ended() -> None:
+    for code in (42, 143, 1):
+        run = watch()
+        run.tasks["worker1"].notice = 1732170244.0
+        for name in run.tasks:
+            ended(run, name, code, 1.0)
+        cause = decide(run, 100.0).cause
+        assert cause is not None
+        assert (cause.task, cause.kind) == ("worker1", "lost")
+        assert cause.text == "its node m-worker1 was preempted (notice at 06:24:04 UTC)"
+        assert is_retryable(cause)
+
+
+def test_a_task_that_ends_well_under_notice_has_ended_well() -> None:
+    run = watch()
+    run.tasks["chief0"].notice = 1732170244.0
+    for name in run.tasks:
+        ended(run, name, 0, 1.0)
+    assert decide(run, 2.0).verdict == "done"

@@ -25,12 +25,19 @@ from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket, Transp
 from cloudtrain.shell import Command, Secret, script
 
 LASTS = 3600.0
-"""Seconds that a request is good for, and a second more for each `SLOWEST` bytes."""
+"""Seconds that a request is good for, and a second more for each `SLOWEST` bytes of its file and of
+those that are sent before it."""
 
 SLOWEST = 1 << 20
 
+LONGEST = 6 * 86400.0
+"""Seconds: no cloud signs for more than a week."""
+
 WINDOW = 64
 """Files for which requests are made side by side, while earlier ones are sent."""
+
+COMPLAINT = 4096
+"""Bytes of what a sender says besides its answers: the last are kept."""
 
 LOCK = "sending"
 """Beside the task's work folder: one sender at a time, and the later one wins."""
@@ -117,11 +124,12 @@ class _Exchange:
         """Of each source that the store lets a node store itself, made as they are wanted."""
 
         def one(source: str) -> Ticket | None:
-            size = sizes[source]
-            return self._store.ticket(places[source], size, lasts=LASTS + size / SLOWEST)
+            return self._store.ticket(places[source], sizes[source], lasts=lasts)
 
         sources = iter(places)
         while window := list(islice(sources, WINDOW)):
+            size = sum(sizes[source] for source in (*self._waiting(), *window))
+            lasts = min(LONGEST, LASTS + size / SLOWEST)
             try:
                 for source, ticket in zip(window, self._pool.map(one, window), strict=True):
                     if ticket is None:
@@ -130,6 +138,9 @@ class _Exchange:
             except CloudtrainError as error:  # the other way tells it in full, or does it
                 self.sent.why = error.message
                 return
+
+    def _waiting(self) -> list[str]:
+        return [source for source, _ in list(self._asked.values())]
 
     def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
         lock = f"{folder.rpartition('/')[0]}/{LOCK}"
@@ -157,11 +168,14 @@ class _Exchange:
         self._stop.check()
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            try:
+                self._take(json.loads(line))
+            except (ValueError, LookupError, TypeError):  # a shell's greeting, say
+                self.overhear(line + b"\n")
 
     def overhear(self, data: bytes) -> None:
         self._stop.check()
-        self._complaint += data.replace(b"\0", b"")
+        self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
 
     def _take(self, told: dict[str, Any]) -> None:
         source, ticket = self._asked.pop(told["n"])
@@ -169,7 +183,7 @@ class _Exchange:
         if why in ("changed", "unread"):
             self.sent.changed.add(source)
         elif why is not None:
-            self.sent.why = self.sent.why or str(told["text"])
+            self.sent.why = self.sent.why or shown(" ".join(str(told["text"]).split()))
         else:
             artifact = Artifact(
                 path=ticket.path, size=told["size"], sha256=told["sha256"], md5=told["md5"]

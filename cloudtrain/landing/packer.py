@@ -187,11 +187,16 @@ def store(request: "dict[str, object]", piece: int, parcel: Parcel) -> None:
         part = sender.Part(request, parcel, 0, parcel.size)
         sender.patiently(lambda: web.web.send(part))
         return
-    at = 0
-    while True:
+    at = idle = 0
+    while idle < sender.TRIES:
         length = min(piece, parcel.size - at)
         told = {"Content-Range": sender.content_range(at, length, parcel.size)}
         answer = web.piece(sender.Part(request, parcel, at, length, headers=told), parcel.size)
-        if answer.status != 308:
+        if answer.status != 308 and at + length == parcel.size:
             return
-        at = sender.persisted(answer, parcel.size)
+        if answer.status != 308:
+            break
+        came = sender.persisted(answer, parcel.size)
+        idle = idle + 1 if came <= at else 0
+        at = came
+    raise sender.Refused(f"it keeps no more than {at} of {parcel.size} bytes")

@@ -93,12 +93,16 @@ def take_parcels(
     if not names:
         return
     ledger = Ledger(store, run.id)
-    console.say(f"{len(names)} parcels that nodes stored while nobody was there are taken")
+    console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name in names:
             _take(name, ledger, console, pool, log_path)
         ledger.settle(pool)
     drop(names, store)
+
+
+def counted(parcels: int) -> str:
+    return f"{parcels} parcel{'s' * (parcels != 1)}"
 
 
 def drop(names: Sequence[Name], store: ArtifactStore) -> None:

@@ -34,6 +34,12 @@ TRIES = 6
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 100
 AT_ONCE = 16
+MOST_WORDS = 1 << 16
+"""Bytes of an answer that are listened to."""
+MISSES = 3
+"""Connections that fail before one was made: then there is no way to the service from here."""
+GIVE_UP = 2 * AT_ONCE
+"""Files refused with none stored between them: nobody waits for the same word about the rest."""
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
@@ -68,16 +74,22 @@ def leave_with_the_client() -> None:
 
 
 def alone(path: bytes) -> None:
-    """Holds the file's lock while this process lives; who holds it is killed."""
+    """Holds the file's lock while this process lives; who holds it is killed.
+
+    Who has just begun has yet to write its number over that of one that is gone: it is read twice.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    seen = b""
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError:
             holder = os.pread(lock, 20, 0)
-            with contextlib.suppress(ValueError, ProcessLookupError):  # it has just begun, or ended
-                os.kill(int(holder), signal.SIGKILL)
+            if holder and holder == seen:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(holder), signal.SIGKILL)
+            seen = holder
             time.sleep(0.05)
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -128,20 +140,27 @@ class Sender:
     def __init__(self) -> None:
         self.web = Web()
         self.parts = ThreadPoolExecutor(AT_ONCE)
+        self.refusals = 0
+        self.refusal = ""
 
     def store(self, file: "dict[str, object]") -> "dict[str, object]":
         """What became of one file: its digests and receipts, or why not."""
         told = {"n": file["n"]}  # type: dict[str, object]
+        if self.refusals >= GIVE_UP:
+            return dict(told, why="refused", text=self.refusal)
         try:
             with open(plain(str(file["source"])), "rb", buffering=0) as source:
                 before = stamp(source.fileno())
                 told.update(self.sent(file, source.fileno(), before[0]))
                 if stamp(source.fileno()) != before or told["size"] != before[0]:
                     told["why"] = "changed"
+            self.refusals = 0
         except Changed:
             told.update(why="changed")
         except Refused as error:
-            told.update(why="refused", text=str(error))
+            self.refusals += 1
+            self.refusal = str(error)
+            told.update(why="refused", text=self.refusal)
         except Unreachable as error:
             told.update(why="unreachable", text=str(error))
         except OSError as error:
@@ -165,6 +184,8 @@ class Sender:
                 parts.append(self.parts.submit(self.part, part, had))
             receipts = [each.result() for each in parts]
         finally:
+            for each in parts:
+                each.cancel()
             wait(parts)  # they read a file that is closed next
         return {
             "size": done,
@@ -351,36 +372,47 @@ class Web:
         self.open = threading.local()
         self.unreachable = {}  # type: dict[str, str]
         self.reached = set()  # type: set[str]
+        self.misses = 0
 
     def send(self, part: Part) -> "http.client.HTTPResponse":
-        """The service's yes (2xx, 308). Raises Refused, Unreachable, Transient."""
+        """The service's yes (2xx, 308 to a Content-Range). Raises Refused, Unreachable, Transient,
+        and Changed."""
         target = urllib.parse.urlsplit(part.url)
         place = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(place, target)
         path = target.path + ("?" + target.query if target.query else "")
+        is_piece = "Content-Range" in part.headers
+        keep = False
         try:
             answer = exchange(connection, part, path)
+            body = answer.read(MOST_WORDS)
+            if answer.length and len(body) < MOST_WORDS:
+                raise http.client.IncompleteRead(body, answer.length)
+            keep = answer.isclosed() and not answer.will_close
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            self.open.__dict__.pop(place, None)
             # A kept connection may have been closed by the server meanwhile: no fault of anyone.
-            if not is_new and "Content-Range" not in part.headers:
-                return self.send(part)
-            raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
-        body = answer.read()
-        if answer.will_close:
-            connection.close()
-            self.open.__dict__.pop(place, None)
+            if is_new or is_piece:
+                raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
+            self.forget(place, connection)
+            return self.send(part)
+        finally:
+            if not keep:
+                self.forget(place, connection)
         if answer.status in TRANSIENT:
-            raise Transient(words(answer, body), seconds(answer))
+            raise Transient(words(answer, body, part), seconds(answer))
         if 200 <= answer.status < 300:
             told = parsed(body).get("md5Hash")
             if told and part.stored and told != part.stored:
                 raise Refused("it stored other bytes than it was sent")
             return answer
-        if answer.status == 308:
+        if answer.status == 308 and is_piece:
             return answer
-        raise Refused(words(answer, body))
+        raise Refused(words(answer, body, part))
+
+    def forget(self, place: str, connection: "http.client.HTTPConnection") -> None:
+        connection.close()
+        if self.open.__dict__.get(place) is connection:
+            del self.open.__dict__[place]
 
     def connection(
         self, place: str, target: "urllib.parse.SplitResult"
@@ -388,7 +420,7 @@ class Web:
         kept = self.open.__dict__.get(place)
         if kept is not None:
             return kept, False
-        if place in self.unreachable:
+        if place in self.unreachable and place not in self.reached:
             raise Unreachable(self.unreachable[place])
         host = target.hostname or ""
         is_safe = target.scheme == "https"
@@ -396,14 +428,17 @@ class Web:
         made = kind(host, target.port, timeout=CONNECT_SECONDS)
         try:
             made.connect()
-        except (OSError, ssl.SSLError) as error:
-            text = f"{target.netloc}: {error}"
-            if place in self.reached and not isinstance(error, ssl.SSLError):
+            made.sock.settimeout(ANSWER_SECONDS)
+            made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ssl.CertificateError) as error:
+            made.close()
+            self.misses += 1
+            text = f"{target.netloc}: {error or type(error).__name__}"
+            is_stranger = isinstance(error, ssl.CertificateError)
+            if place in self.reached or (self.misses < MISSES and not is_stranger):
                 raise Transient(text) from None
             self.unreachable[place] = text
             raise Unreachable(text) from None
-        made.sock.settimeout(ANSWER_SECONDS)
-        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reached.add(place)
         self.open.__dict__[place] = made
         return made, True
@@ -413,16 +448,12 @@ def exchange(
     connection: "http.client.HTTPConnection", part: Part, path: str
 ) -> "http.client.HTTPResponse":
     length = len(part.before) + part.length + len(part.after)
-    headers = dict(part.headers, **{"Content-Length": str(length)})
-    if part.kept or not part.length:
-        connection.request(part.method, path, part.before + part.kept + part.after, headers)
-        return connection.getresponse()
     connection.putrequest(part.method, path, skip_accept_encoding=True)
-    for name, value in headers.items():
+    for name, value in dict(part.headers, **{"Content-Length": str(length)}).items():
         connection.putheader(name, value)
     try:
-        connection.endheaders(part.before or None)
-        for piece in pieces(part.source, part.offset, part.length):
+        connection.endheaders(part.before + part.kept)
+        for piece in () if part.kept else pieces(part.source, part.offset, part.length):
             connection.send(piece)
         if part.after:
             connection.send(part.after)
@@ -440,10 +471,16 @@ def parsed(body: bytes) -> "dict[str, object]":
     return told if isinstance(told, dict) else {}
 
 
-def words(answer: "http.client.HTTPResponse", body: bytes) -> str:
+def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
+    """Without the right to store, which some proxies repeat."""
     error = parsed(body).get("error")
     told = error.get("message") if isinstance(error, dict) else None
-    return f"{answer.status} {answer.reason}: {told or body[:500].decode('utf-8', 'replace')}"
+    text = str(told or body[:2000].decode("utf-8", "replace"))
+    query = urllib.parse.urlsplit(part.url).query
+    for value in [*dict(urllib.parse.parse_qsl(query)).values(), *part.headers.values()]:
+        if len(value) >= 16:
+            text = text.replace(value, "***").replace(urllib.parse.quote(value, safe=""), "***")
+    return f"{answer.status} {answer.reason}: {text[:500]}"
 
 
 def seconds(answer: "http.client.HTTPResponse") -> float:

@@ -19,11 +19,16 @@ EXTRAS = {
 
 
 def open_store(
-    uri: str, *, endpoint: str | None = None, profile: str | None = None
+    uri: str,
+    *,
+    endpoint: str | None = None,
+    profile: str | None = None,
+    project: str | None = None,
 ) -> ArtifactStore:
     """The store that a URI names. Asks nothing yet. Raises UsageError.
 
-    `endpoint` is another address of its service, `profile` the AWS profile for s3.
+    `endpoint` is another address of its service, `profile` the AWS profile for s3, `project` the
+    Google project in which a gs bucket is made.
     """
     scheme, separator, _ = uri.partition("://")
     scheme = scheme.lower() if separator else ""
@@ -37,7 +42,7 @@ def open_store(
     if scheme == "gs":
         from cloudtrain.stores.gs import GoogleStore
 
-        return GoogleStore(uri, endpoint=endpoint)
+        return GoogleStore(uri, endpoint=endpoint, project=project)
     if scheme == "s3":
         from cloudtrain.stores.s3 import S3Store
 

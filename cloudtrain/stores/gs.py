@@ -32,8 +32,9 @@ PART = 8 << 20
 SMALL = 16 << 20
 """Bytes up to which a node sends a file in one request, with no call from here before it."""
 
-PIECE = 32 << 20
-"""What a node sends of a larger file before it asks how far it came; a multiple of 256 KiB."""
+PIECE = 1 << 30
+"""What a node sends of a larger file before it asks how far it came, where nothing breaks; a
+multiple of 256 KiB. Few pieces are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
 
 SOON = 2 * 3600.0
 """Seconds; what must last longer than that is no matter of a token."""
@@ -56,13 +57,15 @@ LOGIN = "`gcloud auth application-default login`"
 class GoogleStore(ObjectStore):
     """`gs://BUCKET/prefix`. Credentials are the application default ones."""
 
-    def __init__(self, uri: str, *, endpoint: str | None = None) -> None:
+    def __init__(
+        self, uri: str, *, endpoint: str | None = None, project: str | None = None
+    ) -> None:
         bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, prefix, endpoint), prefix)
+        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project), prefix)
 
 
 class _Bucket:
-    def __init__(self, name: str, prefix: str, endpoint: str | None) -> None:
+    def __init__(self, name: str, prefix: str, endpoint: str | None, project: str | None) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions
         import requests
@@ -77,7 +80,8 @@ class _Bucket:
         self._retry: Any = DEFAULT_RETRY  # every call here may be made again
         self._name, self._prefix = name, prefix
         self._rights: Rights | None = None
-        self._client = self._connected(*self._found())
+        credentials, found = self._found()
+        self._client = self._connected(credentials, project or found)
         self._bucket: Any = self._client.bucket(name)
 
     def _found(self) -> tuple[Any, str | None]:

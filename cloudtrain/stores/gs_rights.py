@@ -44,11 +44,11 @@ class Rights:
         self._credentials, self._bucket = credentials, bucket
         self._opens, self._clock = opens, clock
         self._tokens: dict[str, tuple[Secret | None, float]] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
         """For all keys that start with `folder`; None where Google does not give or take one."""
-        with self._lock:
+        with self._locks.setdefault(folder, threading.Lock()):
             token, until = self._tokens.get(folder, (None, 0.0))
             if self._clock() >= until:
                 token, until = self._made(folder)

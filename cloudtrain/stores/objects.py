@@ -74,7 +74,12 @@ class ObjectStore:
         stream = Stream(data)
         with self._explained(path):
             self._bucket.put(self._key(path), stream)
-        return Artifact(path=path, size=stream.size, sha256=stream.sha256.hexdigest())
+        return Artifact(
+            path=path,
+            size=stream.size,
+            sha256=stream.sha256.hexdigest(),
+            md5=stream.md5.hexdigest(),
+        )
 
     def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
         with self._explained(path):
@@ -122,7 +127,7 @@ class ObjectStore:
                 raise
             told.message = f"{self.uri}: {path}: {told.message}" if path else f"{self.uri}: {told}"
             told.args = (told.message,)
-            raise told from error
+            raise told from None  # the SDKs' own errors name the URLs that nodes are given
 
 
 class Stream(io.RawIOBase):
@@ -132,7 +137,7 @@ class Stream(io.RawIOBase):
         self._chunks = iter(data)
         self._left = b""
         self.size = 0
-        self.sha256 = hashlib.sha256()
+        self.sha256, self.md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
 
     def readable(self) -> bool:
         return True
@@ -152,6 +157,7 @@ class Stream(io.RawIOBase):
         result, self._left = data[:end], data[end:]
         self.size += len(result)
         self.sha256.update(result)
+        self.md5.update(result)
         return result
 
     def readinto(self, buffer: object) -> int:

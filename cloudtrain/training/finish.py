@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
-from cloudtrain.landing.land import land, land_logs, missing
+from cloudtrain.landing.land import land, land_logs, missing, not_landed
 from cloudtrain.model import Cause, Run
 from cloudtrain.nodes import revive
 from cloudtrain.plan import deciding, first_task
@@ -24,14 +24,14 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
     run = outcome(session, run, failed_by)
     try:
         lacking = land_all(session, run)
+        if run.state == "succeeded" and lacking:
+            run = replace(run, state="failed", exit_code=NotLanded.exit_code)
+        run = replace(run, ended=time.time())
+        land_logs(run, log_files(session, run), session.store)
     except CloudtrainError as error:
         # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
         session.records.journal("not landed", run=run.id, why=str(error))
-        raise
-    if run.state == "succeeded" and lacking:
-        run = replace(run, state="failed", exit_code=NotLanded.exit_code)
-    run = replace(run, ended=time.time())
-    land_logs(run, log_files(session, run), session.store)
+        raise not_landed(error) from error
     saved(session, run)
     session.records.journal("ended", run=run.id, state=run.state, exit_code=run.exit_code)
     if run.exit_code == NotLanded.exit_code:

@@ -30,7 +30,11 @@ LASTS = 7 * 24 * 3600.0
 """Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
 
 RENEW = 1800.0
-"""Seconds after which the rights are made anew: what signed them may be short-lived itself."""
+"""Seconds after which rights are made anew: what signed them may be short-lived itself. Google's
+sessions are not signed, and are not free of calls."""
+
+RETRY = 60.0
+"""Seconds after which it is tried again where it failed."""
 
 PARCELS, PARCELS_MEANWHILE = 12, 24
 """Rights for each task: for the end, and with `artifacts.every`."""
@@ -72,24 +76,32 @@ class Keeping:
     def look(self) -> None:
         if time.time() < self._next or (self._thread and self._thread.is_alive()):
             return
-        self._next = time.time() + RENEW
-        self._thread = threading.Thread(
-            target=keep, args=(self._session, self._run), name="keeping", daemon=True
-        )
+        self._next = time.time() + RETRY
+        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
         self._thread.start()
 
+    def _keep(self) -> None:
+        self._next = time.time() + keep(self._session, self._run)
 
-def keep(session: Session, run: Run) -> None:
-    """A keeper beside every task whose node is there. Where none can be, a warning says so."""
+
+def keep(session: Session, run: Run) -> float:
+    """A keeper beside every task whose node is there. Where none can be, a warning says so.
+
+    Seconds after which their rights are to be made anew.
+    """
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
     now = time.time()
 
+    sessions = False
+
     def begin(item: tuple[Task, Node]) -> str | None:
+        nonlocal sessions
         task, node = item
         try:
             tickets = rights(session, run, task, node, now)
             if not tickets:
                 return None
+            sessions = tickets[0].resumable
             told = order(session, run, task, node, tickets, now)
             text = json.dumps(told).encode("ascii") + b"\n"
             done = session.transport.run(node, keeping(), stdin=text, timeout=60.0)
@@ -105,6 +117,7 @@ def keep(session: Session, run: Run) -> None:
         session.console.warn(
             "while nobody attends to the run, nothing lands from " + "; ".join(failures[:3])
         )
+    return LASTS / 2 if sessions else RENEW
 
 
 def rights(session: Session, run: Run, task: Task, node: Node, now: float) -> list[Ticket]:

@@ -38,7 +38,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     again = run.attempts[-1].number > 1
     if again:
         session = make_whole(session)
-        make_ready(session)
+        make_ready(session, delivered=run.code)
         end_orphans(session, run)
         take_left(session, run)
     unstarted = all(state.state == "absent" for state in states(session, run).values())

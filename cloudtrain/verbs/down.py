@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.errors import NotLanded, RunFailed, StoreError
-from cloudtrain.landing.land import land, unlanded
+from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, UsageError
+from cloudtrain.landing.land import land, not_landed, unlanded
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.nodes import asked_for, revive
 from cloudtrain.plan import tasks as planned
@@ -60,9 +60,11 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
         try:
             with open_session(config, records, console) as session:
                 land_everything(session)
-        except (NotLanded, StoreError):
-            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+        except UsageError:
             raise
+        except CloudtrainError as error:
+            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+            raise not_landed(error) from error
     if not discard:
         take_before_down(config, records, console)
     expected = asked_for(records.events())

@@ -37,6 +37,8 @@ def find_run(name: str, run: str | None, *, config: ClusterConfig | None, uri: s
         try:
             return in_store(name, run, config, None)
         except CloudtrainError:
+            if config is not None and run is None:
+                raise
             raise unknown from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from cloudtrain.errors import CloudtrainError, LockedError
-from cloudtrain.landing.parcels import may_keep, parcels_of, take_parcels
+from cloudtrain.landing.parcels import counted, may_keep, parcels_of, take_parcels
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.records import Records
@@ -25,8 +25,8 @@ def take_before_reading(found: Found, console: Console, doing: str) -> None:
                 take(found.records, found.run, store, console)
         elif left := parcels_of(found.run.id, store):
             console.warn(
-                f"{len(left)} parcels that nodes stored while nobody was there are not taken yet: "
-                f"`cloudtrain fetch {found.run.cluster}` does, on the machine that started the run"
+                f"{counted(len(left))} that nodes stored while nobody was there: not taken yet; "
+                f"`cloudtrain fetch {found.run.cluster}` does it where the run was started"
             )
     except LockedError:
         return

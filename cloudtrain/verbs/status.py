@@ -91,6 +91,8 @@ def status(
     recorded = [on_record(name) for name in names]
     if offline:
         return StatusReport(clusters=tuple(recorded))
+    if config is not None and not recorded[0].runs:
+        recorded = [with_landed(recorded[0], config)]
     return StatusReport(
         clusters=tuple(
             asked(watched(one)) if one.open or name is not None else one for one in recorded
@@ -137,6 +139,17 @@ def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> Cluste
         store=store.uri if store else None,
         as_of={each.run.id: each.as_of for each in stored if each.as_of is not None},
     )
+
+
+def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
+    """One that is on record here without a run, with those that other machines have made."""
+    try:
+        found = in_store(cluster.name, config, None)
+    except CloudtrainError:
+        return cluster
+    if not found.runs:
+        return cluster
+    return replace(cluster, runs=found.runs, as_of=found.as_of, store=found.store)
 
 
 def lacks_store(config: ClusterConfig | None, uri: str | None) -> bool:

@@ -133,6 +133,10 @@ class Nodes:
         logs = (folder / "machine.log", folder / "upper" / "var" / "log" / "boot.log")
         return "".join(path.read_text(errors="replace") for path in logs if path.exists())
 
+    def disks(self) -> Path:
+        """The folder that holds every node's own files, what it has changed of its system too."""
+        return self._root
+
     def pids(self, name: str) -> list[int]:
         """Of the node's processes, as this machine counts them."""
         process = self._nodes[name].process
