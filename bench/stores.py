@@ -84,8 +84,7 @@ def main() -> None:
         f"Made by `python bench/stores.py`: {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, load average {load:.1f} at the start (other work on the "
         f"machine: ratios more than figures). Median of {options.runs} by turns (the best in "
-        "brackets), seconds, after one upload that is not counted; then the median as a multiple of "
-        "ours.",
+        "brackets), seconds, after one that is not counted; then the median as a multiple of ours.",
         "",
         "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, has "
         "the store compare the MD5, asks it afterwards what it holds, and writes the manifest. Of "

@@ -111,7 +111,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One HTTP request with which a node stores bytes of one file. What it sends, landing/send.py.
+    """One HTTP request with which a node stores bytes of one file (landing/sender.py sends it).
 
     `url` and `headers` are the right to do so: short-lived, for this object alone. The body is
     `length` bytes of the file from `offset` (None: to its end), between `before` and `after`.
@@ -144,8 +144,8 @@ class Receipt:
 class Ticket:
     """A node's right to store one file, made here without a call where that can be.
 
-    With several requests the file is visible after `commit` alone. `had`: blocks, or MD5s in hex
-    of parts, that the store has of an earlier try: a node does not send them again.
+    With several requests the file is visible after `commit` alone. `had`: names of blocks,
+    `{block}`, that the store has of an earlier try: a node does not send them again.
     `resumable`: its one request is a Google resumable session, sent in pieces of `piece` bytes.
     """
 

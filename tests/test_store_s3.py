@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
@@ -246,18 +245,10 @@ def test_what_is_refused_comes_the_other_way_and_its_upload_is_ended(
 def test_a_request_that_expired_comes_the_other_way(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cloudtrain.landing.direct.LASTS", 1.0)
     cluster = landing_cluster(tmp_path, tasks=1)
     cluster.write("chief0", "output/x", "1")
-    signing = cluster.store.ticket
-
-    def long_ago(path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        then = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=2)
-        with monkeypatch.context() as patch:
-            patch.setattr("botocore.auth.get_current_datetime", lambda **_: then)
-            return signing(path, size, lasts=lasts)
-
-    signing("warm", 1, lasts=1.0)  # its calls are not of long ago
-    cluster.store.ticket = long_ago  # type: ignore[method-assign]
+    world.faults.arm(Fault(kind="delay", action="PUT *output/x*", seconds=2.5))
     landing(cluster)
     assert b"".join(cluster.store.download(f"{RUN}/chief0/output/x")) == b"1"
     assert any("Request has expired" in line for line in cluster.console.said)
