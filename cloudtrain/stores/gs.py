@@ -32,8 +32,9 @@ PART = 8 << 20
 SMALL = 16 << 20
 """Bytes up to which a node sends a file in one request, with no call from here before it."""
 
-PIECE = 32 << 20
-"""What a node sends of a larger file before it asks how far it came; a multiple of 256 KiB."""
+PIECE = 1 << 30
+"""What a node sends of a larger file before it asks how far it came, where nothing breaks; a
+multiple of 256 KiB. Few pieces are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
 
 SOON = 2 * 3600.0
 """Seconds; what must last longer than that is no matter of a token."""
