@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.node_files is not None and not (given.nodes and given.node_files.is_dir()):
         parser.error("--node-files wants --nodes and a folder")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         nodes = stack.enter_context(_nodes(given.node_files)) if given.nodes else None
         store = stack.enter_context(_store(given.cloud)) if given.store else None
@@ -43,7 +46,8 @@ def main() -> None:
         if given.json:
             told = {"url": cloud.url, "environment": cloud.environment}
             print(json.dumps({**told, "endpoints": cloud.endpoints}), flush=True)
-            sys.stdin.read()
+            with suppress(KeyboardInterrupt):
+                sys.stdin.read()
         else:
             _for_a_person(cloud, store.uri if store else None)
 
