@@ -373,6 +373,8 @@ class Web:
         self.unreachable = {}  # type: dict[str, str]
         self.reached = set()  # type: set[str]
         self.misses = 0
+        self.tls = None  # type: ssl.SSLContext | None
+        self.lock = threading.Lock()
 
     def send(self, part: Part) -> "http.client.HTTPResponse":
         """The service's yes (2xx, 308 to a Content-Range). Raises Refused, Unreachable, Transient,
@@ -423,9 +425,7 @@ class Web:
         if place in self.unreachable and place not in self.reached:
             raise Unreachable(self.unreachable[place])
         host = target.hostname or ""
-        is_safe = target.scheme == "https"
-        kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
-        made = kind(host, target.port, timeout=CONNECT_SECONDS)
+        made = self.made(target.scheme, host, target.port)
         try:
             made.connect()
             made.sock.settimeout(ANSWER_SECONDS)
@@ -442,6 +442,13 @@ class Web:
         self.reached.add(place)
         self.open.__dict__[place] = made
         return made, True
+
+    def made(self, scheme: str, host: str, port: "int | None") -> "http.client.HTTPConnection":
+        if scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        with self.lock:  # the machine's authorities are read once
+            self.tls = self.tls or ssl.create_default_context()
+        return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self.tls)
 
 
 def exchange(
