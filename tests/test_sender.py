@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import socket
 import ssl
 import subprocess
@@ -337,7 +338,8 @@ def test_a_shell_that_prints_a_greeting_is_no_answer(rig: Rig, tmp_path: Path) -
     greeting = tmp_path / "bin" / "python3"
     greeting.parent.mkdir()
     greeting.write_text(
-        f"#!/bin/sh\necho 'Welcome!'\necho '{{\"n\": 7}}'\necho 7\nexec {sys.executable} \"$@\"\n"
+        "#!/bin/sh\necho 'Welcome!'\necho '{\"n\": 7}'\necho 7\n"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     greeting.chmod(0o755)
     rig.transport.environment = {"PATH": f"{greeting.parent}:{os.environ['PATH']}"}
