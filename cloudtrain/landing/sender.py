@@ -373,6 +373,7 @@ class Web:
         self.unreachable = {}  # type: dict[str, str]
         self.reached = set()  # type: set[str]
         self.misses = 0
+        self.connecting = 0
         self.tls = None  # type: ssl.SSLContext | None
         self.lock = threading.Lock()
 
@@ -426,20 +427,27 @@ class Web:
             raise Unreachable(self.unreachable[place])
         host = target.hostname or ""
         made = self.made(target.scheme, host, target.port)
+        with self.lock:
+            self.connecting += 1
         try:
             made.connect()
             made.sock.settimeout(ANSWER_SECONDS)
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ssl.CertificateError) as error:
             made.close()
-            self.misses += 1
+            with self.lock:
+                self.connecting -= 1
+                self.misses += 1
+                is_hope = self.misses < MISSES or self.connecting > 0
             text = f"{target.netloc}: {error or type(error).__name__}"
             is_stranger = isinstance(error, ssl.CertificateError)
-            if place in self.reached or (self.misses < MISSES and not is_stranger):
+            if place in self.reached or (is_hope and not is_stranger):
                 raise Transient(text) from None
             self.unreachable[place] = text
             raise Unreachable(text) from None
         self.reached.add(place)
+        with self.lock:
+            self.connecting -= 1
         self.open.__dict__[place] = made
         return made, True
 
