@@ -53,12 +53,11 @@ class Yard(Cluster):
     def keep(self, *paths: str, task: str = "chief0", attempt: int = 1) -> str:
         return self.store_parcel(self.parcel(*paths, task=task, attempt=attempt), task, attempt)
 
-    def take(self, there: tuple[str, ...] = ()) -> Manifest:
+    def take(self) -> Manifest:
         take_parcels(
             self.run,
             self.store,
             self.console,
-            there=there,
             log_path=lambda task, attempt: self.logs / f"{task}.{attempt}.log",
         )
         return read_manifest(self.store, RUN) or Manifest(run=RUN)
@@ -190,6 +189,8 @@ def test_what_is_no_parcel_is_said_and_no_obstacle(yard: Yard, data: bytes) -> N
     yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
     assert "is not a parcel that can be read" in yard.console.warned[0]
+    (left,) = parcels_of(RUN, yard.store)
+    assert b"".join(yard.store.download(left.path)) == data
 
 
 def test_names_that_lead_out_are_refused(yard: Yard) -> None:
@@ -213,9 +214,21 @@ def test_other_names_beside_parcels_are_left_alone(yard: Yard) -> None:
 def test_what_a_node_still_has_lands_from_it_and_its_parcels_go_then(yard: Yard) -> None:
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
-    assert yard.take(there=("chief0",)).files == {}
+    yard.write("chief0", "output/a", "a and more")
     manifest = yard.land(final=True)
     assert manifest.complete
+    assert manifest.files["chief0/output/a"].size == len("a and more")
+    assert parcels_of(RUN, yard.store) == []
+
+
+def test_a_node_in_the_place_of_another_does_not_make_its_parcels_needless(yard: Yard) -> None:
+    """`up` made it anew and empty; the parcel is the only copy."""
+    file = yard.write("chief0", "output/a", "a")
+    yard.keep("output/a")
+    file.unlink()
+    manifest = yard.land(final=True)
+    assert manifest.complete
+    assert manifest.files["chief0/output/a"].size == 1
     assert parcels_of(RUN, yard.store) == []
 
 
@@ -225,7 +238,7 @@ def test_what_an_earlier_attempts_node_stored_is_taken_though_another_is_there(
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a", attempt=1)
     yard.run = replace(yard.run, attempts=(*yard.run.attempts, Attempt(number=2, started=2.0)))
-    assert "chief0/output/a" in yard.take(there=("chief0",)).files
+    assert "chief0/output/a" in yard.take().files
 
 
 # ── Checkpoints ──────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed, Manifest
-from cloudtrain.landing.parcels import drop_landed, may_keep, tell_landed
+from cloudtrain.landing.parcels import may_keep, take_parcels, tell_landed
 from cloudtrain.landing.runs import RECORD, index, record_of, store_record
 from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
@@ -61,10 +61,9 @@ def land(
     ]
     if not final:
         return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
+    take_parcels(run, store, console)
     with console.stage("artifacts", len(sources)) as stage:
-        manifest = _land(run.id, sources, transport, store, console, stage, final=True)
-    drop_landed(run, nodes, store)
-    return manifest
+        return _land(run.id, sources, transport, store, console, stage, final=True)
 
 
 def take_checkpoint(

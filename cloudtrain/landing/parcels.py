@@ -8,7 +8,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,31 +74,25 @@ def take_parcels(
     store: ArtifactStore,
     console: Console,
     *,
-    there: Collection[str] = (),
     log_path: Callable[[str, int], Path] | None = None,
 ) -> None:
     """Every file of a parcel that is newer than its landed version lands, checked.
 
-    `there`: tasks whose nodes are there; from them the last attempt's files land better, by
-    themselves. `log_path` names a task's log here, which a parcel may have more of. Safe to be
-    killed at any point, and to be done again. The caller holds the cluster's lock. StoreError.
+    Also of tasks whose nodes are there: one that took the place of another has none of its files.
+    A parcel that cannot be read whole stays. `log_path` names a task's log here, which a parcel
+    may have more of. Safe to be killed at any point, and to be done again. The caller holds the
+    cluster's lock. StoreError.
     """
-    last = len(run.attempts)
     tasks = {task.name for task in run.tasks}
-    names = [
-        name
-        for name in parcels_of(run.id, store)
-        if name.task in tasks and not (name.task in there and name.attempt == last)
-    ]
+    names = [name for name in parcels_of(run.id, store) if name.task in tasks]
     if not names:
         return
     ledger = Ledger(store, run.id)
     console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name in names:
-            _take(name, ledger, console, pool, log_path)
+        taken = [name for name in names if _take(name, ledger, console, pool, log_path)]
         ledger.settle(pool)
-    drop(names, store)
+    drop(taken, store)
 
 
 def counted(parcels: int) -> str:
@@ -112,11 +106,6 @@ def drop(names: Sequence[Name], store: ArtifactStore) -> None:
             store.delete(name.path)
         except CloudtrainError:
             store.upload(name.path + TAKEN, [b""])
-
-
-def drop_landed(run: Run, tasks: Collection[str], store: ArtifactStore) -> None:
-    """Parcels of nodes from which everything has landed since."""
-    drop([name for name in parcels_of(run.id, store) if name.task in tasks], store)
 
 
 def may_keep(store: ArtifactStore) -> bool:
@@ -176,21 +165,24 @@ def _take(
     console: Console,
     pool: ThreadPoolExecutor,
     log_path: Callable[[str, int], Path] | None,
-) -> None:
+) -> bool:
+    """Whether nothing in it is needed any more."""
     try:
         with tempfile.TemporaryFile() as spool:
             for piece in ledger.store.download(name.path):
                 spool.write(piece)
             spool.flush()
-            _unpack(name, spool, ledger, console, pool, log_path)
+            is_intact = _unpack(name, spool, ledger, console, pool, log_path)
     except (ValueError, KeyError, TypeError, tarfile.TarError) as error:
         console.warn(f"{shown(name.path)} is not a parcel that can be read: {error}; it is left")
+        return False
     except OSError as error:
         raise CloudtrainError(
             f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of {name.path}",
             hint="make room there, or name another folder in TMPDIR",
         ) from error
     ledger.save()
+    return is_intact
 
 
 def _unpack(
@@ -200,7 +192,8 @@ def _unpack(
     console: Console,
     pool: ThreadPoolExecutor,
     log_path: Callable[[str, int], Path] | None,
-) -> None:
+) -> bool:
+    """Whether every file that its node read whole is here as it was read."""
     files, checkpoint = _read(spool)
     intact = {}
     for file, digest in zip(files, pool.map(lambda each: _digest(spool, each), files), strict=True):
@@ -221,6 +214,7 @@ def _unpack(
     for file in intact.values():
         if file.name == f"logs/attempt-{name.attempt}":
             _take_log(file, name, spool, ledger, log_path)
+    return all(file.name in intact for file in files if file.whole)
 
 
 def _read(spool: IO[bytes]) -> tuple[list[_File], dict[str, Any] | None]:

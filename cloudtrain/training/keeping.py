@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib.resources import files
@@ -51,16 +51,15 @@ METADATA = {
 """Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
 
 
-def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
+def take_left(session: Session, run: Run) -> None:
     """What nodes stored while nobody was here, before anything else of the run is landed or read.
 
-    `there`: tasks whose nodes are there, and land their files better by themselves. StoreError.
+    Raises StoreError.
     """
     take_parcels(
         run,
         session.store,
         session.console,
-        there=there,
         log_path=partial(session.records.log_path, run.id),
     )
 
