@@ -61,7 +61,7 @@ def land(
     ]
     if not final:
         return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
-    take_parcels(run, store, console)
+    take_parcels(run, store, console, there=nodes)
     with console.stage("artifacts", len(sources)) as stage:
         return _land(run.id, sources, transport, store, console, stage, final=True)
 

@@ -8,7 +8,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,12 +74,14 @@ def take_parcels(
     store: ArtifactStore,
     console: Console,
     *,
+    there: Collection[str] = (),
     log_path: Callable[[str, int], Path] | None = None,
 ) -> None:
     """Every file of a parcel that is newer than its landed version lands, checked.
 
     Also of tasks whose nodes are there: one that took the place of another has none of its files.
-    A parcel that cannot be read whole stays. `log_path` names a task's log here, which a parcel
+    A parcel that cannot be read whole stays. `there`: tasks whose nodes land their own files next,
+    so that their parcels are no news. `log_path` names a task's log here, which a parcel
     may have more of. Safe to be killed at any point, and to be done again. The caller holds the
     cluster's lock. StoreError.
     """
@@ -88,7 +90,9 @@ def take_parcels(
     if not names:
         return
     ledger = Ledger(store, run.id)
-    console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
+    news = sum(name.task not in there for name in names)
+    if news:
+        console.say(f"{counted(news)} that nodes stored while nobody was there: taken")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         taken = [name for name in names if _take(name, ledger, console, pool, log_path)]
         ledger.settle(pool)

@@ -67,7 +67,7 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
             session.console.warn(
                 f"{task.node} does not exist any more: what it had not landed is lost"
             )
-    take_left(session, run)
+    take_left(session, run, there=nodes)
     manifest = land(
         run,
         nodes,

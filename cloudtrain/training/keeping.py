@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib.resources import files
@@ -51,7 +51,7 @@ METADATA = {
 """Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
 
 
-def take_left(session: Session, run: Run) -> None:
+def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
     """What nodes stored while nobody was here, before anything else of the run is landed or read.
 
     Raises StoreError.
@@ -60,6 +60,7 @@ def take_left(session: Session, run: Run) -> None:
         run,
         session.store,
         session.console,
+        there=there,
         log_path=partial(session.records.log_path, run.id),
     )
 
