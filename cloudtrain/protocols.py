@@ -27,6 +27,8 @@ class Finding:
     text: str
     hint: str | None = None
     error: type[Exception] | None = None
+    told: bool = True
+    """False where nobody tells: nothing speaks against it, and nothing for it."""
 
 
 class Provider(Protocol):
@@ -40,6 +42,10 @@ class Provider(Protocol):
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """What would stop `create`: changes nothing, costs nothing."""
+
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        """What `check --deep` asks beyond `check`: the very requests of `create`, tried on the
+        account. Each finding says what was done for it and what that cost."""
 
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         """Make all nodes of the plan, side by side, in the plan's order; adopts what exists.

@@ -25,7 +25,7 @@ from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground, Image
 from cloudtrain.providers._aws.regions import Regions
 from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -55,6 +55,9 @@ class AwsAccount:
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._ec2, self._regions, plan)
+
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return not_rehearsed(self.name)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return self._regions.places(plan)

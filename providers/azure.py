@@ -16,7 +16,7 @@ from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms, refuse_long_life
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -44,6 +44,9 @@ class AzureAccount:
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, plan, self.machines)
+
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return not_rehearsed(self.name)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         refuse_long_life(plan.config.limits.max_lifetime)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -38,6 +38,9 @@ class GcpAccount:
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._api, plan)
+
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return not_rehearsed(self.name)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return places.places(self._api, plan)

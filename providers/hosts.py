@@ -44,6 +44,9 @@ class HostsProvider:
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return tuple(self._each(self._seats(plan.config.name), _found))
 
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()  # Nothing is rented: `check` has tried all of it.
+
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         cluster = plan.config.name
         names = [node.name for node in plan.nodes]

@@ -58,6 +58,9 @@ class LocalProvider:
             checks.loopback(self._places(plan)[0][0][0]),
         )
 
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()  # Nothing is rented: `check` has tried all of it.
+
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         _refuse_other_systems()
         cluster = plan.config.name

@@ -63,6 +63,9 @@ class FakeAccount:
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return ()
 
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()
+
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return PLACES
 

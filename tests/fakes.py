@@ -34,12 +34,16 @@ class FakeProvider:
     name: str = "fake"
     cloud: dict[str, dict[str, Node]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    rehearsed: tuple[Finding, ...] = ()
     create_fails: Mapping[str, Exception] = field(default_factory=dict)
     cannot_destroy: frozenset[str] = frozenset()
     deeds: list[tuple[str, str]] = field(default_factory=list)
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self.findings
+
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return self.rehearsed
 
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         cluster = self.cloud.setdefault(plan.config.name, {})

@@ -339,6 +339,23 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
     assert cloudtrain("check", "mnist.yaml").exit_code == 0
 
 
+def test_what_nobody_tells_is_never_counted_as_enough(verbs: Verbs) -> None:
+    findings = (
+        Finding(what="code", ok=True, text="./src"),
+        Finding(what="quota", ok=True, text="Tesla family is not listed", told=False),
+    )
+    verbs.answer("check", "check", findings)
+    done = cloudtrain("check", write_config())
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "ok    code   ./src",
+        "?     quota  Tesla family is not listed",
+        "nothing that was told would stop `cloudtrain up`; not told: quota",
+    ]
+    document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
+    assert [finding["told"] for finding in document["findings"]] == [True, False]
+
+
 def exit_code_of(kind: type[errors.CloudtrainError]) -> int:
     return kind.exit_code
 

@@ -187,6 +187,17 @@ def test_a_machine_that_cannot_be_is_told_before_the_cloud_is_asked(cloud: FakeP
     assert "quota" in [one.what for one in verb.check(load(Path(config(T4))))]
 
 
+def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(cloud: FakeProvider) -> None:
+    cloud.rehearsed = (Finding(what="rehearsal", ok=True, text="asked, for nothing"),)
+    done = cloudtrain("check", config(T4), "--deep")
+    assert "ok    rehearsal  asked, for nothing" in done.stdout
+    assert "rehearsal" not in cloudtrain("check", config(T4)).stdout
+    cloud.findings = (Finding(what="quota", ok=False, text="none left", error=QuotaError),)
+    done = cloudtrain("check", config(T4), "--deep")
+    assert done.exit_code == 3
+    assert "?     rehearsal  not done: quota first" in done.stdout
+
+
 def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvider) -> None:
     cloud.findings = (
         Finding(

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 @click.command(short_help=COMMANDS["check"], epilog="\b\nExample:\n  cloudtrain check gcp.yaml")
 @file_argument(required=False)
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Also rehearse `up` on the account, where that is free or costs a cent; says what it did.",
+)
 @json_option
 @debug_option
-def command(file: str | None, as_json: bool) -> int:
+def command(file: str | None, deep: bool, as_json: bool) -> int:
     """Find what would stop `up` or `train` before anything is made: the config, machines and their
     price, credentials, quota, code, secrets, the store. Changes nothing.
 
@@ -29,7 +34,7 @@ def command(file: str | None, as_json: bool) -> int:
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.check import check
 
-    findings = check(config)
+    findings = check(config, deep=deep)
     codes = [0 if finding.ok else exit_code(finding) for finding in findings]
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})
@@ -44,7 +49,8 @@ def screen(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         if finding.ok:
             first, *more = finding.text.splitlines() or [""]
-            yield f"ok    {finding.what:{width}}  {first}{' …' if more else ''}".rstrip()
+            sign = "ok   " if finding.told else "?    "
+            yield f"{sign} {finding.what:{width}}  {first}{' …' if more else ''}".rstrip()
     wrong = [finding for finding in findings if not finding.ok]
     for finding in wrong:
         first, *more = finding.text.splitlines() or [""]
@@ -52,8 +58,11 @@ def screen(findings: Sequence[Finding]) -> Iterator[str]:
         yield from (f"      {'':{width}}  {line}" for line in more)
         if finding.hint:
             yield f"      {'':{width}}  hint: {finding.hint}"
+    untold = dict.fromkeys(f.what for f in findings if f.ok and not f.told)
     if wrong:
         yield f"{len(wrong)} of {len(findings)} would stop `cloudtrain up`"
+    elif untold:
+        yield f"nothing that was told would stop `cloudtrain up`; not told: {', '.join(untold)}"
     else:
         yield "nothing would stop `cloudtrain up`"
 
@@ -68,6 +77,7 @@ def as_document(finding: Finding) -> dict[str, Any]:
     return {
         "what": finding.what,
         "ok": finding.ok,
+        "told": finding.told,
         "text": finding.text,
         "hint": finding.hint,
         "exit_code": 0 if finding.ok else exit_code(finding),

@@ -10,18 +10,21 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import horovod, tensorflow
-from cloudtrain.protocols import Finding
+from cloudtrain.protocols import Finding, Provider
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
 from cloudtrain.verbs.price import price
 
 
-def check(config: ClusterConfig) -> tuple[Finding, ...]:
-    """Every finding, the good ones too."""
+def check(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...]:
+    """Every finding, the good ones too. `deep`: also what the provider finds by a rehearsal."""
     plan = make_plan(config)
     fitting = machines(plan)
     if all(finding.ok for finding in fitting):
-        fitting = (*fitting, *price(plan), *open_provider(config).check(plan))
+        provider = open_provider(config)
+        fitting = (*fitting, *price(plan), *provider.check(plan))
+        if deep:
+            fitting = (*fitting, *rehearsal(provider, plan, fitting))
     return (
         *fitting,
         setup(config),
@@ -29,6 +32,15 @@ def check(config: ClusterConfig) -> tuple[Finding, ...]:
         secrets(config),
         store(config),
     )
+
+
+def rehearsal(provider: Provider, plan: Plan, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Not where it cannot come to its end."""
+    wrong = [finding.what for finding in found if not finding.ok]
+    if wrong:
+        text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
+        return (Finding(what="rehearsal", ok=True, text=text, told=False),)
+    return provider.rehearse(plan)
 
 
 def refuse(config: ClusterConfig) -> None:

@@ -93,6 +93,9 @@ class Account(Protocol[GroundT]):
         roles summed. Changes nothing; what this endpoint does not tell is a finding that says so.
         """
 
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        """As Provider.rehearse; `not_rehearsed` where this cloud has nothing of the kind."""
+
     def places(self, plan: Plan) -> tuple[Place, ...]:
         """The config's placement in its order, each region as its zones that have the machines.
 
@@ -133,3 +136,9 @@ class Account(Protocol[GroundT]):
         known dependency errors are retried. One failure does not keep the others from being
         deleted; it is raised at the end.
         """
+
+
+def not_rehearsed(cloud: str) -> tuple[Finding, ...]:
+    """For an account that `check --deep` asks nothing more of than `check`."""
+    text = f"{cloud} is asked nothing beyond what `check` asks"
+    return (Finding(what="rehearsal", ok=True, text=text, told=False),)

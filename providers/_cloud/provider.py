@@ -28,6 +28,9 @@ class CloudProvider(Generic[GroundT]):
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.check(plan)
 
+    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return self._account.rehearse(plan)
+
     def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
         there = self._adopted(plan.config.name, journal)
         creation = Creation(
