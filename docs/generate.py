@@ -1,20 +1,23 @@
-"""Writes what the config's sections make: configs/schema.json, and the tables of docs/config.md.
+"""Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md.
 
-Run it after a change of cloudtrain/config/file.py: python docs/generate.py
+Run it after a change of cloudtrain/config/file.py or cloudtrain/catalogue: python docs/generate.py
 """
 
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.catalogue import gpus
 from cloudtrain.config import schema
 from cloudtrain.config.file import File, Section, defaults, section_at
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
+MACHINES = ROOT / "docs" / "machines.md"
 BEGIN, END = "<!-- made by docs/generate.py: begin -->\n", "<!-- end -->\n"
 
 
@@ -24,9 +27,44 @@ def schema_text() -> str:
 
 def page(now: str) -> str:
     """The page with its tables made anew."""
+    return between(now, tables())
+
+
+def machines(now: str) -> str:
+    return between(now, gpu_table() + code_table())
+
+
+def between(now: str, made: str) -> str:
     before, _, rest = now.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}{tables()}{END}{after}"
+    return f"{before}{BEGIN}{made}{END}{after}"
+
+
+def gpu_table() -> str:
+    lines = ["\n| GPU | architecture | compute capability | source |", "|---|---|---|---|"]
+    for row in gpus.GPUS:
+        source = cited(row.source, row.read)
+        lines.append(f"| {row.kind} | {row.architecture} | {number(row.capability)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def code_table() -> str:
+    head = "| TensorFlow from | runs as it is on | compiled at first use from | source |"
+    lines = [f"\n{head}", "|---|---|---|---|"]
+    for row in gpus.DEVICE_CODE:
+        binary = ", ".join(map(number, row.binary))
+        source = cited(row.source, row.read)
+        lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def number(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}.{pair[1]}"
+
+
+def cited(source: str, read: date) -> str:
+    words = f"[{source.split('/')[2]}]({source})" if source.startswith("http") else source
+    return f"{words}, {read.isoformat()}"
 
 
 def tables() -> str:
@@ -80,3 +118,4 @@ def default_of(value: Any, kind: str) -> str:
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

@@ -54,14 +54,13 @@ def spelling(kind: str) -> str:
 
     A100 and V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB.
     """
-    plain = re.sub(r"[ _]", "-", kind).upper()
+    plain = re.sub(r"[ _]+", "-", kind.strip()).upper()
     plain = re.sub(r"^(NVIDIA-)?(TESLA-)?", "", plain)
-    plain = re.sub(r"-(SXM\d?|NVL|MEGA|PCIE)\b", "", plain)
-    plain = re.sub(r"^(A100|V100|H100|H200)-?(\d+)(GB?)?$", r"\1-\2GB", plain)
-    return {
-        "A100-40GB": "A100",
-        "V100-16GB": "V100",
-        "H100-80GB": "H100",
-        "H100-94GB": "H100",
-        "H200-141GB": "H200",
-    }.get(plain, plain)
+    plain = re.sub(r"-(SXM\d?|NVL|MEGA|PCIE|AC|GRID)\b", "", plain)
+    workstation = re.match(r"RTX-?PRO-?(?:SERVER-?)?(\d+)\b", plain)
+    if workstation:
+        return f"RTXPRO{workstation[1]}"
+    plain = re.sub(r"^(A10)-(\d+)(Q|C|GB?)$", r"\1", plain)
+    plain = re.sub(r"^(A100|V100|H100|H200|[BG]+[23]00)-?(\d+)(GB?)?$", r"\1-\2GB", plain)
+    plain = re.sub(r"^(H100|H200|GH200|G?B200|G?B300)-\d+GB$", r"\1", plain)
+    return {"A100-40GB": "A100", "V100-16GB": "V100"}.get(plain, plain)

@@ -1,0 +1,93 @@
+"""What fits what: GPUs, their generation, and the TensorFlow releases that have code for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtrain import catalogue
+from cloudtrain.catalogue import gpus
+from cloudtrain.model import CLOUDS
+from tests.test_config_page import ROOT, generate
+
+
+def test_every_accelerator_of_every_cloud_has_a_row() -> None:
+    rented = {each.kind for cloud in CLOUDS for each in catalogue.accelerators(cloud)}
+    assert rented <= {row.kind for row in gpus.GPUS}
+
+
+def test_every_row_has_its_source_and_the_day_on_which_it_was_read() -> None:
+    for row in (*gpus.GPUS, *gpus.DEVICE_CODE):
+        assert row.source
+        assert row.read.year >= 2026
+    assert len({row.kind for row in gpus.GPUS}) == len(gpus.GPUS)
+    assert [row.capability for row in gpus.GPUS] == sorted(row.capability for row in gpus.GPUS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "fit"),
+    [
+        ("T4", "2.21", "own"),
+        ("T4", "2.11.1", "own"),
+        ("V100", "2.21", "own"),
+        ("P4", "2.20", "own"),
+        ("A10G", "2.21", "own"),
+        ("A100-80GB", "2.15", "own"),
+        ("L4", "2.17", "own"),
+        ("L40S", "2.15.1", "older"),
+        ("L4", "2.16", "older"),
+        ("H100", "2.16", "own"),
+        ("nvidia-h100-80gb", "2.15", "ptx"),
+        ("H200", "2.12", "ptx"),
+        ("B200", "2.21", "none"),
+        ("RTX PRO Server 6000", "2.16.2", "none"),
+        ("GB200", "2.21.0", "none"),
+        ("M60", "2.21", "none"),
+        ("B200", "2.22", None),
+        ("T9000", "2.21", None),
+        ("T4", "1.15", None),
+    ],
+)
+def test_a_release_has_code_for_a_gpu_or_has_not(kind: str, version: str, fit: str | None) -> None:
+    assert gpus.fit(kind, version) == fit
+
+
+def test_the_tables_of_the_page_are_current() -> None:
+    page = ROOT / "docs" / "machines.md"
+    text = page.read_text(encoding="utf-8")
+    assert text == generate().machines(text), "run: python docs/generate.py"
+
+
+def test_generations_are_told_apart() -> None:
+    assert [kind for kind in ("P4", "V100-32GB", "T4", "A10") if gpus.before(kind, "Turing")] == [
+        "P4",
+        "V100-32GB",
+    ]
+    assert not gpus.before("unheard of", "Turing")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("RTX PRO Server 6000", "RTXPRO6000"),
+        ("nvidia-rtx-pro-6000", "RTXPRO6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000"),
+        ("rtxpro6000", "RTXPRO6000"),
+        ("RTX-PRO-4500", "RTXPRO4500"),
+        ("nvidia-h100-mega-80gb", "H100"),
+        ("nvidia-h100-80gb", "H100"),
+        ("nvidia-h200-141gb", "H200"),
+        ("nvidia-tesla-t4", "T4"),
+        ("NVIDIA A10-24Q", "A10"),
+        ("nvidia-b200", "B200"),
+        ("nvidia-gb200", "GB200"),
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("nvidia-a100-80gb", "A100-80GB"),
+        ("A100-SXM4-40GB", "A100"),
+        ("B300 SXM6 AC", "B300"),
+        ("L40S", "L40S"),
+    ],
+)
+def test_an_accelerator_is_known_by_whatever_name_it_goes(said: str, kind: str) -> None:
+    row = gpus.known(said)
+    assert row is not None
+    assert row.kind == kind
