@@ -32,8 +32,9 @@ def created(session: Session, plan: Plan) -> Session:
     made = {node.name for node in plan.nodes}
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         journal = shown(session, stage)
+        expected = asked_for(session.records.events())
         try:
-            session.provider.create(plan, identity_for(session), journal)
+            session.provider.create(plan, identity_for(session), journal, expected)
         except (CapacityError, QuotaError) as error:
             if not clear_leftovers(session, error, journal):
                 raise

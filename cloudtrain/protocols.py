@@ -47,12 +47,21 @@ class Provider(Protocol):
         """What `check --deep` asks beyond `check`: the very requests of `create`, tried on the
         account. Each finding says what was done for it and what that cost."""
 
-    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
         """Make all nodes of the plan, side by side, in the plan's order; adopts what exists.
 
         A stopped node is started again with its disk as it was. All or nothing: a node that
         cannot be had gives back those made by this call, and the next placement is tried.
         Raises CapacityError, QuotaError, … with every placement's refusal.
+
+        `expected` has the nodes that an earlier call asked for and whose answer is not on record,
+        by name, with the Unix time of the request: they may exist and not be listed yet.
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:

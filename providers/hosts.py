@@ -47,7 +47,13 @@ class HostsProvider:
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return ()  # Nothing is rented: `check` has tried all of it.
 
-    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
         cluster = plan.config.name
         names = [node.name for node in plan.nodes]
         there = {node.name for node in self.nodes(cluster) if node.state == "running"}

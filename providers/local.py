@@ -61,7 +61,13 @@ class LocalProvider:
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return ()  # Nothing is rented: `check` has tried all of it.
 
-    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
         _refuse_other_systems()
         cluster = plan.config.name
         self._end_nursery(cluster)

@@ -45,7 +45,13 @@ class FakeProvider:
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return self.rehearsed
 
-    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
         cluster = self.cloud.setdefault(plan.config.name, {})
         made = []
         try:

@@ -371,7 +371,8 @@ def test_a_vm_that_is_not_listed_yet_is_adopted_all_the_same(aws: Cloud) -> None
     account, order = one_order(aws)
     first = account.launch(order)
     account, order = one_order(aws, expires=EXPIRES + 60)
-    assert account.launch(order).id == first.id
+    asked = replace(order, asked=time.time())
+    assert account.launch(asked).id == first.id
     assert len(instances(aws)) == 1
 
 
@@ -384,6 +385,32 @@ def test_a_wish_whose_vm_has_ended_gets_a_new_one(aws: Cloud, expires: float) ->
     second = account.launch(order)
     assert second.id != first.id
     assert account.launch(order).id == second.id
+    assert len(instances(aws)) == 1
+
+
+def test_a_token_that_was_refused_with_another_end_costs_no_wait(aws: Cloud) -> None:
+    """EC2 binds a token to its parameters also where it has no room, and each `up` has another
+    end: the next one goes on at once, and again makes one VM for one wish."""
+    account, order = one_order(aws)
+    aws.set(capacity={"m5.large us-east-1a": 0})
+    for later in range(3):
+        with pytest.raises(CapacityError):
+            account.launch(one_order(aws, expires=EXPIRES + later)[1])
+    aws.set(capacity={})
+    waits: list[float] = []
+    account = account_of(order.plan, replace(FAST, sleep=waits.append))
+    last = one_order(aws, expires=EXPIRES + 4)[1]
+    first = account.launch(last)
+    assert account.launch(last).id == first.id
+    assert (len(instances(aws)), waits) == (1, [])
+
+
+def test_a_token_of_a_call_that_may_have_been_carried_out_is_waited_for(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    first = account.launch(order)
+    aws.set(lag=0.3)
+    other = replace(one_order(aws, expires=EXPIRES + 60)[1], asked=time.time())
+    assert account.launch(other).id == first.id
     assert len(instances(aws)) == 1
 
 
@@ -640,7 +667,9 @@ def test_check_finds_all_well_and_makes_nothing(aws: Cloud) -> None:
     assert found["quota"][0].text == (
         "us-east-1: G and VT on-demand: 12 vCPUs wanted, 0 run already, 128 allowed"
     )
-    assert found["permissions"][0].text == "RunInstances, CreateSecurityGroup allowed"
+    assert found["permissions"][0].text == (
+        "RunInstances g4dn.xlarge, CreateSecurityGroup, CreatePlacementGroup allowed"
+    )
     assert aws.holdings() == []
 
 
@@ -694,6 +723,50 @@ def test_denied_permissions_are_told_by_name(aws: Cloud) -> None:
     (finding,) = findings(plan_of(aws))["permissions"]
     assert (finding.ok, finding.error) == (False, PermissionsError)
     assert finding.text.startswith("RunInstances in us-east-1")
+
+
+GUARD_RAILS = {
+    "MetadataOptions.HttpTokens": "required",
+    "BlockDeviceMappings.Ebs.Encrypted": True,
+    "NetworkInterfaces.AssociatePublicIpAddress": True,
+}
+
+
+def test_check_passes_the_guard_rails_that_up_passes(aws: Cloud) -> None:
+    """An organization's policies deny by parameters: the dry run has those of `up`."""
+    aws.set(required=GUARD_RAILS)
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert (finding.ok, finding.error) == (True, None)
+    launched(aws, plan_of(aws))
+    assert len(instances(aws)) == 3
+
+
+def test_check_fails_where_a_guard_rail_stops_up(aws: Cloud) -> None:
+    aws.set(required={"MetadataOptions.HttpEndpoint": "disabled"})
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert (finding.ok, finding.error) == (False, PermissionsError)
+    assert "explicit deny in a service control policy" in finding.text
+    with pytest.raises(PermissionsError):
+        launched(aws, plan_of(aws))
+
+
+def test_each_kind_of_machine_is_asked_for_by_dry_run(aws: Cloud) -> None:
+    nodes = {
+        "chief": NodeGroup(machine="g4dn.xlarge"),
+        "worker": NodeGroup(count=2, machine="g4dn.xlarge", spot=True),
+    }
+    aws.set(required={"InstanceMarketOptions.MarketType": "spot"})  # nothing on demand
+    (finding,) = findings(plan_of(aws, nodes=nodes))["permissions"]
+    assert not finding.ok
+    aws.set(required={})
+    (finding,) = findings(plan_of(aws, nodes=nodes))["permissions"]
+    assert finding.text.startswith("RunInstances g4dn.xlarge, RunInstances g4dn.xlarge spot, ")
+
+
+def test_a_dry_run_says_nothing_of_room(aws: Cloud) -> None:
+    aws.set(capacity={"g4dn.xlarge us-east-1a": 0})
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert finding.ok
 
 
 def test_a_profile_that_is_not_there_is_the_one_finding(aws: Cloud) -> None:

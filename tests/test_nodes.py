@@ -167,7 +167,9 @@ def test_a_first_host_key_that_was_never_changed_is_kept_for_asking_again(sessio
 
 def test_refusals_are_told_as_they_happen(session: Session) -> None:
     class Refusing(FakeProvider):
-        def create(self, plan: Plan, identity: Any, journal: Any) -> tuple[Node, ...]:
+        def create(
+            self, plan: Plan, identity: Any, journal: Any, expected: Any = None
+        ) -> tuple[Node, ...]:
             journal("make", what="firewall", name="cloudtrain-mnist")
             journal("refused", placement="east-a", error="CapacityError", text="no T4 today")
             return super().create(plan, identity, journal)

@@ -71,14 +71,14 @@ def run_instances(order: Order[Ground], token: str) -> dict[str, Any]:
     return {
         "MinCount": 1,
         "MaxCount": 1,
-        "ClientToken": token,
+        "ClientToken": token or None,
         "ImageId": image.id,
         "InstanceType": node.machine,
         "NetworkInterface": [
             {
                 "DeviceIndex": 0,
                 "SubnetId": ground.subnet.id,
-                "SecurityGroupId": [ground.group],
+                "SecurityGroupId": [ground.group] if ground.group else [],
                 "AssociatePublicIpAddress": not order.plan.config.network.private,
                 "DeleteOnTermination": True,
             }

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError, QuotaError
+from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._aws import bodies, images, network, quotas
+from cloudtrain.providers._aws import dry_runs, images, network, quotas
 from cloudtrain.providers._aws.connection import Ec2, mapped
+from cloudtrain.providers._aws.dry_runs import NOT_TOLD
 from cloudtrain.providers._aws.regions import Regions
 from cloudtrain.providers._aws.types import MachineType, machine_types
-from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
-
-NOT_TOLD = "not told by this endpoint"
 
 
 def check(ec2: Ec2, regions: Regions, plan: Plan) -> tuple[Finding, ...]:
@@ -35,7 +33,7 @@ def check(ec2: Ec2, regions: Regions, plan: Plan) -> tuple[Finding, ...]:
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
     found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
-    return (*found, _permissions(ec2, places[0], plan))
+    return (*found, dry_runs.permissions(ec2, places[0], plan))
 
 
 def _in_each(
@@ -126,53 +124,3 @@ def _quota(
         for need, total in short
     )
     return "; ".join(lines), QuotaError("; ".join(lines), hint=hint, scope="region")
-
-
-def _permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
-    """By DryRun: EC2 then answers only whether it would let us. What works on things that are
-    there cannot be asked so: a policy may allow it for things with our tag."""
-    tags = labels.of_cluster(plan.config.name)
-    try:
-        image = images.find(ec2, place.region, images.choices(plan.config.image, plan.nodes[0]))
-        subnet = network.subnet(ec2, place, plan.config.network)
-    except CloudError:
-        return Finding(what="permissions", ok=True, text="not asked: see image and network")
-    asks = {
-        "RunInstances": {
-            "MinCount": 1,
-            "MaxCount": 1,
-            "ImageId": image.id,
-            "InstanceType": plan.nodes[0].machine,
-            "SubnetId": subnet.id,
-            **bodies.tagged(["instance", "volume", "network-interface"], tags),
-        },
-        "CreateSecurityGroup": {
-            "GroupName": labels.group_name(plan.config.name),
-            "GroupDescription": "cloudtrain check",
-            "VpcId": subnet.vpc,
-            **bodies.tagged(["security-group"], tags),
-        },
-    }
-    answers = {
-        name: _dry_run(ec2, place.region, name, parameters) for name, parameters in asks.items()
-    }
-    denied = [e for e in answers.values() if isinstance(e, PermissionsError)]
-    if denied:
-        text = "; ".join(error.message for error in denied)
-        return Finding(
-            what="permissions", ok=False, text=text, hint=denied[0].hint, error=PermissionsError
-        )
-    allowed = [name for name, e in answers.items() if e.code == "DryRunOperation"]
-    rest = [name for name in answers if name not in allowed]
-    told = [f"{', '.join(allowed)} allowed"] if allowed else []
-    told += [f"{', '.join(rest)} {NOT_TOLD}"] if rest else []
-    return Finding(what="permissions", ok=True, text="; ".join(told))
-
-
-def _dry_run(ec2: Ec2, region: str, action: str, parameters: Mapping[str, object]) -> CloudError:
-    """A DryRun is always refused; the code says whether it would have been done."""
-    try:
-        ec2.ask(region, action, {**parameters, "DryRun": True})
-    except CloudError as error:
-        return error
-    return CloudError(f"{action} did not heed DryRun", code="")

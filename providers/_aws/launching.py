@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,20 +26,35 @@ https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
 
 def launch(ec2: Ec2, order: Order[Ground]) -> Machine:
     """EC2 makes one instance for one client token, and none for one whose instance has ended:
-    the next token follows from the first, so that two that ask get the same instance."""
+    the next token follows from the first, so that two that ask get the same instance.
+
+    A token is bound to its parameters, also where the request was refused for want of capacity
+    (https://github.com/ubicloud/ubicloud/issues/5898): a later `up`, whose nodes end at another
+    time, goes on with a token of its own, once no instance of the earlier one can appear.
+    """
     if order.node.machine is None:  # EC2 would take a type of its own choice
         raise CloudConfigError(
             f"{order.node.name} has no machine type", hint=f"see nodes.{order.node.role}.machine"
         )
     ended: set[str] = set()
-    tokens = _tokens(order.token)
+    first = order.token
     for _ in range(TOKENS):
-        token = next(token for token in tokens if token not in ended)
-        machine = _of_token(ec2, order, token)
-        if machine is not None and machine.node.state != "gone":
+        token = next(token for token in _tokens(first) if token not in ended)
+        try:
+            machine = _of_token(ec2, order, token)
+        except CloudError as error:
+            if error.code != "IdempotentParameterMismatch":
+                raise
+            machine = _earlier(ec2, order)
+            if machine is None:
+                first = _with_parameters(order, first)
+        if machine is not None:
             return machine
         ended |= {used for used, each in _listed(ec2, order) if each.node.state == "gone"}
-    raise BusyError(f"{order.node.name}: {TOKENS} instances of it were made and have ended")
+    raise BusyError(
+        f"{order.node.name}: EC2 took none of {TOKENS} client tokens for a new instance",
+        hint="wait an hour, after which EC2 forgets ended instances, or take another `name`",
+    )
 
 
 def _tokens(first: str) -> Iterator[str]:
@@ -47,8 +63,14 @@ def _tokens(first: str) -> Iterator[str]:
         yield hashlib.sha256(f"{first}/{number}".encode()).hexdigest()[:32]
 
 
+def _with_parameters(order: Order[Ground], token: str) -> str:
+    """A token that no request with other parameters can have bound."""
+    parameters = json.dumps(bodies.run_instances(order, token), sort_keys=True)
+    return hashlib.sha256(parameters.encode()).hexdigest()[:32]
+
+
 def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
-    """What this token has made, now or earlier; None where that ended long ago."""
+    """What this token has made, now or earlier; None where that has ended."""
 
     def ask() -> Machine | None:
         try:
@@ -63,17 +85,14 @@ def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
     except CloudError as error:
         if error.code == "IdempotentInstanceTerminated":
             return None
-        if error.code != "IdempotentParameterMismatch":
-            raise
-        # An earlier `up` asked with another end of life. It may not be listed yet.
-        return ec2.pace.until(lambda: _earlier(ec2, order, token), within=ec2.pace.listing)
+        raise
     if machine is None:
         raise NotFoundError(
             f"{order.node.name}: its security group {order.ground.group} is not known to EC2",
             hint="run it again",
             scope="region",
         )
-    return machine
+    return machine if machine.node.state != "gone" else None
 
 
 def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
@@ -103,10 +122,13 @@ def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:
     return next((m for _, m in _listed(ec2, order) if m.node.state != "gone"), None)
 
 
-def _earlier(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
-    listed = _listed(ec2, order)
-    alive = [m for _, m in listed if m.node.state != "gone"]
-    return next(iter(alive or [m for used, m in listed if used == token]), None)
+def _earlier(ec2: Ec2, order: Order[Ground]) -> Machine | None:
+    """The instance that an earlier `up` asked for. Where that may have been answered by nobody,
+    it is waited for as long as EC2 may list it late."""
+    late = 0.0
+    if order.asked is not None:
+        late = max(0.0, order.asked + ec2.pace.listing - ec2.pace.now())
+    return ec2.pace.until(lambda: _alive(ec2, order), within=late)
 
 
 def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:

@@ -73,6 +73,8 @@ class Order(Generic[GroundT]):
     """The same for the same wish, so that asking twice makes one VM; 32 hex digits."""
     expires: float | None
     """Unix time at which the cloud ends it by itself."""
+    asked: float | None = None
+    """When an earlier `up` asked for this node, Unix time, where no answer to it is on record."""
     labels: dict[str, str]
     """On the VM, and on all that is made with it, from its first second."""
 

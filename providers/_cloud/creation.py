@@ -37,6 +37,8 @@ class Creation(Generic[GroundT]):
     journal: Journal
     there: Mapping[str, Machine]
     expires: float | None
+    expected: Mapping[str, float]
+    """Nodes that an earlier call may have made → when it asked for them, Unix time."""
 
     def fill(self, place: Place, *, later: Sequence[Place]) -> dict[str, Node]:
         """Every node of the plan runs there, or none exists of those that this call asked for.
@@ -97,6 +99,7 @@ class Creation(Generic[GroundT]):
             public_key=self.identity.public_key,
             token=hashlib.sha256(wish.encode()).hexdigest()[:32],
             expires=self.expires,
+            asked=self.expected.get(node.name),
             labels=labels.of_node(cluster, node.role, node.index, self.expires),
         )
 

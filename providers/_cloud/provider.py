@@ -31,7 +31,13 @@ class CloudProvider(Generic[GroundT]):
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.rehearse(plan)
 
-    def create(self, plan: Plan, identity: Identity, journal: Journal) -> tuple[Node, ...]:
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
         there = self._adopted(plan.config.name, journal)
         creation = Creation(
             account=self._account,
@@ -42,6 +48,7 @@ class CloudProvider(Generic[GroundT]):
             journal=journal,
             there=there,
             expires=self._expires(plan, there),
+            expected=expected or {},
         )
         places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
         refusals: list[tuple[Place, CloudError]] = []

@@ -15,6 +15,7 @@ from tests.standins.aws_world import World
 
 def checked(world: World, region: str, given: dict[str, Any]) -> int:
     """How many can be had."""
+    _follow_policy(world, given)
     if "MinCount" not in given or "MaxCount" not in given:
         raise Refused("MissingParameter", "The request must contain the parameter MinCount")
     machine = given.get("InstanceType", "m1.small")
@@ -24,6 +25,10 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     zone = _zone(world, region, given, machine)
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)
+    if given.get("DryRun"):
+        raise Refused(
+            "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
+        )
     wanted = _within_quota(world, region, machine, bool(market), given)
     there = world.capacity.get(f"{machine} {zone}", wanted + len(world.alive(region)))
     taken = sum(
@@ -39,11 +44,35 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
             "capacity.",
             500,
         )
-    if given.get("DryRun"):
-        raise Refused(
-            "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
-        )
     return min(wanted, there - taken)
+
+
+def _follow_policy(world: World, given: dict[str, Any]) -> None:
+    """`world.required`: what a service control policy demands of each RunInstances, such as
+    `{"MetadataOptions.HttpTokens": "required", "BlockDeviceMappings.Ebs.Encrypted": True}`; it
+    denies a dry run as it denies the call.
+
+    https://docs.aws.amazon.com/organizations/latest/userguide/orgs_manage_policies_scps_examples_ec2.html
+    """
+    for path, needed in world.required.items():
+        if set(_values(given, path.split("."))) != {needed}:
+            raise Refused(
+                "UnauthorizedOperation",
+                f"You are not authorized to perform this operation. User: arn:aws:iam::"
+                f"{world.account}:user/standin is not authorized to perform: ec2:RunInstances "
+                f"on resource: arn:aws:ec2:*:{world.account}:instance/* with an explicit deny in "
+                f"a service control policy. Encoded authorization failure message: {'Ab3-_' * 40}",
+                403,
+            )
+
+
+def _values(given: Any, path: list[str]) -> list[Any]:
+    """What stands at `path`, in each member of the lists on the way."""
+    if isinstance(given, list):
+        return [value for each in given for value in _values(each, path)]
+    if not path:
+        return [given]
+    return _values(given.get(path[0]), path[1:]) if isinstance(given, dict) else [None]
 
 
 def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str:

@@ -48,6 +48,10 @@ class Groups(World):
             raise Refused(
                 "InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists."
             )
+        if given.get("DryRun"):
+            raise Refused(
+                "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
+            )
         number = hashlib.sha256(f"{self.account} {region} {name} {time.time()}".encode())
         made = {
             "GroupName": name,

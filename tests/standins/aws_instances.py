@@ -68,7 +68,12 @@ class Instances(World):
                     "The client token you have provided is associated with an existing request "
                     "with different parameters",
                 )
-            return reservation
+            if reservation is not None:
+                return reservation
+        if token and not given.get("DryRun"):
+            # Bound to its parameters also where the request is then refused for want of capacity:
+            # https://github.com/ubicloud/ubicloud/issues/5898
+            self._tokens[region, token] = (digest, None)
         count = checked(self, region, given)
         params = {**params_of(request), "MinCount": str(count), "MaxCount": str(count)}
         answer = self.by_moto(request, params)

@@ -64,6 +64,8 @@ class World:
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
+        self.required: dict[str, Any] = {}
+        """What an organization's policy demands of each RunInstances, by parameter."""
         self.nodes: Any = None
         """Real nodes behind the instances: `start`, `stop` and `address`."""
         self.account = str(next(_accounts))

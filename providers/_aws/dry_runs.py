@@ -1,0 +1,129 @@
+"""Asks EC2 by dry run for the very requests that `up` sends: guard rails judge their parameters.
+
+A dry run tells of permissions and parameters, not of capacity or quota:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (DryRun)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError, CloudError, NameTakenError, PermissionsError
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers._aws import bodies, faults, images, network, types
+from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.nouns import Ground, Image, Subnet
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Order, Place
+
+NOT_TOLD = "not told by this endpoint"
+FIRST_BOOT = "#cloud-config\n"
+"""In the place of the first-boot data, which holds keys and which no policy can look into."""
+
+
+def permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
+    """One finding for all calls that a dry run can ask. What works on things that are there
+    cannot be asked so: a policy may allow it for things with our tag."""
+    try:
+        asks = dict(_asks(ec2, place, plan))
+    except CloudError:
+        return Finding(what="permissions", ok=True, text="not asked: see image and network")
+    answers = {
+        what: _dry_run(ec2, place.region, what.split()[0], parameters)
+        for what, parameters in asks.items()
+    }
+    refused = [error for error in answers.values() if _is_refusal(error)]
+    if refused:
+        return Finding(
+            what="permissions",
+            ok=False,
+            text="; ".join(dict.fromkeys(error.message for error in refused)),
+            hint=refused[0].hint,
+            error=type(refused[0]),
+        )
+    allowed = [what for what, error in answers.items() if _is_consent(error)]
+    rest = [what for what in answers if what not in allowed]
+    told = [f"{', '.join(allowed)} allowed"] if allowed else []
+    told += [f"{', '.join(rest)} {NOT_TOLD}"] if rest else []
+    return Finding(what="permissions", ok=True, text="; ".join(told))
+
+
+def _is_refusal(error: CloudError) -> bool:
+    """A dry run is always refused: whether `up` would be too."""
+    if isinstance(error, PermissionsError):
+        return True
+    own = ("DryRunOperation", NOT_HEEDED, *faults.UNKNOWN_ACTION)
+    return isinstance(error, CloudConfigError) and error.code not in own
+
+
+def _is_consent(error: CloudError) -> bool:
+    return error.code == "DryRunOperation" or isinstance(error, NameTakenError)
+
+
+def _asks(ec2: Ec2, place: Place, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The call and what it is for → its parameters, as `up` would send them in `place`."""
+    subnet = network.subnet(ec2, place, plan.config.network)
+    chosen = {
+        node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
+        for node in plan.nodes
+    }
+    kinds = {(n.machine, n.spot, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)}
+    for node in reversed(kinds.values()):
+        words = " ".join(filter(None, ["RunInstances", node.machine, "spot" if node.spot else ""]))
+        yield words, _run_instances(plan, node, place, subnet, chosen[node.name], ec2.pace.now())
+    tags = labels.of_cluster(plan.config.name)
+    yield (
+        "CreateSecurityGroup",
+        {
+            "GroupName": labels.group_name(plan.config.name),
+            "GroupDescription": f"cloudtrain cluster {plan.config.name}",
+            "VpcId": subnet.vpc,
+            **bodies.tagged(["security-group"], tags),
+        },
+    )
+    if types.stand_close(ec2, place.region, plan):
+        yield (
+            "CreatePlacementGroup",
+            {
+                "GroupName": network.placement_group_name(plan.config.name, place.zone),
+                "Strategy": "cluster",
+                **bodies.tagged(["placement-group"], tags),
+            },
+        )
+
+
+def _run_instances(
+    plan: Plan, node: NodePlan, place: Place, subnet: Subnet, image: Image, now: float
+) -> Mapping[str, Any]:
+    """As `up` sends it, but for what does not exist yet (security and placement group), the
+    client token, which a dry run might bind, and the keys of the first-boot data."""
+    expires = plan.config.limits.max_lifetime
+    lifetime = plan.config.limits.max_lifetime
+    expires = None if lifetime is None else now + lifetime
+    order = Order(
+        plan=plan,
+        node=node,
+        place=place,
+        ground=Ground(subnet=subnet, group="", placement_group="", images={node.name: image}),
+        user_data=FIRST_BOOT,
+        token="",
+        expires=expires,
+        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+    )
+    return bodies.run_instances(order, order.token)
+
+
+def _dry_run(ec2: Ec2, region: str, action: str, parameters: Mapping[str, object]) -> CloudError:
+    """A DryRun is always refused; the code says whether it would have been done."""
+    try:
+        ec2.ask(region, action, {**parameters, "DryRun": True})
+    except CloudError as error:
+        return error
+    if action == "CreatePlacementGroup":  # made: this endpoint does not heed dry runs
+        ec2.ask(region, "DeletePlacementGroup", {"GroupName": parameters["GroupName"]})
+    return CloudError(f"{action} did not heed DryRun", code=NOT_HEEDED)
+
+
+NOT_HEEDED = "DryRunIgnored"
