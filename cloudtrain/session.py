@@ -175,6 +175,28 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
     )
 
 
+def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
+    """Two projects may give their files one name, and neither may change the other's cluster.
+
+    Where the file that it was made from is gone (moved, say), any file may have it. Raises
+    UsageError.
+    """
+    if adopt or not config.source or not records.is_open():
+        return
+    try:
+        made_from = Path(str(records.config().get("source") or ""))
+    except ConfigError:
+        return
+    source = Path(config.source)
+    same = made_from.parent.resolve() == source.parent.resolve()
+    if same or not made_from.is_absolute() or not made_from.is_file():
+        return
+    raise UsageError(
+        f"{config.name} was made from {made_from}, and this is {source}",
+        hint="give this one a `name:` of its own; --adopt takes the cluster over for this file",
+    )
+
+
 def _account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
     config = settled(config)
     return (config.provider, config.project, config.endpoints.compute)

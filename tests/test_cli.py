@@ -235,9 +235,10 @@ def test_what_stands_after_the_dashes_reaches_the_command_as_written(verbs: Verb
     )
     assert done.exit_code == 7
     assert cloudtrain("exec", "mnist", "uptime").exit_code == 7
+    attached = {"detach": False, "adopt": False}
     assert verbs.calls == [
-        ("train", "mnist", None, {"arguments": ("--epochs", "3", "--", "a b"), "detach": False}),
-        ("train", "mnist", None, {"arguments": ("--json",), "detach": True}),
+        ("train", "mnist", None, {"arguments": ("--epochs", "3", "--", "a b"), **attached}),
+        ("train", "mnist", None, {"arguments": ("--json",), **attached, "detach": True}),
         ("execute", "mnist", {"roles": ("worker", "ps0"), "command": ("ls", "-la", "$HOME")}),
         ("execute", "mnist", {"roles": (), "command": ("uptime",)}),
     ]
@@ -496,7 +497,10 @@ def test_what_makes_no_bill_asks_nothing(verbs: Verbs) -> None:
     known("mnist")
     assert cloudtrain("down").exit_code == 0
     assert cloudtrain("down", "--discard").exit_code == 0
-    assert [call[-1] for call in verbs.calls[1:]] == [{"discard": False}, {"discard": True}]
+    assert [call[-1] for call in verbs.calls[1:]] == [
+        {"discard": False, "adopt": False},
+        {"discard": True, "adopt": False},
+    ]
 
 
 def test_what_costs_money_is_never_done_unasked(verbs: Verbs) -> None:

@@ -18,7 +18,7 @@ from cloudtrain import model
 from cloudtrain.config import load, schema
 from cloudtrain.config.file import File, Section
 from cloudtrain.errors import UsageError
-from cloudtrain.verbs.init import SCHEMA, init, providers
+from cloudtrain.verbs.init import SCHEMA, cluster_name, init, providers
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "config.md"
@@ -146,7 +146,8 @@ def test_init_writes_a_config_that_loads_with_its_schema_beside_it(
     path = init(provider, tmp_path / "my job.yaml")
     assert path == tmp_path / "my job.yaml"
     config = load(path, ENVIRON)
-    assert (config.name, config.provider) == ("my-job", provider)
+    assert config.name.startswith(cluster_name(tmp_path)[:-4])
+    assert config.provider == provider
     assert path.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
     assert json.loads((tmp_path / SCHEMA).read_text()) == schema()
 

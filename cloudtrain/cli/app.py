@@ -27,6 +27,7 @@ COMMANDS = {
     "exec": "Run a command on the nodes, side by side.",
     "ssh-config": "Print entries for ~/.ssh/config: plain ssh, scp, rsync.",
     "down": "Land the artifacts, destroy everything, say what is left.",
+    "forget": "Remove the record of a cluster that is down.",
     "ls": "List clusters; --cloud: all that your accounts hold of ours.",
     "gc": "Delete what your accounts hold and no record here knows.",
     "completion": "Print the script that completes commands in your shell.",

@@ -8,6 +8,7 @@ from cloudtrain.cli.account import provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.ask import FREE, confirm, on_terminal
 from cloudtrain.cli.options import (
+    adopt_option,
     debug_option,
     json_option,
     name_argument,
@@ -24,6 +25,7 @@ from cloudtrain.records import Records
 @name_argument()
 @click.option("--discard", is_flag=True, help="Lose what only the nodes hold.")
 @yes_option
+@adopt_option
 @provider_options
 @json_option
 @debug_option
@@ -31,6 +33,7 @@ def command(
     name: str | None,
     discard: bool,
     yes: bool,
+    adopt: bool,
     provider: str | None,
     project: str | None,
     as_json: bool,
@@ -50,7 +53,7 @@ def command(
     from cloudtrain.verbs.down import down
 
     with shown(as_json=as_json) as screen:
-        down(target.name, target.config, discard=discard, console=screen)
+        down(target.name, target.config, discard=discard, adopt=adopt, console=screen)
     if as_json:
         print_json({"name": target.name, "left": []})
 

@@ -49,6 +49,9 @@ yes_option = click.option("--yes", is_flag=True, help="Ask nothing.")
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
 )
+adopt_option = click.option(
+    "--adopt", is_flag=True, help="Take over what a FILE of this name in another folder made."
+)
 role_option = click.option(
     "--role",
     "roles",

@@ -5,16 +5,26 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, file_argument, json_option, print_json, shown
+from cloudtrain.cli.options import (
+    adopt_option,
+    debug_option,
+    file_argument,
+    json_option,
+    print_json,
+    shown,
+    yes_option,
+)
 from cloudtrain.cli.target import config_of
 
 
 @click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
 @file_argument()
 @click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
+@adopt_option
+@yes_option
 @json_option
 @debug_option
-def command(file: str, keep_on_failure: bool, as_json: bool) -> int:
+def command(file: str, keep_on_failure: bool, adopt: bool, yes: bool, as_json: bool) -> int:
     """Up, train, land the artifacts, down: whatever happens, also Ctrl-C, nothing is left.
 
     Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
@@ -24,7 +34,7 @@ def command(file: str, keep_on_failure: bool, as_json: bool) -> int:
     from cloudtrain.verbs.run import run as run_all
 
     with shown(as_json=as_json) as screen:
-        run = run_all(config, keep_on_failure=keep_on_failure, console=screen)
+        run = run_all(config, keep_on_failure=keep_on_failure, adopt=adopt, console=screen)
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
         print_json(run_to_json(run))

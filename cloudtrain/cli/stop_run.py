@@ -6,7 +6,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json, shown
-from cloudtrain.cli.target import name_of
+from cloudtrain.cli.target import name_of, refuse_file_of_another_folder
 
 
 @click.command(short_help=COMMANDS["stop-run"], epilog="\b\nExample:\n  cloudtrain stop-run mnist")
@@ -16,6 +16,7 @@ from cloudtrain.cli.target import name_of
 def command(name: str | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay."""
     cluster = name_of(name)
+    refuse_file_of_another_folder(name)
     from cloudtrain.records.run_json import run_to_json
     from cloudtrain.verbs.stop_run import stop_run
 

@@ -42,6 +42,15 @@ def name_of(argument: str | None) -> str:
     return resolve(name)
 
 
+def refuse_file_of_another_folder(argument: str | None) -> None:
+    """A FILE whose name another project's cluster has does not change that one."""
+    name, config = target_of(argument)
+    if config is not None:
+        from cloudtrain.session import refuse_other_folder
+
+        refuse_other_folder(config, Records(name), adopt=False)
+
+
 def landed_target(argument: str | None, store: str | None) -> Target:
     """For what is read from a store where it is not on record: any FILE, and with `store` any
     NAME, or the only cluster that is there."""

@@ -7,6 +7,7 @@ import click
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     PassesOn,
+    adopt_option,
     debug_option,
     json_option,
     name_argument,
@@ -24,10 +25,11 @@ Example:
 @click.command(cls=PassesOn, short_help=COMMANDS["train"], epilog=EPILOG)
 @name_argument()
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
+@adopt_option
 @json_option
 @debug_option
 @click.pass_context
-def command(ctx: click.Context, name: str | None, detach: bool, as_json: bool) -> int:
+def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_json: bool) -> int:
     """Launch one run on the cluster that is up, and follow it to its end.
 
     Ctrl-C detaches: the run goes on, `cloudtrain logs -f` follows it again. What stands after
@@ -39,7 +41,7 @@ def command(ctx: click.Context, name: str | None, detach: bool, as_json: bool) -
 
     arguments = ctx.meta["passed_on"]
     with shown(as_json=as_json) as screen:
-        run = train(target, config, arguments=arguments, detach=detach, console=screen)
+        run = train(target, config, arguments=arguments, detach=detach, adopt=adopt, console=screen)
         if run.ended is not None:
             screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:

@@ -9,6 +9,7 @@ import click
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.ask import FREE, confirm
 from cloudtrain.cli.options import (
+    adopt_option,
     debug_option,
     file_argument,
     json_option,
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 @click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
 @file_argument()
 @yes_option
+@adopt_option
 @json_option
 @debug_option
-def command(file: str, yes: bool, as_json: bool) -> None:
+def command(file: str, yes: bool, adopt: bool, as_json: bool) -> None:
     """Create the cluster and make it ready. Run again, it repairs and continues.
 
     Asks first where it costs money.
@@ -43,7 +45,7 @@ def command(file: str, yes: bool, as_json: bool) -> None:
     from cloudtrain.verbs.up import up
 
     with shown(as_json=as_json) as screen:
-        cluster = up(config, console=screen)
+        cluster = up(config, adopt=adopt, console=screen)
     if as_json:
         made = [node_json(node) for node in cluster.nodes]
         print_json({"name": cluster.name, "nodes": made})

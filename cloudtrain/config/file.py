@@ -252,7 +252,8 @@ class File(Section):
 
     of = model.ClusterConfig
     name: kinds.Name | None = optional(
-        "The cluster's name: `[a-z][a-z0-9-]{0,29}`. By default the file's, without its ending."
+        "The cluster's name: `[a-z][a-z0-9-]{0,29}`. By default the file's, without its ending. "
+        "An account has each name once, whoever takes it."
     )
     provider: kinds.ProviderChoice | None = optional(
         "Where the nodes are: `local` rehearses here, `hosts` uses machines that exist. Required."

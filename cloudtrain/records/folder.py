@@ -95,6 +95,16 @@ class Records:
         make_folder(self.folder)
         write_whole(self._closed, b"")
 
+    def remove(self) -> None:
+        """All of it, runs and logs too."""
+        import shutil
+
+        hidden = self.folder.with_name(f".forgotten-{self.name}")
+        with named_faults(self.folder):
+            shutil.rmtree(hidden, ignore_errors=True)  # of a removal that was cut off
+            self.folder.rename(hidden)
+            shutil.rmtree(hidden)
+
     def is_open(self) -> bool:
         """Whether the cluster was made and not yet taken down, as far as this machine knows."""
         return not self._closed.exists()

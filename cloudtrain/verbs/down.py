@@ -15,6 +15,7 @@ from cloudtrain.session import (
     open_session,
     recorded_config,
     refuse_other_account,
+    refuse_other_folder,
 )
 from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
@@ -23,7 +24,14 @@ from cloudtrain.verbs.parcels import take_before_down
 from cloudtrain.verbs.stop_run import stop_run
 
 
-def down(name: str, config: ClusterConfig | None, *, discard: bool, console: Console) -> None:
+def down(
+    name: str,
+    config: ClusterConfig | None,
+    *,
+    discard: bool,
+    adopt: bool = False,
+    console: Console,
+) -> None:
     """Nothing of the cluster is left, and nothing that was only on its nodes is lost.
 
     Raises NotLanded (exit 5, nodes kept) unless `discard`, LeftoverError (exit 6), LockedError.
@@ -31,6 +39,7 @@ def down(name: str, config: ClusterConfig | None, *, discard: bool, console: Con
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)
+    refuse_other_folder(config, records, adopt=adopt)
     with records.lock("down", wait=take_over(records, console)):
         bring_down(config, records, discard=discard, console=console)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import string
 from pathlib import Path
 
 import cloudtrain
@@ -9,6 +12,9 @@ from cloudtrain.errors import UsageError
 
 SCHEMA = ".cloudtrain-schema.json"
 """Written beside the config, so that editors help on any machine and without a network."""
+
+NAME = "my-cluster"
+"""What templates have where the cluster's name stands."""
 
 _CONFIGS = Path(cloudtrain.__file__).parent / "configs"
 
@@ -18,8 +24,8 @@ def init(provider: str, destination: Path) -> Path:
 
     Returns the file written. Raises UsageError where there is one already.
     """
-    text = _template(provider)
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
+    text = _template(provider).replace(NAME, cluster_name(path.absolute().parent), 1)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.replace("$schema=../schema.json", f"$schema={SCHEMA}", 1))
@@ -32,6 +38,13 @@ def init(provider: str, destination: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     return path
+
+
+def cluster_name(folder: Path) -> str:
+    """`<folder>-<4 letters>`: a name is taken once in an account, and folders are named alike."""
+    words = re.sub(r"[^a-z0-9]+", "-", folder.name.lower())
+    words = re.sub(r"^[^a-z]+", "", words)[:25].strip("-") or "cluster"
+    return f"{words}-{''.join(secrets.choice(string.ascii_lowercase) for _ in range(4))}"
 
 
 def providers() -> tuple[str, ...]:

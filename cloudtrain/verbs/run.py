@@ -6,7 +6,13 @@ from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed,
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, record, refuse_other_account
+from cloudtrain.session import (
+    Session,
+    open_session,
+    record,
+    refuse_other_account,
+    refuse_other_folder,
+)
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
@@ -15,7 +21,13 @@ from cloudtrain.verbs.train import new_run
 from cloudtrain.verbs.up import make_store, raise_cluster
 
 
-def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Console) -> Run:
+def run(
+    config: ClusterConfig,
+    *,
+    keep_on_failure: bool = False,
+    adopt: bool = False,
+    console: Console,
+) -> Run:
     """The landed run, its cluster gone. Whatever happens, also an interrupt, ends in `down`.
 
     The exceptions: what cannot be landed keeps its nodes (exit 5), and `keep_on_failure` those of
@@ -24,6 +36,7 @@ def run(config: ClusterConfig, *, keep_on_failure: bool = False, console: Consol
     records = Records(config.name)
     with idle_is_watched(records), records.lock("run"):
         refuse_other_account(config, records)
+        refuse_other_folder(config, records, adopt=adopt)
         refuse(config)
         record(config, records)
         make_store(config, records, console)

@@ -14,7 +14,13 @@ from cloudtrain.plan import tasks
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.records import Records
-from cloudtrain.session import Session, open_session, record, recorded_config
+from cloudtrain.session import (
+    Session,
+    open_session,
+    record,
+    recorded_config,
+    refuse_other_folder,
+)
 from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved
@@ -26,6 +32,7 @@ def train(
     *,
     arguments: Sequence[str] = (),
     detach: bool = False,
+    adopt: bool = False,
     console: Console,
 ) -> Run:
     """The run at its end, or started where `detach` is asked. Raises RunFailed, PreflightError, …
@@ -34,6 +41,7 @@ def train(
     """
     records = Records(name)
     config = config or recorded_config(records)
+    refuse_other_folder(config, records, adopt=adopt)
     run: Run | None = None
     try:
         with (

@@ -17,12 +17,13 @@ from cloudtrain.session import (
     open_session,
     record,
     refuse_other_account,
+    refuse_other_folder,
 )
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 
 
-def up(config: ClusterConfig, *, console: Console) -> Cluster:
+def up(config: ClusterConfig, *, adopt: bool = False, console: Console) -> Cluster:
     """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
 
     Raises what its provider raises, StepFailed for a playbook, LockedError.
@@ -30,6 +31,7 @@ def up(config: ClusterConfig, *, console: Console) -> Cluster:
     records = Records(config.name)
     with idle_is_watched(records), records.lock("up"):
         refuse_other_account(config, records)
+        refuse_other_folder(config, records, adopt=adopt)
         refuse(config)
         record(config, records)
         make_store(config, records, console)
