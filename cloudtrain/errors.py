@@ -75,7 +75,8 @@ Scope = Literal["zone", "region", "account"]
 class CloudError(CloudtrainError):
     """A cloud's refusal. The message holds its own words; `code` is its own name for it.
 
-    `retry_after` is the seconds that the cloud asked to be left alone for.
+    `retry_after` is the seconds that the cloud asked to be left alone for. `detail` is what an
+    administrator needs and a screen does not: it goes into the event log.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class CloudError(CloudtrainError):
         scope: Scope = "account",
         code: str = "",
         retry_after: float | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
+        self.detail = detail
         self.scope = scope
         self.code = code
         self.retry_after = retry_after

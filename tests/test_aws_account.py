@@ -20,8 +20,10 @@ from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
     NameTakenError,
+    NodesError,
     PermissionsError,
     QuotaError,
+    TransientError,
 )
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
 from cloudtrain.providers._aws import images, quotas
@@ -115,6 +117,51 @@ def test_a_place_that_does_not_exist_is_told_with_the_nearest(
         with pytest.raises(CloudConfigError, match=words) as caught:
             account_of(plan).places(plan)
         assert hint in (caught.value.hint or "")
+
+
+def test_a_region_that_is_not_enabled_is_told_so_and_not_as_wrong_credentials(aws: Cloud) -> None:
+    """EC2 answers AuthFailure there, as it does for credentials that it does not know."""
+    plan = plan_of(aws, placement=("eu-south-1b", "us-east-1"))
+    identity, finding = account_of(plan).check(plan)
+    assert identity.ok
+    assert (finding.what, finding.ok, finding.error) == ("placement", False, CloudConfigError)
+    assert "region eu-south-1 is not enabled for this account" in finding.text
+    assert "aws account enable-region --region-name eu-south-1" in (finding.hint or "")
+
+
+def test_a_session_token_that_an_opt_in_region_refuses_is_told(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-west-2",))
+    refused = {"status": 401, "code": "AuthFailure", "times": 1000}
+    aws.fault("answer", action="* us-west-2", **refused)
+    (finding,) = account_of(plan).check(plan)
+    assert (finding.what, finding.error) == ("credentials", CredentialsError)
+    assert "AWS_STS_REGIONAL_ENDPOINTS=regional" in (finding.hint or "")
+
+
+def test_a_named_subnet_without_a_way_in_is_refused(aws: Cloud) -> None:
+    vpc = ec2().create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2().create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone="us-east-1a")[
+        "Subnet"
+    ]["SubnetId"]
+    plan = plan_of(aws, placement=("us-east-1",), network=Network(subnet=subnet))
+    (finding,) = findings(plan)["network"]
+    assert not finding.ok
+    assert f"{subnet} has no route to an internet gateway" in finding.text
+    with pytest.raises(CloudConfigError, match="cannot be reached"):
+        launched(aws, plan)
+    private = plan_of(aws, placement=("us-east-1",), network=Network(subnet=subnet, private=True))
+    (finding,) = findings(private)["network"]
+    assert finding.ok
+    assert "no route out" in finding.text
+    gateway = ec2().create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2().attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = ec2().describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
+    ec2().create_route(
+        RouteTableId=table["RouteTables"][0]["RouteTableId"],
+        DestinationCidrBlock="0.0.0.0/0",
+        GatewayId=gateway,
+    )
+    assert findings(plan)["network"][0].ok
 
 
 def test_a_named_subnet_leaves_only_its_zone(aws: Cloud) -> None:
@@ -450,6 +497,22 @@ def test_an_unanswered_launch_makes_one_vm(aws: Cloud, fault: dict[str, Any], af
     assert len(instances(aws)) == 1
 
 
+def test_a_launch_that_is_never_answered_is_given_up_like_any_call(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    aws.fault("answer", action="RunInstances *", status=500, times=1000)
+    with pytest.raises(TransientError):
+        account.launch(order)
+    assert tries(aws, "RunInstances") == FAST.tries
+
+
+def test_a_throttled_launch_is_tried_for_longer(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    throttled = {"status": 503, "code": "RequestLimitExceeded"}
+    aws.fault("answer", action="RunInstances *", times=FAST.tries + 3, **throttled)
+    account.launch(order)
+    assert tries(aws, "RunInstances") == FAST.tries + 4
+
+
 def test_a_group_that_ec2_does_not_know_everywhere_yet_is_waited_for(aws: Cloud) -> None:
     account, order = one_order(aws)
     code = "InvalidGroup.NotFound"
@@ -684,6 +747,13 @@ def test_check_sums_the_need_of_all_roles_and_what_runs(aws: Cloud) -> None:
     assert findings(plan_of(aws, name="other"))["quota"][0].ok  # its own are not counted twice
 
 
+def test_a_quota_that_was_never_changed_is_aws_s_default(aws: Cloud) -> None:
+    aws.set(unapplied_quotas=["L-DB2E81BA"], quotas={**aws.app.quotas, "L-DB2E81BA": 0})
+    (quota,) = findings(plan_of(aws, placement=("us-east-1a",)))["quota"]
+    assert (quota.ok, quota.error) == (False, QuotaError)
+    assert "12 vCPUs wanted, 0 run already, 0 allowed" in quota.text
+
+
 def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: Cloud) -> None:
     west = plan_of(aws, placement=("us-east-1a", "eu-west-1"))
     launched(aws, plan_of(aws, name="other"))
@@ -748,6 +818,26 @@ def test_check_fails_where_a_guard_rail_stops_up(aws: Cloud) -> None:
     assert "explicit deny in a service control policy" in finding.text
     with pytest.raises(PermissionsError):
         launched(aws, plan_of(aws))
+
+
+def test_the_encoded_reason_of_a_denial_is_kept_for_an_administrator(
+    aws: Cloud, tmp_path: Path
+) -> None:
+    aws.set(required={"MetadataOptions.HttpEndpoint": "disabled"})
+    plan = plan_of(aws, placement=("us-east-1a",))
+    written: list[dict[str, Any]] = []
+
+    def journal(event: str, **facts: Any) -> None:
+        written.append({"event": event, **facts})
+
+    with pytest.raises(NodesError) as caught:
+        provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
+    assert "Encoded" not in str(caught.value)
+    assert "events.jsonl" in (caught.value.hint or "")
+    (denied,) = [each for each in written if each["event"] == "denied"]
+    assert denied["detail"].startswith(
+        "aws sts decode-authorization-message --encoded-message Ab3-_Ab3-_"
+    )
 
 
 def test_each_kind_of_machine_is_asked_for_by_dry_run(aws: Cloud) -> None:
@@ -859,12 +949,19 @@ def test_the_policy_of_the_docs_is_exactly_what_is_called() -> None:
         action
         for statement in policy["Statement"]
         for action in statement["Action"]
-        if action not in ("sts:GetCallerIdentity", "servicequotas:GetServiceQuota")
+        if action.startswith("ec2:")
     }
     source = "".join(path.read_text() for path in (ROOT / "providers").glob("*aws*/*.py"))
     source += (ROOT / "providers" / "aws.py").read_text()
     called = set(re.findall(r'"((?:Describe|Run|Start|Terminate|Create|Delete)[A-Z]\w+)"', source))
     called.remove("DeleteOnTermination")
     called |= {"AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"}
-    # To tag what is made as it is made needs a permission of its own.
+    # To tag what is made as it is made needs a permission of its own, which must not reach
+    # further: whoever may tag anything may delete what bears the tag.
+    (tagging,) = [each for each in policy["Statement"] if "ec2:CreateTags" in each["Action"]]
+    assert tagging["Action"] == ["ec2:CreateTags"]
+    makers = tagging["Condition"]["StringEquals"]["ec2:CreateAction"]
+    assert {f"ec2:{maker}" for maker in makers} == {
+        action for action in allowed if action.startswith(("ec2:Create", "ec2:Run"))
+    } - {"ec2:CreateTags"}
     assert allowed == {f"ec2:{action}" for action in called | {"CreateTags"}}

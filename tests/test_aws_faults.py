@@ -121,9 +121,11 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert faults.seconds("soon") is None
 
 
-def test_the_blob_that_iam_adds_is_left_out() -> None:
+def test_the_blob_that_iam_adds_is_no_part_of_the_message() -> None:
     told = "You are not authorized. Encoded authorization failure message: abcdefghijk"
-    assert refusal("UnauthorizedOperation", told).message.endswith("You are not authorized.")
+    error = refusal("UnauthorizedOperation", told)
+    assert error.message.endswith("You are not authorized.")
+    assert error.detail.endswith(" abcdefghijk")
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,8 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
         ("t.py: error: the following arguments are required: --out", "add `--out`"),
         ("OSError: [Errno 28] No space left on device", "disk_gb"),
         ("PermissionError: [Errno 13] Permission denied: '/data'", "`{output}`"),
+        ("sh: 1: /root/.venv/bin/python: Permission denied", "may not execute"),
+        ("bash: line 1: ./train.sh: Permission denied", "`./train.sh`"),
         ("KeyError: 'TF_CONFIG'", "train.tf_config: true"),
         (
             "InternalError: Collective ops is aborted by: Collective instance 122 expected type 1",

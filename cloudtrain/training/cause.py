@@ -303,6 +303,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (r"No space left on device|Errno 28", "more disk for the node: `nodes.….disk_gb`"),
     (
+        r"(?m)^\S*(?:sh|setsid|env|nohup): (?:.*: )?(\S+): Permission denied$",
+        "the node's user may not execute `{0}`: make it executable, or name a program that every"
+        " user can run",
+    ),
+    (
         r"Permission ?(denied|Error)|Errno 13",
         "write to `{{output}}` or below the task's own folder",
     ),

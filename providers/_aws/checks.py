@@ -100,7 +100,12 @@ def _image(ec2: Ec2, region: str, plan: Plan) -> tuple[str, CloudError | None]:
 
 def _network(ec2: Ec2, place: Place, plan: Plan) -> tuple[str, CloudError | None]:
     subnet = network.subnet(ec2, place, plan.config.network)
-    return f"{subnet.id} of {subnet.vpc} in {place}", None
+    told = f"{subnet.id} of {subnet.vpc} in {place}"
+    if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
+        subnet.id
+    ):
+        told += "; it has no route out, so packages must come from inside"
+    return told, None
 
 
 def _quota(

@@ -308,8 +308,22 @@ def _of_status(status: int) -> Fault:
 def _error(
     fault: Fault, asked: str, words: str, *, code: str, retry_after: float | None = None
 ) -> CloudError:
-    # The long blob that IAM adds says nothing to a reader.
-    words = re.sub(r"\s*Encoded authorization failure message: \S+", "", words)
+    encoded = _ENCODED.search(words)
+    hint = fault.hint
+    if encoded and hint:
+        hint += "; which policy denied it, `cloudtrain up` writes into the cluster's events.jsonl"
     return fault.kind(
-        f"{asked}: {words}", hint=fault.hint, scope=fault.scope, code=code, retry_after=retry_after
+        f"{asked}: {_ENCODED.sub('', words)}",
+        hint=hint,
+        scope=fault.scope,
+        code=code,
+        retry_after=retry_after,
+        detail=f"aws sts decode-authorization-message --encoded-message {encoded[1]}"
+        if encoded
+        else "",
     )
+
+
+_ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
+"""Which statement of which policy denied a call, for those who may decode it:
+https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html"""

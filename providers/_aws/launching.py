@@ -18,9 +18,9 @@ from cloudtrain.providers._cloud.account import Machine, Order
 TOKENS = 32
 """How many are tried whose instance has ended and is told of no more: EC2 does so for an hour."""
 
-PATIENCE = 2
-"""Times the usual tries. EC2 lets one account make 2 instances a second after the first 5, so 128
-at once are throttled for a minute:
+THROTTLED = 2
+"""Times the usual tries, of a throttled call alone. EC2 lets one account make 2 instances a second
+after the first 5, so 128 at once are throttled for a minute:
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
 
 
@@ -96,7 +96,7 @@ def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
 
 
 def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
-    doubt = False
+    doubt = 0
 
     def ask() -> Machine | None:
         nonlocal doubt
@@ -108,14 +108,27 @@ def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
         region = order.place.region
         try:
             answer = ec2.once(region, "RunInstances", bodies.run_instances(order, token))
-        except TransientError:
-            doubt = True
-            raise
+        except TransientError as error:
+            doubt += 1
+            if doubt < ec2.pace.tries:
+                raise
+            raise _NoAnswer(error) from error
         made = machines.instances([answer])
         private = order.plan.config.network.private
         return machines.machine(made[0], region, private=private) if made else None
 
-    return replace(ec2.pace, tries=PATIENCE * ec2.pace.tries).patiently(ask)
+    try:
+        return replace(ec2.pace, tries=THROTTLED * ec2.pace.tries).patiently(ask)
+    except _NoAnswer as given_up:
+        raise given_up.error from None
+
+
+class _NoAnswer(Exception):
+    """Ends the tries of a call that is not throttled."""
+
+    def __init__(self, error: TransientError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:

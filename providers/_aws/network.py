@@ -30,6 +30,14 @@ def subnet(ec2: Ec2, place: Place, wanted: Network) -> Subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
         if found is None or found.zone != place.zone:
             raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
+        if not wanted.private and Routes(ec2, place.region, found.vpc).lead_nowhere(found.id):
+            raise CloudConfigError(
+                f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
+                " cannot be reached",
+                hint="network.private: true where you reach it by a VPN, or a subnet with a route"
+                " to an internet gateway",
+                scope="region",
+            )
         return found
     vpc = default_vpc(ec2, place.region)
     asked = bodies.filters(vpc_id=vpc, availability_zone=place.zone)
@@ -39,7 +47,10 @@ def subnet(ec2: Ec2, place: Place, wanted: Network) -> Subnet:
         if _subnet(each).vpc == vpc and _subnet(each).zone == place.zone
     ]
     if not wanted.private:
-        there = _public(ec2, place.region, vpc, there)
+        routes = Routes(ec2, place.region, vpc)
+        leading = [each for each in there if routes.to_gateway(_subnet(each).id)]
+        # Where the endpoint tells of no such route: those that give public addresses.
+        there = leading or [s for s in there if answers.text(s, "mapPublicIpOnLaunch") == "true"]
     if not there:
         raise CloudConfigError(
             f"the default VPC {vpc} has no {'' if wanted.private else 'public '}subnet in {place}",
@@ -68,25 +79,43 @@ def default_vpc(ec2: Ec2, region: str) -> str:
     )
 
 
-def _public(ec2: Ec2, region: str, vpc: str, subnets: list[Tree]) -> list[Tree]:
-    """Those whose route table leads to an internet gateway; where the endpoint tells of no such
-    route, those that give public addresses by themselves."""
-    asked = bodies.filters(vpc_id=vpc)
-    tables = ec2.pages(region, "DescribeRouteTables", "routeTableSet", asked)
-    main, own = False, dict[str, bool]()
-    for table in tables:
-        leads_out = any(
-            answers.text(route, "gatewayId").startswith("igw-")
-            and answers.text(route, "state") in ("", "active")
-            for route in answers.items(table, "routeSet")
+class Routes:
+    """Where the subnets of one VPC lead to, by its route tables."""
+
+    def __init__(self, ec2: Ec2, region: str, vpc: str) -> None:
+        self._main: list[Tree] = []
+        self._own: dict[str, list[Tree]] = {}
+        tables = ec2.pages(
+            region, "DescribeRouteTables", "routeTableSet", bodies.filters(vpc_id=vpc)
         )
-        for link in answers.items(table, "associationSet"):
-            if answers.text(link, "subnetId"):
-                own[answers.text(link, "subnetId")] = leads_out
-            elif answers.text(link, "main") == "true" and answers.text(table, "vpcId") == vpc:
-                main = leads_out
-    leading = [each for each in subnets if own.get(_subnet(each).id, main)]
-    return leading or [s for s in subnets if answers.text(s, "mapPublicIpOnLaunch") == "true"]
+        self._told = False
+        for table in tables:
+            routes = [
+                route
+                for route in answers.items(table, "routeSet")
+                if answers.text(route, "state") in ("", "active")
+            ]
+            for link in answers.items(table, "associationSet"):
+                if answers.text(link, "subnetId"):
+                    self._own[answers.text(link, "subnetId")] = routes
+                elif answers.text(link, "main") == "true" and answers.text(table, "vpcId") == vpc:
+                    self._main, self._told = routes, True
+
+    def to_gateway(self, subnet: str) -> bool:
+        """Whether a node with a public address there is reached from the internet."""
+        routes = self._own.get(subnet, self._main)
+        return any(answers.text(route, "gatewayId").startswith("igw-") for route in routes)
+
+    def out(self, subnet: str) -> bool:
+        """Whether a node there reaches the internet, through whatever it is."""
+        routes = self._own.get(subnet, self._main)
+        return not self._told or any(
+            answers.text(route, "destinationCidrBlock") == "0.0.0.0/0" for route in routes
+        )
+
+    def lead_nowhere(self, subnet: str) -> bool:
+        """Whether the endpoint tells of routes, and of none to an internet gateway."""
+        return self._told and not self.to_gateway(subnet)
 
 
 def _subnet(found: Tree) -> Subnet:

@@ -116,9 +116,15 @@ def _running(ec2: Ec2, region: str, cluster: str) -> Mapping[Quota, int]:
 def _allowed(client: Any, quota: Quota, region: str) -> int | None:
     if client is None:
         return None
+    wanted = {"ServiceCode": "ec2", "QuotaCode": quota.code}
     try:
         with mapped(f"GetServiceQuota {quota.code} in {region}"):
-            answer = client.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
-            return int(answer["Quota"]["Value"])
+            return int(client.get_service_quota(**wanted)["Quota"]["Value"])
+    except CloudError as error:
+        if error.code != "NoSuchResourceException":
+            return None  # the check tells that it is not told; EC2 itself refuses what is too much
+    try:  # No value was ever applied to this account: AWS's default counts (aws/aws-cli#6629).
+        with mapped(f"GetAWSDefaultServiceQuota {quota.code} in {region}"):
+            return int(client.get_aws_default_service_quota(**wanted)["Quota"]["Value"])
     except CloudError:
-        return None  # the check tells that it is not told; EC2 itself refuses what is too much
+        return None

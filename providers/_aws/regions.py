@@ -31,15 +31,48 @@ class Regions:
         """Those of the placement first."""
         with self._lock:
             if not self._names:
-                answer = self._ec2.ask(self._first(), "DescribeRegions")
-                found = {
-                    answers.text(each, "regionName")
-                    for each in answers.items(answer, "regionInfo")
-                    if answers.text(each, "optInStatus") != "not-opted-in"
-                }
+                found = self._enabled()
                 wanted = [name for name in self._wanted() if name in found]
                 self._names = (*wanted, *sorted(found - set(wanted)))
             return self._names
+
+    def _enabled(self) -> set[str]:
+        """Asked in the placement's region, which answers AuthFailure where this account has not
+        opted in to it (aws/aws-cli#6132): then the partition's home region tells whether the
+        credentials are wrong or the region is not enabled.
+
+        Session tokens of STS's global endpoint are refused in opt-in regions in the same words:
+        https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
+        """
+        first = self._first()
+        try:
+            return self._told_in(first)
+        except CredentialsError as refusal:
+            home = next(home for prefix, home in _HOMES if first.startswith(prefix))
+            if refusal.code != "AuthFailure" or first == home:
+                raise
+            try:
+                found = self._told_in(home)
+            except CloudError:
+                raise refusal from None
+            if first not in found:
+                return found
+            raise CredentialsError(
+                refusal.message,
+                hint=f"{home} takes these credentials: a session token of the global STS endpoint "
+                "is refused in opt-in regions; set AWS_STS_REGIONAL_ENDPOINTS=regional and log in "
+                "again",
+                scope="region",
+                code=refusal.code,
+            ) from refusal
+
+    def _told_in(self, region: str) -> set[str]:
+        answer = self._ec2.ask(region, "DescribeRegions")
+        return {
+            answers.text(each, "regionName")
+            for each in answers.items(answer, "regionInfo")
+            if answers.text(each, "optInStatus") != "not-opted-in"
+        }
 
     def everywhere(self, ask: Callable[[str], Iterable[T]]) -> list[T]:
         """The answers of all regions, side by side.
@@ -80,7 +113,7 @@ class Regions:
         for entry in plan.config.placement:
             region, zone = split(entry)
             if region not in self.names():
-                raise _no_such("region", region, self.names())
+                raise self._no_region(region)
             zones = self._zones(region)
             if zone and zone not in zones:
                 raise _no_such("zone", zone, list(zones))
@@ -102,6 +135,25 @@ class Regions:
                 hint="name the zone of the subnet in `placement`",
             )
         return tuple(dict.fromkeys(found))
+
+    def _no_region(self, region: str) -> CloudConfigError:
+        if region not in self._real():
+            return _no_such("region", region, self.names())
+        return CloudConfigError(
+            f"placement: region {region} is not enabled for this account",
+            hint=f"aws account enable-region --region-name {region} (it takes minutes), "
+            f"or another region: there are {', '.join(sorted(self.names()))}",
+            scope="region",
+        )
+
+    def _real(self) -> set[str]:
+        """Every region that botocore knows."""
+        session = self._ec2.session()
+        return {
+            region
+            for partition in session.get_available_partitions()
+            for region in session.get_available_regions("ec2", partition_name=partition)
+        }
 
     def _zones(self, region: str) -> Mapping[str, str]:
         """Name → kind of each zone that this account may use."""
@@ -134,14 +186,18 @@ class Regions:
 
     def _first(self) -> str:
         """A region to ask for the others: of the placement, where it surely has an address."""
-        session = self._ec2.session()
-        known = {
-            region
-            for partition in session.get_available_partitions()
-            for region in session.get_available_regions("ec2", partition_name=partition)
-        }
+        known = self._real()
         wanted = [region for region in self._wanted() if region in known]
-        return wanted[0] if wanted else session.region_name or "us-east-1"
+        return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
+
+
+_HOMES = (
+    ("cn-", "cn-north-1"),
+    ("us-gov-", "us-gov-west-1"),
+    ("eusc-", "eusc-de-east-1"),
+    ("", "us-east-1"),
+)
+"""A region of each partition that every account of it has, by how the regions' names start."""
 
 
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")

@@ -55,10 +55,18 @@ class Creation(Generic[GroundT]):
             return self._await(place, wishes.made)
         except BaseException as failure:
             error = _one_refusal(failure)
+            self._keep_details(failure)
             uninterrupted(lambda: self._give_back(place, wishes, later, error))
             if error is failure:
                 raise
             raise error from failure
+
+    def _keep_details(self, failure: BaseException) -> None:
+        """What an administrator needs of a refusal stays in the event log."""
+        failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
+        details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
+        for detail, error in details.items():
+            self.journal("denied", text=error.message, detail=detail)
 
     def _launch(self, place: Place, ground: GroundT, wishes: _Wishes) -> None:
         def launch(node: NodePlan) -> None:

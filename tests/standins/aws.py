@@ -138,6 +138,11 @@ class AwsStandIn(Instances, Groups):
                 return _json({"Quotas": quotas})
             case "GetServiceQuota":
                 for quota in quotas:
+                    code = quota["QuotaCode"]
+                    if code == given.get("QuotaCode") and code not in self.unapplied_quotas:
+                        return _json({"Quota": quota})
+            case "GetAWSDefaultServiceQuota":
+                for quota in quotas:
                     if quota["QuotaCode"] == given.get("QuotaCode"):
                         return _json({"Quota": quota})
         return _json({"__type": "NoSuchResourceException", "Message": "no such quota"}, 400)

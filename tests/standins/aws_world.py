@@ -66,6 +66,8 @@ class World:
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""
+        self.unapplied_quotas: list[str] = []
+        """Codes of quotas of which only AWS's default is told, as no other value was applied."""
         self.nodes: Any = None
         """Real nodes behind the instances: `start`, `stop` and `address`."""
         self.account = str(next(_accounts))
