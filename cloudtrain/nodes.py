@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.errors import CapacityError, QuotaError
+from cloudtrain.errors import CapacityError, QuotaError, TransientError
 from cloudtrain.first_login import first_login
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
-from cloudtrain.model import CLOUDS, Identity, Plan
+from cloudtrain.model import CLOUDS, Identity, Node, Plan
 from cloudtrain.protocols import Journal, Stage
-from cloudtrain.session import Session, ask_nodes, write_ssh_config
+from cloudtrain.session import Session, in_order, write_ssh_config
 
 
 def make_whole(session: Session) -> Session:
@@ -29,28 +29,42 @@ def revive(session: Session) -> Session:
 
 def created(session: Session, plan: Plan) -> Session:
     """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
-    made = {node.name for node in plan.nodes}
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         journal = shown(session, stage)
         expected = asked_for(session.records.events())
         try:
-            session.provider.create(plan, identity_for(session), journal, expected)
+            made = session.provider.create(plan, identity_for(session), journal, expected)
         except (CapacityError, QuotaError) as error:
             if not clear_leftovers(session, error, journal):
                 raise
-            session.provider.create(plan, identity_for(session), journal)
-        nodes = ask_nodes(session.provider, session.plan)
-        for node in nodes:
-            if node.name in made:
-                stage.done(node.name, node.address)
+            made = session.provider.create(plan, identity_for(session), journal)
+        refuse_fewer(made, plan)
+        for node in made:
+            stage.done(node.name, node.address)
+    nodes = with_new(session, made)
     identity = load_identity(session.records.folder)
-    new = [node for node in nodes if node.name in made]
     if session.config.provider in CLOUDS:
-        with session.console.stage("first login", len(new)) as stage:
-            first_login(new, identity, session.records.folder, session.transport, stage)
+        with session.console.stage("first login", len(made)) as stage:
+            first_login(made, identity, session.records.folder, session.transport, stage)
         identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
     return replace(session, identity=identity, nodes=nodes)
+
+
+def refuse_fewer(made: Sequence[Node], plan: Plan) -> None:
+    missing = {node.name for node in plan.nodes} - {node.name for node in made}
+    if missing:
+        raise TransientError(
+            f"the provider made {len(made)} of {len(plan.nodes)} nodes and says nothing of the "
+            f"others: {', '.join(sorted(missing))}",
+            hint=f"`cloudtrain up` goes on from here, `cloudtrain down {plan.config.name}` ends it",
+        )
+
+
+def with_new(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
+    """All nodes: of those that were made just now, a list may know nothing for a minute."""
+    new = {node.name for node in made}
+    return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
 
 
 def identity_for(session: Session) -> Identity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,9 +130,13 @@ def store_at(uri: str, config: ClusterConfig) -> ArtifactStore:
 
 def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
     """What exists now, in the plan's order."""
+    return in_order(provider.nodes(plan.config.name), plan)
+
+
+def in_order(nodes: Iterable[Node], plan: Plan) -> tuple[Node, ...]:
+    """As the plan has them, then all others by name."""
     order = {node.name: number for number, node in enumerate(plan.nodes)}
-    found = provider.nodes(plan.config.name)
-    return tuple(sorted(found, key=lambda node: (order.get(node.name, len(order)), node.name)))
+    return tuple(sorted(nodes, key=lambda node: (order.get(node.name, len(order)), node.name)))
 
 
 def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_up_train_down_on_real_nodes(account: Account) -> None:
     assert account.cloud.holdings() == []
     assert account.nodes.running() == []
     assert not (account.folder / "host_keys").exists()
+
+
+def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
+    account: Account,
+) -> None:
+    account.cloud.set(wide_lag=5.0)
+    up = json.loads(account.do("up", account.config(), "--yes", "--json").stdout)
+    names = [f"{account.project.name}-{task}" for task in ("chief0", "worker0")]
+    assert [node["name"] for node in up["nodes"]] == names
+    assert account.openssh(names[1], "cat made") == "ready\n"
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
 
 
 def test_no_private_key_is_told_anywhere(account: Account) -> None:

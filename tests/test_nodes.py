@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cloudtrain import keys
-from cloudtrain.errors import CapacityError, QuotaError
+from cloudtrain.errors import CapacityError, QuotaError, TransientError
 from cloudtrain.model import Node, Plan
-from cloudtrain.nodes import asked_for, identity_for, make_whole, was_ready
+from cloudtrain.nodes import asked_for, created, identity_for, make_whole, was_ready
 from cloudtrain.plan import tasks
 from cloudtrain.records import Records
 from cloudtrain.session import Session, adopt_identity
@@ -163,6 +163,44 @@ def test_only_a_node_that_is_gone_gets_a_new_first_host_key(session: Session) ->
 def test_a_first_host_key_that_was_never_changed_is_kept_for_asking_again(session: Session) -> None:
     before = {name: key.pins for name, key in session.identity.host_keys.items()}
     assert {name: key.pins for name, key in identity_for(session).host_keys.items()} == before
+
+
+class Behind(FakeProvider):
+    """The list of the whole account knows nothing yet of what was made a moment ago."""
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        return ()
+
+
+def test_the_nodes_of_up_are_those_that_were_made_whatever_a_list_says(session: Session) -> None:
+    session = make_whole(dataclasses.replace(session, provider=Behind()))
+    assert [node.name for node in session.nodes] == ["mnist-chief0", "mnist-worker0"]
+    assert all(node.address for node in session.nodes)
+    ssh_config = (session.records.folder / "ssh_config").read_text()
+    assert "mnist-chief0" in ssh_config
+    assert "mnist-worker0" in ssh_config
+
+
+def test_nodes_that_were_there_before_stay_beside_those_that_are_made(session: Session) -> None:
+    half_made(session)
+    session = session.refreshed()
+    there = session.nodes[0]
+    late = Behind(cloud=session.provider.cloud)  # type: ignore[attr-defined]
+    rest = dataclasses.replace(session.plan, nodes=session.plan.nodes[1:])
+    session = created(dataclasses.replace(session, provider=late), rest)
+    assert session.nodes[0] == there
+    assert [node.name for node in session.nodes] == ["mnist-chief0", "mnist-worker0"]
+
+
+def test_an_up_that_gets_fewer_nodes_than_planned_never_says_that_it_is_up(
+    session: Session,
+) -> None:
+    class Short(FakeProvider):
+        def create(self, *given: Any, **named: Any) -> tuple[Node, ...]:
+            return super().create(*given, **named)[:1]
+
+    with pytest.raises(TransientError, match=r"made 1 of 2 nodes .* mnist-worker0"):
+        make_whole(dataclasses.replace(session, provider=Short()))
 
 
 def test_refusals_are_told_as_they_happen(session: Session) -> None:

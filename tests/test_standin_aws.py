@@ -137,6 +137,18 @@ def test_a_new_instance_is_not_known_for_a_while(cloud: Cloud) -> None:
     assert state(ec2, made) == "running"
 
 
+def test_a_list_of_everything_may_be_behind_what_is_asked_by_name(cloud: Cloud) -> None:
+    cloud.app.wide_lag = 5.0
+    ec2 = client()
+    made = run(ec2)
+    zone = [{"Name": "availability-zone", "Values": ["us-east-1a"]}]
+    assert ec2.describe_instances()["Reservations"] == []
+    assert state(ec2, made) == "running"
+    assert len(ec2.describe_instances(Filters=zone)["Reservations"]) == 1
+    cloud.advance(5)
+    assert len(ec2.describe_instances()["Reservations"]) == 1
+
+
 def test_nothing_is_terminated_where_one_is_unknown(cloud: Cloud) -> None:
     ec2 = client()
     made = run(ec2)

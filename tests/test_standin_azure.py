@@ -459,6 +459,14 @@ def test_a_new_vm_is_listed_late_and_told_at_once(azure: Azure) -> None:
     assert [one.name for one in azure.compute.virtual_machines.list_all()] == ["n0"]
 
 
+def test_the_list_of_the_subscription_may_be_behind_that_of_the_group(azure: Azure) -> None:
+    azure.ground()
+    azure.app.wide_lag = 60.0
+    azure.vm("n0")
+    assert list(azure.compute.virtual_machines.list_all()) == []
+    assert [one.name for one in azure.compute.virtual_machines.list("rg")] == ["n0"]
+
+
 # ── No room ──────────────────────────────────────────────────────────────────
 
 

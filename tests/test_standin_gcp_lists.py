@@ -26,6 +26,15 @@ def test_a_new_vm_is_listed_late(project: Project) -> None:
     assert project.names(f"zones/{ZONE}/instances") == ["one"]
 
 
+def test_an_aggregated_list_may_be_behind_the_zones(project: Project) -> None:
+    project.stand_in.wide_lag = 60
+    project.make()
+    assert project.names(f"zones/{ZONE}/instances") == ["one"]
+    assert "instances/one'" not in str(project.get("aggregated/instances"))
+    project.stand_in.advance(61)
+    assert "instances/one'" in str(project.get("aggregated/instances"))
+
+
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [

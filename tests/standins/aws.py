@@ -99,9 +99,14 @@ class AwsStandIn(Instances, Groups):
                 answer = own(scope.region, given, request)
                 body = answer if isinstance(answer, Response) else _xml(params["Action"], answer)
             else:
-                with self.late_ones_hidden(scope.region):
+                with self.late_ones_hidden(scope.region, self._lag_of(params["Action"], given)):
                     body = self.by_moto(request)
         return _as_ec2(body, params["Version"])
+
+    def _lag_of(self, action: str, given: dict[str, Any]) -> float:
+        zones = any(each["Name"] == "availability-zone" for each in given.get("Filters", ()))
+        wide = action == "DescribeInstances" and not given.get("InstanceIds") and not zones
+        return max(self.lag, self.wide_lag) if wide else self.lag
 
     def _describe_regions(self, region: str, given: dict[str, Any], request: Request) -> Any:
         wanted = given.get("RegionNames") or self.regions

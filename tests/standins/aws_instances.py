@@ -199,7 +199,7 @@ class Instances(World):
 
     def _asked(self, region: str, given: dict[str, Any]) -> list[Any]:
         """Real EC2 does nothing at all where one of them is unknown."""
-        with self.late_ones_hidden(region):
+        with self.late_ones_hidden(region, self.lag):
             known = {one.id: one for one in self.backend(region).all_instances()}
         missing = [one for one in given["InstanceIds"] if one not in known]
         if missing:

@@ -61,6 +61,8 @@ class World:
         """Seconds from pending to running, and from shutting-down to terminated."""
         self.lag = 0.0
         """Seconds for which a new instance is not known to any other call."""
+        self.wide_lag = 0.0
+        """The same of DescribeInstances that names neither instances nor a zone."""
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
@@ -206,12 +208,12 @@ class World:
         return Response(chunks, status, headers)
 
     @contextmanager
-    def late_ones_hidden(self, region: str) -> Iterator[None]:
-        """moto does not see what is not told of yet."""
+    def late_ones_hidden(self, region: str, lag: float) -> Iterator[None]:
+        """moto does not see what is not told of for so many seconds."""
         reservations = self.backend(region).reservations
         whole = dict(reservations)
         for key, reservation in whole.items():
-            if self.now() < self.born.get(reservation.instances[0].id, 0.0) + self.lag:
+            if self.now() < self.born.get(reservation.instances[0].id, 0.0) + lag:
                 del reservations[key]
         try:
             yield

@@ -158,7 +158,7 @@ def _listed(call: Call, things: list[Thing]) -> Response:
         raise Refusal(400, "InvalidExpandQueryOption", f"The expand '{expand}' is not supported.")
     if {"tagname", "tagvalue"} & set(wanted) and set(wanted) - {"tagname", "tagvalue"}:
         raise _bad_filter(call)
-    since = world.now() - world.lag
+    since = world.now() - max(world.lag, world.wide_lag)
     found = []
     for one in things:
         if one.type.lower() in KINDS and one.born <= since and _fits(one, wanted):

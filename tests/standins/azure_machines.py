@@ -268,8 +268,9 @@ def listed(call: Call, group: str | None) -> list[Thing]:
         raise Refusal(400, "BadRequest", text)
     if "$filter" in call.query:
         raise Refusal(400, "BadRequest", "The stand-in has no virtual machine scale sets.")
-    since = call.world.now() - call.world.lag
-    return [one for one in call.world.of_type(VMS, group) if one.born <= since]
+    world = call.world
+    since = world.now() - (world.lag if group else max(world.lag, world.wide_lag))
+    return [one for one in world.of_type(VMS, group) if one.born <= since]
 
 
 def _status(call: Call, thing: Thing) -> Body:

@@ -82,6 +82,8 @@ class World:
     """The same of one type: `{"virtualMachines": 20}`."""
     lag: float = 0.0
     """Seconds for which lists leave a new VM out, and `/resources` anything new."""
+    wide_lag: float = 0.0
+    """The same of lists of the whole subscription, where that is longer."""
     capacity: dict[str, int] = field(default_factory=dict)
     """VMs that there is room for: `{"eastus": 0, "eastus-1": 2, "*/Standard_NC*": 0}`, by region or
     zone, with a size after the slash. The first one that is exceeded refuses."""

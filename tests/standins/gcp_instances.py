@@ -46,6 +46,15 @@ def _listed(call: Call, collection: str) -> list[tuple[str, Body]]:
     ]
 
 
+def _widely_listed(call: Call, collection: str) -> list[tuple[str, Body]]:
+    world = call.world
+    return [
+        (thing.scope, thing.body)
+        for thing in world.under(collection)
+        if thing.listed_widely_from <= world.now()
+    ]
+
+
 @acts("instances.list")
 def instances(call: Call) -> Body:
     found = [item for item in _listed(call, "instances") if item[0] == call.scope]
@@ -59,7 +68,7 @@ def all_instances(call: Call) -> Body:
 
 def _all(call: Call, kind: str, collection: str) -> Body:
     down = [f"zones/{zone}" for zone in call.world.unreachable]
-    found = [item for item in _listed(call, collection) if item[0] not in down]
+    found = [item for item in _widely_listed(call, collection) if item[0] not in down]
     return pages_of_all(call, kind, found, [f"zones/{zone}" for zone in ZONES], down)
 
 
@@ -126,6 +135,7 @@ def _begin(
     world = call.world
     thing = world.add(path, "instance", body)
     thing.making, thing.listed_from = True, world.now() + world.lag
+    thing.listed_widely_from = world.now() + max(world.lag, world.wide_lag)
     made = [
         _add_disk(world, disk_path, one, thing)
         for disk_path, one in zip(disk_paths, wish.disks, strict=True)

@@ -29,6 +29,8 @@ class Thing:
     body: Body
     listed_from: float = 0.0
     """Lists leave it out before."""
+    listed_widely_from: float = 0.0
+    """Aggregated lists do."""
     busy_until: float = 0.0
     deleting: bool = False
     making: bool = False
@@ -73,6 +75,8 @@ class World:
     """Seconds that each operation takes."""
     lag: float = 0.0
     """Seconds for which lists leave a new VM out."""
+    wide_lag: float = 0.0
+    """The same of aggregated lists, where that is longer."""
     quotas: dict[str, float] = field(default_factory=dict)
     """Limits instead of the generous ones: `{"us-east4/NVIDIA_T4_GPUS": 0}`, of one region, of
     all (`CPUS`), of the project (`GPUS_ALL_REGIONS`)."""
