@@ -14,6 +14,7 @@ from cloudtrain.providers._azure import checks, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
+from cloudtrain.providers._azure.services import Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms, refuse_long_life
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
@@ -39,18 +40,19 @@ class AzureAccount:
         self._config = config
         self._arm = Arm(config, pace)
         self._skus = Skus(self._arm)
+        self._services = Services(self._arm)
         self._vms = Vms(self._arm)
         self._holdings = Holdings(self._arm, self._vms)
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        return checks.check(self._arm, self._skus, plan, self.machines)
+        return checks.check(self._arm, self._skus, self._services, plan, self.machines)
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return not_rehearsed(self.name)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         refuse_long_life(plan.config.limits.max_lifetime)
-        return places.places(self._arm, self._skus, plan)
+        return places.places(self._arm, self._skus, self._services, plan)
 
     def machines(
         self, cluster: str | None = None, place: Place | None = None
@@ -62,7 +64,9 @@ class AzureAccount:
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
         mend = self._vms.mend_ends
-        return ground.make(self._arm, self._skus, plan, place, caller, journal, mend)
+        return ground.make(
+            self._arm, self._skus, self._services, plan, place, caller, journal, mend
+        )
 
     def launch(self, order: Order[Ground]) -> Machine:
         return self._vms.launch(order)

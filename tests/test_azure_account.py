@@ -441,10 +441,40 @@ def test_a_schedule_that_needs_a_finished_vm_is_made_after_it(azure: Cloud, plan
 
 
 def test_a_vm_that_cannot_be_armed_is_not_kept(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
     azure.set(unregistered=["Microsoft.DevTestLab"])
     with pytest.raises(PermissionsError, match="DevTestLab") as caught:
+        account.launch(order_of(plan, plan.nodes[0], ground))
+    assert "az provider register" in str(caught.value.hint)
+    assert not [held for held in azure.holdings() if "chief0" in held]
+
+
+def test_what_is_not_registered_and_may_not_be_is_told_before_anything_is_made(
+    azure: Cloud, plan: Plan
+) -> None:
+    azure.set(unregistered=["Microsoft.DevTestLab"], not_permitted=["*/register/action"])
+    with pytest.raises(PermissionsError, match="DevTestLab is not registered") as caught:
         first(plan, account_of(plan))
     assert "az provider register" in str(caught.value.hint)
+    assert azure.holdings() == []
+
+
+def test_a_region_that_turns_out_to_have_no_schedules_is_passed_over(
+    azure: Cloud, plan: Plan
+) -> None:
+    azure.fault(
+        "answer",
+        action="PUT schedules*",
+        status=400,
+        code="LocationNotAvailableForResourceType",
+        times=9,
+    )
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    with pytest.raises(CapacityError) as caught:
+        account.launch(order_of(plan, plan.nodes[0], ground))
+    assert caught.value.scope == "region"
     assert not [held for held in azure.holdings() if "chief0" in held]
 
 

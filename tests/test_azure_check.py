@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
-from cloudtrain.model import Accelerator, NodeGroup, Plan
+from cloudtrain.model import Accelerator, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
+from cloudtrain.providers._azure import checks
+from cloudtrain.providers._azure.skus import Skus
 from tests.azure_parts import (
+    CALLER,
+    HERE,
     account_of,
     ground_of,
     order_of,
@@ -66,7 +70,10 @@ def test_check_finds_nothing_wrong_where_nothing_is(azure: Cloud, plan: Plan) ->
             PermissionsError,
         ),
         (
-            {"unregistered": ["Microsoft.DevTestLab"]},
+            {
+                "unregistered": ["Microsoft.DevTestLab"],
+                "not_permitted": ["Microsoft.DevTestLab/register/action"],
+            },
             "services",
             "not registered in this subscription: Microsoft.DevTestLab",
             PermissionsError,
@@ -80,9 +87,9 @@ def test_check_finds_nothing_wrong_where_nothing_is(azure: Cloud, plan: Plan) ->
             QuotaError,
         ),
         (
-            {"quotas": {"StandardSkuPublicIpAddresses": 2}},
+            {"quotas": {"IPv4StandardSkuPublicIpAddresses": 2}},
             "quota",
-            "StandardSkuPublicIpAddresses: 3 needed, 2 of 2 left",
+            "IPv4StandardSkuPublicIpAddresses: 3 needed, 2 of 2 left",
             QuotaError,
         ),
     ],
@@ -101,6 +108,105 @@ def test_check_says_what_is_wrong_and_how_to_mend_it(
     assert words in found.text
     assert found.error is error
     assert found.hint
+
+
+def test_a_quota_is_found_however_azure_spells_it(azure: Cloud) -> None:
+    """Skus and usages differ in spaces and capitals."""
+    gpu = NodeGroup(machine="Standard_NC4as_T4_v3", accelerator=Accelerator(kind="T4"))
+    plan = plan_of(azure, nodes={"chief": gpu})
+    assert "4 standardNCASv3_T4Family" in findings(plan)["quota"].text
+    azure.set(quotas={"Standard NCASv3_T4 Family": 0})
+    found = findings(plan)["quota"]
+    assert not found.ok
+    assert "Standard NCASv3_T4 Family: 4 needed, 0 of 0 left" in found.text
+
+
+def test_a_quota_that_is_not_listed_is_never_counted_as_enough(azure: Cloud) -> None:
+    gpu = NodeGroup(machine="Standard_NC4as_T4_v3", accelerator=Accelerator(kind="T4"))
+    plan = plan_of(azure, nodes={"chief": gpu})
+    azure.set(untold_quotas=["*T4*", "*Standard*IpAddresses"])
+    found = findings(plan)["quota"]
+    assert (found.ok, found.told) == (True, False)
+    assert "not told: standardNCASv3_T4Family, IPv4StandardSkuPublicIpAddresses" in found.text
+    assert "there is room for 4 cores" in found.text
+    azure.set(untold_quotas=[])
+    assert findings(plan)["quota"].told
+
+
+def test_an_older_name_of_the_address_quota_counts_too(azure: Cloud, plan: Plan) -> None:
+    name = {"name": {"value": "StandardSkuPublicIPAddresses"}, "limit": 2, "currentValue": 0}
+    azure.set(untold_quotas=["*StandardSku*"])
+    arm: Any = account_of(plan)._arm
+    pages = arm.pages
+    left = checks._left(arm, "eastus")
+    assert "ipv4standardskupublicipaddresses" not in left
+    arm.pages = lambda path, **query: [*pages(path, **query), name]
+    with pytest.raises(QuotaError, match="StandardSkuPublicIPAddresses: 3 needed, 2 of 2 left"):
+        checks._quota(arm, Skus(arm), "eastus", plan, plan.nodes)
+
+
+def test_services_that_up_may_register_are_no_trouble(azure: Cloud, plan: Plan) -> None:
+    azure.set(unregistered=["Microsoft.DevTestLab"])
+    found = findings(plan)["services"]
+    assert found.ok
+    assert "Microsoft.DevTestLab: `up` registers it, for free" in found.text
+    entries = []
+    account = account_of(plan)
+    account.ground(
+        plan, HERE, CALLER, lambda kind, **facts: entries.append((kind, *facts.values()))
+    )
+    assert ("make", "registration", "Microsoft.DevTestLab") in entries
+    assert findings(plan)["services"].text.endswith("Microsoft.DevTestLab")
+
+
+def test_without_a_limit_no_schedules_are_needed(azure: Cloud) -> None:
+    azure.set(
+        unregistered=["Microsoft.DevTestLab"],
+        not_permitted=["*/register/action", "Microsoft.DevTestLab/*"],
+        lacking={"Microsoft.DevTestLab/schedules": ["eastus", "westeurope"]},
+    )
+    found = findings(plain(azure, limits=Limits(max_lifetime=None)))
+    assert all(finding.ok for finding in found.values())
+
+
+def test_a_region_that_could_not_end_a_node_is_left_out_with_the_reason(
+    azure: Cloud, plan: Plan
+) -> None:
+    azure.set(lacking={"Microsoft.DevTestLab/schedules": ["eastus"]})
+    found = findings(plan)["placement"]
+    assert found.ok
+    assert "not eastus: Azure has no shutdown schedules there" in found.text
+    assert {place.region for place in account_of(plan).places(plan)} == {"westeurope"}
+    azure.set(lacking={"Microsoft.DevTestLab/schedules": ["eastus", "westeurope"]})
+    found = findings(plan)["placement"]
+    assert not found.ok
+    assert "max_lifetime: off" in str(found.hint)
+
+
+def test_a_lifetime_is_told_in_words(azure: Cloud) -> None:
+    plan = plain(azure, limits=Limits(max_lifetime=5400.0))
+    assert "after 1 h 30 min" in findings(plan)["lifetime"].text
+
+
+def test_a_token_endpoint_that_stumbles_once_is_asked_again(azure: Cloud, plan: Plan) -> None:
+    azure.fault("answer", action="token", status=500, times=2)
+    assert findings(plan)["credentials"].ok
+
+
+def test_an_endpoint_with_older_versions_is_spoken_to_in_them(azure: Cloud, plan: Plan) -> None:
+    """Sovereign clouds lag behind the public one."""
+    azure.set(
+        api_versions={
+            "microsoft.compute": ["2023-09-01", "2024-07-01", "2024-11-01-preview"],
+            "microsoft.network": ["2023-11-01", "2024-05-01"],
+            "microsoft.resources": ["2021-04-01", "2022-09-01", "2022-12-01"],
+        }
+    )
+    found = findings(plan)
+    assert all(finding.ok and finding.told for finding in found.values())
+    account = account_of(plan)
+    account.launch(order_of(plan, plan.nodes[0], ground_of(account, plan)))
+    assert [machine.node.state for machine in account.machines()] == ["running"]
 
 
 def test_a_region_that_lacks_quota_is_no_trouble_where_another_has_it(
@@ -158,6 +264,7 @@ def test_what_this_endpoint_does_not_tell_is_said_so(azure: Cloud, plan: Plan) -
     assert all(finding.ok for finding in found.values())
     for what in ("permissions", "services", "machines", "quota"):
         assert "not told by this endpoint" in found[what].text, what
+        assert not found[what].told
 
 
 def test_an_unknown_machine_is_named(azure: Cloud) -> None:

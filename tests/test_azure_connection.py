@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from werkzeug.wrappers import Request, Response
 
 from cloudtrain.errors import (
     BusyError,
@@ -22,6 +24,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import ClusterConfig, Endpoints
 from cloudtrain.providers._azure.connection import Arm, optional
+from cloudtrain.providers._azure.credentials import Tokens
 from tests.azure_parts import SUBSCRIPTION, Script, refused, scripted, statuses, told
 from tests.fake_account import Clock
 
@@ -155,6 +158,40 @@ def test_no_credentials_at_all_are_told_in_one_line(monkeypatch: pytest.MonkeyPa
     assert found.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "words", "advice"),
+    [
+        (
+            "ERROR: AADSTS50173: The provided grant has expired. Trace ID: 1a Timestamp: now\n"
+            "To re-authenticate, please run:\naz login --tenant t --scope https://x/.default",
+            "token for Azure: AzureCliCredential: AADSTS50173: The provided grant has expired.",
+            "az login --tenant t --scope https://x/.default",
+        ),
+        (
+            "ERROR: AADSTS50076: Due to a change you must use multi-factor authentication.",
+            "token for Azure: AzureCliCredential: AADSTS50076: Due to a change you must use "
+            "multi-factor authentication.",
+            "az login",
+        ),
+    ],
+)
+def test_why_a_login_failed_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, words: str, advice: str
+) -> None:
+    """With a program `az` that was logged in once."""
+    tool = tmp_path / "az"
+    tool.write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{said}\nEOF\nexit 1\n")
+    tool.chmod(0o755)
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "dev")
+    with pytest.raises(CredentialsError) as caught:
+        Tokens("https://management.azure.com/.default", None).get()
+    assert caught.value.message == words
+    assert str(caught.value.hint).startswith(advice)
+
+
 def test_an_authority_without_tls_is_asked_on_this_machine_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,6 +245,39 @@ def test_every_call_names_the_version_of_what_it_speaks_of(case: Case) -> None:
 
 
 # ── Pages ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "NoRegisteredProviderFound",
+            "No registered resource provider found for location 'chinaeast' and API version "
+            "'2026-04-01' for type 'virtualMachines'. The supported api-versions are "
+            "'2015-06-15, 2024-07-01, 2023-09-01, 2024-11-01-preview'. The supported locations "
+            "are 'chinaeast'.",
+        ),
+        (
+            "InvalidApiVersionParameter",
+            "The api-version '2026-04-01' is invalid. The supported versions are "
+            "'2024-07-01,2023-09-01'.",
+        ),
+    ],
+)
+def test_a_version_that_an_endpoint_has_not_yet_gives_way_to_its_newest(
+    case: Case, code: str, words: str
+) -> None:
+    versions = []
+
+    def answer(request: Request) -> Response:
+        versions.append(request.args["api-version"])
+        known = versions[-1] == "2024-07-01"
+        return told({"name": "n"}) if known else refused(400, code, words)
+
+    case.script.on(f"GET {VM}", answer)
+    assert case.arm.get(VM) == {"name": "n"}
+    assert case.arm.get(VM) == {"name": "n"}
+    assert versions == ["2026-04-01", "2024-07-01", "2024-07-01"]
 
 
 def test_all_pages_are_read_and_each_at_our_own_endpoint(case: Case) -> None:

@@ -197,6 +197,8 @@ def test_what_an_endpoint_does_not_have_is_told_from_a_refusal() -> None:
         assert faults.not_told(refusal(code, status=status))
     assert faults.not_told(faults.of_answer("a", status=501, headers={}, body=""))
     assert not faults.not_told(refusal("AuthorizationFailed", status=403))
+    for code in ("NoRegisteredProviderFound", "InvalidApiVersionParameter"):
+        assert not faults.not_told(refusal(code, status=400))
     assert not faults.not_told(refusal("InternalServerError", status=500))
 
 

@@ -539,7 +539,7 @@ def test_quotas_are_told_and_kept_and_spot_has_its_own(azure: Azure, cloud: Clou
     spot = {"priority": "Spot", "evictionPolicy": "Delete"}
     with pytest.raises(HttpResponseError, match="exceeding approved LowPriorityCores quota"):
         azure.vm("n2", **spot)
-    cloud.app.quotas = {"StandardSkuPublicIpAddresses": 3}
+    cloud.app.quotas = {"IPv4StandardSkuPublicIpAddresses": 3}
     assert refused(lambda: azure.interface("n3")) == (400, "PublicIPCountLimitReached")
 
 

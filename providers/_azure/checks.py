@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from cloudtrain.errors import (
     CapacityError,
@@ -17,15 +19,15 @@ from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers._azure import bodies, ground
 from cloudtrain.providers._azure.client import Tree
-from cloudtrain.providers._azure.connection import Arm, optional
+from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
 from cloudtrain.providers._azure.faults import not_told
-from cloudtrain.providers._azure.places import places
+from cloudtrain.providers._azure.places import asked, places, unserved
+from cloudtrain.providers._azure.services import Services, needed
 from cloudtrain.providers._azure.skus import Sku, Skus
 from cloudtrain.providers._azure.vms import refuse_long_life
 from cloudtrain.providers._cloud.account import Machine, Place
+from cloudtrain.providers._cloud.words import lasting
 
-NOT_TOLD = "not told by this endpoint"
-NAMESPACES = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
 NEEDED = (
     *(f"Microsoft.Resources/subscriptions/resourceGroups/{v}" for v in ("read", "write", "delete")),
     *(f"Microsoft.Compute/virtualMachines/{v}" for v in ("read", "write", "delete")),
@@ -38,65 +40,87 @@ NEEDED = (
     "Microsoft.Network/publicIPAddresses/join/action",
     *(f"Microsoft.Network/networkSecurityGroups/{v}" for v in ("read", "write", "join/action")),
     *(f"Microsoft.Network/virtualNetworks/{v}" for v in ("read", "write", "subnets/join/action")),
-    *(f"Microsoft.DevTestLab/schedules/{v}" for v in ("read", "write", "delete")),
 )
 """The actions that up and down take; docs/azure.md has them as a role."""
+ENDING = tuple(f"Microsoft.DevTestLab/schedules/{v}" for v in ("read", "write", "delete"))
+"""More, where nodes end by themselves."""
 ALIVE = frozenset({"enabled", "active", "", "none"})
 
 
 def check(
-    arm: Arm, skus: Skus, plan: Plan, machines: Callable[[str], Sequence[Machine]]
+    arm: Arm,
+    skus: Skus,
+    services: Services,
+    plan: Plan,
+    machines: Callable[[str], Sequence[Machine]],
 ) -> tuple[Finding, ...]:
     """`machines` tells those of a cluster: nodes that exist take no more quota."""
     try:
-        arm.token()
+        arm.pace.patiently(arm.token)
         subscription = _subscription(arm)
     except CloudError as error:
         return (_failed("credentials", error),)
     found = [Finding(what="credentials", ok=True, text=subscription)]
-    found += [_finding("permissions", lambda: _permissions(arm))]
-    found += [_finding("services", lambda: _registered(arm))]
+    found += [_finding("permissions", lambda: _permissions(arm, plan))]
+    found += [_finding("services", lambda: _registered(arm, services, plan))]
     found += [_finding("lifetime", lambda: _lifetime(plan))]
     try:
-        there = places(arm, skus, plan)
+        there = places(arm, skus, services, plan)
     except CloudError as error:
         return (*found, _failed("placement", error))
     regions = list(dict.fromkeys(place.region for place in there))
     known = {machine.node.name for machine in machines(plan.config.name)}
     missing = [node for node in plan.nodes if node.name not in known]
-    found.append(Finding(what="placement", ok=True, text=", ".join(map(str, there))))
+    found.append(_finding("placement", lambda: _placement(services, plan, there)))
     found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
     found += _in_each("image", regions, lambda region: _image(arm, region, plan))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
     subnet = plan.config.network.subnet
     if subnet is not None:
-        found.append(_finding("subnet", lambda: ", ".join(ground.ranges(arm, subnet))))
+        found.append(_finding("subnet", lambda: _Said(", ".join(ground.ranges(arm, subnet)))))
     return tuple(found)
 
 
-def _finding(what: str, ask: Callable[[], str]) -> Finding:
+@dataclass(frozen=True)
+class _Said:
+    text: str
+    told: bool = True
+    """False where this endpoint tells nothing of it, or not all."""
+
+
+_UNTOLD = _Said("not told by this endpoint", told=False)
+
+
+def _finding(what: str, ask: Callable[[], _Said]) -> Finding:
     try:
-        return Finding(what=what, ok=True, text=ask())
+        said = ask()
     except CloudError as error:
         return _failed(what, error)
+    return Finding(what=what, ok=True, text=said.text, told=said.told)
 
 
 def _failed(what: str, error: CloudError) -> Finding:
     return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
 
 
-def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], str]) -> Iterator[Finding]:
+def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Said]) -> Iterator[Finding]:
     """A finding for each region. One that serves is enough: the placement goes on to it."""
-    told = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
-    served = any(finding.ok for finding in told.values())
-    for region, finding in told.items():
-        yield Finding(
-            what=what,
+    found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
+    served = any(finding.ok for finding in found.values())
+    for region, finding in found.items():
+        yield replace(
+            finding,
             ok=served,
             text=f"{region}: {finding.text}",
-            hint=finding.hint,
             error=None if served else finding.error,
         )
+
+
+def _placement(services: Services, plan: Plan, there: Sequence[Place]) -> _Said:
+    regions = {asked(text).region for text in plan.config.placement}
+    left_out = unserved(services, plan, sorted(regions))
+    words = [", ".join(map(str, there)), *(f"not {r}: {why}" for r, why in left_out.items())]
+    return _Said("; ".join(words))
 
 
 def _subscription(arm: Arm) -> str:
@@ -113,17 +137,22 @@ def _subscription(arm: Arm) -> str:
     return words
 
 
-def _permissions(arm: Arm) -> str:
+def _permissions(arm: Arm, plan: Plan) -> _Said:
     path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
     told = optional(lambda: arm.pages(path))
     if not told:
-        return NOT_TOLD
-    lacking = [action for action in NEEDED if not allowed(action, told)]
+        return _UNTOLD
+    wanted = needed_actions(plan.config.limits.max_lifetime)
+    lacking = [action for action in wanted if not allowed(action, told)]
     if lacking:
         raise PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="docs/azure.md has the role that is needed"
         )
-    return "all that up and down need"
+    return _Said("all that up and down need")
+
+
+def needed_actions(lifetime: float | None) -> tuple[str, ...]:
+    return NEEDED if lifetime is None else (*NEEDED, *ENDING)
 
 
 def allowed(action: str, told: Sequence[Tree]) -> bool:
@@ -141,34 +170,41 @@ def allowed(action: str, told: Sequence[Tree]) -> bool:
     )
 
 
-def _registered(arm: Arm) -> str:
-    told = {n: optional(lambda n=n: arm.get(f"{arm.path}/providers/{n}")) for n in NAMESPACES}  # type: ignore[misc]
-    states = {name: str((each or {}).get("registrationState", "")) for name, each in told.items()}
-    lacking = [name for name, state in states.items() if state.lower() in _NOT_REGISTERED]
-    if lacking:
+def _registered(arm: Arm, services: Services, plan: Plan) -> _Said:
+    wanted = needed(plan.config.limits.max_lifetime)
+    side_by_side(*(partial(services.of, namespace) for namespace in wanted))
+    lacking = services.missing(*wanted)
+    if lacking and not _may_register(arm, lacking):
         raise PermissionsError(
             f"not registered in this subscription: {', '.join(lacking)}",
             hint="; ".join(f"az provider register --namespace {name}" for name in lacking),
             code="MissingSubscriptionRegistration",
         )
-    return ", ".join(NAMESPACES) if all(states.values()) else NOT_TOLD
+    if lacking:
+        names = ", ".join(lacking)
+        return _Said(f"not registered in this subscription: {names}: `up` registers it, for free")
+    known = [services.of(namespace) for namespace in wanted]
+    return _Said(", ".join(wanted)) if all(one and one.state for one in known) else _UNTOLD
 
 
-_NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
+def _may_register(arm: Arm, namespaces: Sequence[str]) -> bool:
+    """True where it is not told: `up` tries."""
+    told = optional(lambda: arm.pages(f"{arm.path}/providers/Microsoft.Authorization/permissions"))
+    return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
 
 
-def _lifetime(plan: Plan) -> str:
+def _lifetime(plan: Plan) -> _Said:
     seconds = plan.config.limits.max_lifetime
     refuse_long_life(seconds)
     if seconds is None:
-        return "no limit: nothing but `down` ends the VMs"
-    return f"each VM is deallocated after {seconds / 3600:g} h by a schedule of its own"
+        return _Said("no limit: nothing but `down` ends the VMs")
+    return _Said(f"each VM is deallocated after {lasting(seconds)} by a schedule of its own")
 
 
-def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> str:
+def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> _Said:
     known = skus.of(region)
     if known is None:
-        return NOT_TOLD
+        return _UNTOLD
     for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
         sku = known.get(name.lower())
         if sku is None:
@@ -184,7 +220,7 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> st
             if place.region == region and place.zone and _zone(place) not in sku.zones:
                 raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")
     zones = [place.zone for place in there if place.region == region and place.zone]
-    return f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}"
+    return _Said(f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}")
 
 
 def _zone(place: Place) -> str:
@@ -196,12 +232,13 @@ def _words(nodes: Sequence[NodePlan]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counted.items())
 
 
-def _image(arm: Arm, region: str, plan: Plan) -> str:
-    told = []
+def _image(arm: Arm, region: str, plan: Plan) -> _Said:
+    told, whole = [], True
     for image in dict.fromkeys(bodies.image_of(plan.config.image, n) for n in plan.nodes):
         reference = bodies.image_reference(image)
         if "publisher" not in reference:
-            told.append(f"{image} ({NOT_TOLD})")
+            told.append(f"{image} ({_UNTOLD.text})")
+            whole = False
             continue
         path = (
             f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers/"
@@ -213,8 +250,9 @@ def _image(arm: Arm, region: str, plan: Plan) -> str:
             raise CloudConfigError(f"there is no image {image}", hint="az vm image list --all")
         if versions and reference["version"] not in ("latest", *versions):
             raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
-        told.append(image if versions else f"{image} ({NOT_TOLD})")
-    return ", ".join(told)
+        told.append(image if versions else f"{image} ({_UNTOLD.text})")
+        whole = whole and bool(versions)
+    return _Said(", ".join(told), told=whole)
 
 
 def _versions(arm: Arm, path: str) -> list[str] | None:
@@ -230,28 +268,17 @@ def _versions(arm: Arm, path: str) -> list[str] | None:
     return [str(version.get("name")) for version in answer or ()]
 
 
-def _quota(arm: Arm, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> str:
-    compute = f"{arm.path}/providers/Microsoft.Compute/locations/{region}/usages"
-    network = f"{arm.path}/providers/Microsoft.Network/locations/{region}/usages"
-    told = [
-        *(optional(lambda: arm.pages(compute)) or []),
-        *(optional(lambda: arm.pages(network)) or []),
-    ]
-    left = {
-        str((u.get("name") or {}).get("value", "")).lower(): (u.get("limit"), u.get("currentValue"))
-        for u in told
-    }
+def _quota(arm: Arm, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> _Said:
     needs, unknown = need(nodes, skus.of(region) or {}, public=not plan.config.network.private)
-    short = []
+    left = _left(arm, region)
+    short, untold = [], [f"the cores of {machine}" for machine in unknown]
     for name, wanted in needs.items():
-        limit, used = left.get(name.lower(), (None, None))
-        if (
-            isinstance(limit, int)
-            and isinstance(used, int)
-            and limit >= 0
-            and used + wanted > limit
-        ):
-            short.append(f"{name}: {wanted} needed, {max(0, limit - used)} of {limit} left")
+        found = next((left[key] for key in _keys(name) if key in left), None)
+        if found is None:
+            untold.append(name)
+        elif found.limit >= 0 and found.used + wanted > found.limit:
+            free = max(0, found.limit - found.used)
+            short.append(f"{found.name}: {wanted} needed, {free} of {found.limit} left")
     if short:
         raise QuotaError(
             "; ".join(short),
@@ -259,31 +286,73 @@ def _quota(arm: Arm, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePl
             scope="region",
             code="QuotaExceeded",
         )
-    if not left or unknown:
-        return NOT_TOLD
-    return ", ".join(f"{wanted} {name}" for name, wanted in needs.items()) or "nothing more needed"
+    if not left:
+        return _UNTOLD
+    if untold:
+        told = [f"{wanted} {name}" for name, wanted in needs.items() if name not in untold]
+        words = f"; there is room for {', '.join(told)}" if told else ""
+        return _Said(f"not told: {', '.join(untold)}{words}", told=False)
+    words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
+    return _Said(words or "nothing more needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quota:
+    name: str
+    limit: int
+    """-1: none."""
+    used: int
+
+
+def _left(arm: Arm, region: str) -> dict[str, _Quota]:
+    """By `_key` of its name: compute's and the network's quotas side by side."""
+    paths = [
+        f"{arm.path}/providers/{namespace}/locations/{region}/usages"
+        for namespace in ("Microsoft.Compute", "Microsoft.Network")
+    ]
+    lists = side_by_side(*(lambda p=path: optional(lambda: arm.pages(p)) or [] for path in paths))
+    found = {}
+    for usage in (usage for told in lists for usage in told):
+        name = str((usage.get("name") or {}).get("value", ""))
+        limit, used = usage.get("limit"), usage.get("currentValue")
+        if isinstance(limit, int | float) and isinstance(used, int | float):
+            found[_key(name)] = _Quota(name=name, limit=int(limit), used=int(used))
+    return found
+
+
+def _key(name: str) -> str:
+    """The same quota is written with other spaces and capitals by skus and by usages:
+    https://github.com/skypilot-org/skypilot/issues/10120"""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
+"""As `az network list-usages` names it today; without `IPv4` in older answers."""
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    older = (_key(name.removeprefix("IPv4")),) if name == ADDRESSES else ()
+    return (_key(name), *older)
 
 
 def need(
     nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
-) -> tuple[dict[str, int], bool]:
-    """Quota name → how much, over all roles; and whether some machine's cores are not known.
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Quota name → how much, over all roles; and the machines whose cores are not known.
 
     Spot draws on `lowPriorityCores` only.
     https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
     """
     needs: Counter[str] = Counter()
-    unknown = False
+    unknown = {}
     for node in nodes:
         sku = known.get((node.machine or "").lower())
-        if sku is None or sku.cores is None:
-            unknown = True
-        elif node.spot:
-            needs["lowPriorityCores"] += sku.cores
-        else:
-            needs["cores"] += sku.cores
-            if sku.family:
-                needs[sku.family] += sku.cores
+        if sku is None or sku.cores is None or not (node.spot or sku.family):
+            unknown[str(node.machine)] = True
+        if sku is not None and sku.cores is not None:
+            own = ["lowPriorityCores"] if node.spot else ["cores", sku.family]
+            for name in filter(None, own):
+                needs[name] += sku.cores
         if public:
-            needs["StandardSkuPublicIpAddresses"] += 1
-    return dict(needs), unknown
+            needs[ADDRESSES] += 1
+    return dict(needs), tuple(unknown)

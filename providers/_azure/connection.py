@@ -58,6 +58,7 @@ class Arm:
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
         self._idle: deque[Client] = deque()
         self._watches: dict[str, Watch] = {}
+        self._versions: dict[tuple[str, str], str] = {}
         self._asking = 0
         self._lock = threading.Lock()
 
@@ -90,10 +91,34 @@ class Arm:
         query: Mapping[str, str] | None = None,
         retried: type[CloudError] | None = None,
     ) -> Answer:
-        """Again while it is throttled or not answered, or raises `retried`."""
-        version = None if "api-version=" in path else paths.version(path)
-        if version is not None:
-            query = {**(query or {}), "api-version": version}
+        """Again while it is throttled or not answered, or raises `retried`; in an older version
+        of the API where this endpoint has not ours yet."""
+        wanted = None if "api-version=" in path else paths.version(path)
+        if wanted is None:
+            return self._call(method, path, body, query or {}, retried)
+        key = (wanted, paths.type_of(path))
+        version = self._versions.get(key, wanted)
+        given = {**(query or {}), "api-version": version}
+        try:
+            return self._call(method, path, body, given, retried)
+        except CloudError as error:
+            if not faults.wants_another_version(error):
+                raise
+            older = paths.newest(faults.versions(error), wanted)
+            if older in (None, version):
+                raise
+            self._versions[key] = str(older)
+            given["api-version"] = str(older)
+            return self._call(method, path, body, given, retried)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Tree | None,
+        query: Mapping[str, str],
+        retried: type[CloudError] | None,
+    ) -> Answer:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
 

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -72,10 +73,10 @@ class Tokens:
             status = self._transport.last if self._transport else None
             words = _condensed(str(error.message), asked=status is not None)
             if status == 429:
-                raise RateError(f"{asked}: {words}", code="HTTP 429") from error
+                raise RateError(f"{asked}: {words.text}", code="HTTP 429") from error
             if status == 0 or (status is not None and status >= 500):
-                raise TransientError(f"{asked}: {words}", code=f"HTTP {status}") from error
-            raise CredentialsError(f"{asked}: {words}", hint=faults.LOG_IN) from error
+                raise TransientError(f"{asked}: {words.text}", code=f"HTTP {status}") from error
+            raise CredentialsError(f"{asked}: {words.text}", hint=words.hint) from error
         except ValueError as error:  # azure-identity refuses a tenant or an authority.
             raise CredentialsError(
                 f"{asked}: {error}", hint="see `endpoints.auth` and AZURE_…"
@@ -135,11 +136,43 @@ def is_loopback(host: str | None) -> bool:
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host or ""))
 
 
-def _condensed(message: str, *, asked: bool) -> str:
-    """The chain tells of every credential that it tried; the one that was refused stopped it."""
-    told = re.findall(r"^\s+(\w+Credential): (.*)", message, re.MULTILINE)
+TOOLS = frozenset(
+    {"AzureCliCredential", "AzurePowerShellCredential", "AzureDeveloperCliCredential"}
+)
+"""Programs that a person logs in with."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    text: str
+    hint: str = faults.LOG_IN
+
+
+def _condensed(message: str, *, asked: bool) -> _Words:
+    """The chain tells of every credential that it tried: the one that was refused stopped it;
+    otherwise the last that was there and failed is told, with its own advice."""
+    told = re.findall(
+        r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
+        message,
+        re.MULTILINE,
+    )
     if asked and told:
-        return str(told[-1][1])
+        return _Words(str(told[-1][1]).splitlines()[0])
+    failed = [(name, text) for name, text in told if name in TOOLS and _has_failed(text)]
+    if failed:
+        name, text = failed[-1]
+        lines = [line.strip() for line in text.splitlines()]
+        advice = [line for line in lines if re.match(r"(az|azd|Connect-AzAccount)\b", line)]
+        first = next((line for line in lines if "AADSTS" in line), lines[0])
+        first = re.sub(r"\s*(Trace|Correlation) ID:.*", "", first).removeprefix("ERROR: ")
+        return _Words(
+            f"{name}: {first[:400]}", advice[0].strip("`\"'") if advice else faults.LOG_IN
+        )
     if told:
-        return f"none of {', '.join(name for name, _ in told)} has one"
-    return message.splitlines()[0] if message else "no credentials"
+        return _Words(f"none of {', '.join(name for name, _ in told)} has one")
+    return _Words(message.splitlines()[0] if message else "no credentials")
+
+
+def _has_failed(text: str) -> bool:
+    """It is installed, was logged in once, and was refused."""
+    return "AADSTS" in text or text.lstrip().startswith("ERROR")

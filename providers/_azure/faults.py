@@ -164,7 +164,7 @@ CODES: Mapping[str, Fault] = {
     "VMMarketplaceInvalidInput": _IMAGE,
     "MarketplaceImageNotFound": _IMAGE,
     "VMSizeDoesntSupportGeneration": _IMAGE,
-    "LocationNotAvailableForResourceType": Fault(CloudConfigError, "region", "see `placement`"),
+    "LocationNotAvailableForResourceType": Fault(CapacityError, "region", _ELSEWHERE),
     "LocationNotAvailableForResourceGroup": Fault(CloudConfigError, "region", "see `placement`"),
     "InvalidAvailabilityZone": Fault(CloudConfigError, "zone", "see `placement`"),
     "InvalidResourceReference": _WRONG,
@@ -207,11 +207,26 @@ _WRAPPERS = frozenset(
 _UNKNOWN_HERE = frozenset(
     {
         *("NotImplemented", "InvalidResourceType", "InvalidResourceNamespace", "NotSupported"),
-        *("NoRegisteredProviderFound", "InvalidApiVersionParameter", "MethodNotAllowed"),
-        *("HTTP 404", "HTTP 405", "HTTP 501"),
+        *("MethodNotAllowed", "HTTP 404", "HTTP 405", "HTTP 501"),
     }
 )
 """What an endpoint that is not all of Azure answers to what it does not have."""
+
+
+_OLDER = frozenset(
+    {"NoRegisteredProviderFound", "InvalidApiVersionParameter", "InvalidResourceType"}
+)
+
+
+def versions(error: CloudError) -> tuple[str, ...]:
+    """The API versions that an endpoint serves, where it has refused ours: sovereign clouds lag
+    behind the public one by months."""
+    found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
+    return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
+
+
+def wants_another_version(error: CloudError) -> bool:
+    return error.code in _OLDER and bool(versions(error))
 
 
 def not_told(error: CloudError) -> bool:

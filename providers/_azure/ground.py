@@ -12,6 +12,7 @@ from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, side_by_side
+from cloudtrain.providers._azure.services import Services, needed
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
@@ -35,6 +36,7 @@ class Ground:
 def make(
     arm: Arm,
     skus: Skus,
+    services: Services,
     plan: Plan,
     place: Place,
     caller: str,
@@ -46,6 +48,8 @@ def make(
     The firewall is mended where the caller's address is another one now; `mend` mends what else
     a creation that was cut off left in the group.
     """
+    for namespace in services.missing(*needed(plan.config.limits.max_lifetime)):
+        services.register(namespace, journal)
     cluster = plan.config.name
     group = arm.group(paths.group_name(cluster, place.region))
     site = _Site(arm, group, cluster, place, journal)

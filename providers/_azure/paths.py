@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -22,6 +23,23 @@ VERSIONS = (
 def version(path: str) -> str | None:
     """None for a link that the cloud gave: where it needs one, it has one."""
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
+
+
+def type_of(path: str) -> str:
+    """What versions are told of: `microsoft.compute/virtualmachines`; "" of a group, a list."""
+    _, provider, rest = path.partition("?")[0].lower().rpartition("/providers/")
+    if not provider:
+        return ""
+    words = rest.strip("/").split("/")
+    rest_of = words[3:4] if words[1:2] == ["locations"] and len(words) > 3 else words[1:2]
+    return "/".join([words[0], *rest_of])
+
+
+def newest(told: Sequence[str], wanted: str) -> str | None:
+    """Of the versions that a refusal lists: the newest, a preview only where there is no other,
+    and one that is newer than `wanted` only where all are."""
+    ranked = sorted(told, key=lambda one: (one <= wanted, one.count("-") == 2, one))
+    return ranked[-1] if ranked else None
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Plan
 from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.listing import plain
+from cloudtrain.providers._azure.services import SCHEDULES, Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud.account import Place
 
 
-def places(arm: Arm, skus: Skus, plan: Plan) -> tuple[Place, ...]:
+def places(arm: Arm, skus: Skus, services: Services, plan: Plan) -> tuple[Place, ...]:
     """A region is each of its zones that have all machines, then the region as Azure chooses.
 
     Raises CloudConfigError for what does not exist. A region that lacks a machine stays in: the
-    cloud's own refusal tells why.
+    cloud's own refusal tells why. One in which nothing would end the nodes is left out.
     """
     named = [asked(text) for text in plan.config.placement]
     if not named:
@@ -31,7 +32,21 @@ def places(arm: Arm, skus: Skus, plan: Plan) -> tuple[Place, ...]:
         found += [place] if place.zone else [*_zones(skus, plan, place.region), place]
         if place.zone:
             _refuse_unknown(skus, place)
-    return tuple(dict.fromkeys(found))
+    left_out = unserved(services, plan, list(dict.fromkeys(place.region for place in found)))
+    kept = tuple(dict.fromkeys(place for place in found if place.region not in left_out))
+    if not kept:
+        words = "; ".join(f"{region}: {why}" for region, why in left_out.items())
+        raise CloudConfigError(words, hint="another region in `placement`, or max_lifetime: off")
+    return kept
+
+
+def unserved(services: Services, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
+    """Regions in which the end of a node cannot be armed, each with the reason."""
+    told = services.of(SCHEDULES) if plan.config.limits.max_lifetime is not None else None
+    if told is None:
+        return {}
+    why = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
+    return {region: why for region in regions if not told.serves("schedules", region)}
 
 
 def asked(text: str) -> Place:

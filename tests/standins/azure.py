@@ -24,7 +24,7 @@ from tests.standins import (
 from tests.standins.azure_account import ASSIGNMENTS, registered, subscription
 from tests.standins.azure_call import Call, find, name_of
 from tests.standins.azure_errors import Refusal, of_status
-from tests.standins.azure_offer import API_VERSIONS
+from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import kind_of
 from tests.standins.azure_world import GROUPS, SUBSCRIPTION, Thing, World
 
@@ -140,20 +140,23 @@ class AzureStandIn(World):
             raise Refusal(400, "InvalidApiVersionParameter", text)
         namespace, _, rest = action.lower().partition("/")
         type = f"{namespace}/{rest.partition('/')[0]}"
-        known = API_VERSIONS.get(type, API_VERSIONS.get(namespace, []))
+        own = self.api_versions.get(type, self.api_versions.get(namespace))
+        known = own or API_VERSIONS.get(type, API_VERSIONS.get(namespace, []))
+        served = known if own else (*known, *DEFAULTS)
         if namespace == "microsoft.resources":
-            if version not in (*known, *DEFAULTS):
+            if version not in served:
                 text = (
                     f"The api-version '{version}' is invalid. The supported versions are "
-                    f"'{','.join(known)}'."
+                    f"'{','.join(reversed(known))}'."
                 )
                 raise Refusal(400, "InvalidApiVersionParameter", text)
             return
-        if known and version not in (*known, *DEFAULTS):
+        if known and version not in served:
             text = (
-                "No registered resource provider found for location '' and API version "
-                f"'{version}' for type '{kind or type}'. The supported api-versions are "
-                f"'{', '.join(known)}'."
+                "No registered resource provider found for location 'eastus' and API version "
+                f"'{version}' for type '{kind or rest.partition('/')[0]}'. The supported "
+                f"api-versions are '{', '.join(known)}'. The supported locations are "
+                f"'{', '.join(REGIONS)}'."
             )
             raise Refusal(400, "NoRegisteredProviderFound", text)
         if not registered(self, namespace) and not action.endswith("/register/action"):

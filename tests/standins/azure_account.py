@@ -120,8 +120,18 @@ def _namespace(call: Call) -> str:
 def _provider(world: World, name: str) -> Body:
     own = [one.type.partition("/")[2] for one in KINDS.values() if one.type.startswith(f"{name}/")]
     versions = API_VERSIONS.get(name.lower(), [])
-    shown = [region for region, _ in REGIONS.values()]
-    types = [{"resourceType": one, "locations": shown, "apiVersions": versions} for one in own]
+    types = [
+        {
+            "resourceType": one,
+            "locations": [
+                shown
+                for region, (shown, _) in REGIONS.items()
+                if region not in world.lacking.get(f"{name}/{one}", ())
+            ],
+            "apiVersions": versions,
+        }
+        for one in own
+    ]
     return {
         "id": f"/subscriptions/{SUBSCRIPTION}/providers/{name}",
         "namespace": name,

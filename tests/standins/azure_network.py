@@ -7,6 +7,7 @@ from typing import Any
 from azure.mgmt.network import models
 
 from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
+from tests.standins.azure_offer import PUBLIC_ADDRESSES
 from tests.standins.azure_references import (
     ADDRESSES,
     INTERFACES,
@@ -155,7 +156,7 @@ class Addresses(Kind):
                 "StandardSkuPublicIPAddressesMustBeStatic",
                 f"Standard sku publicIp {id} must have AllocationMethod set to Static.",
             )
-        limit(world, given["location"], "StandardSkuPublicIpAddresses", self.type, old)
+        limit(world, given["location"], PUBLIC_ADDRESSES, self.type, old)
         check_zones(self.type, given)
         if old is not None and old.given.get("zones") != given.get("zones"):
             text = (

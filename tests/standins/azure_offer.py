@@ -23,7 +23,7 @@ REGIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 @dataclass(frozen=True, kw_only=True)
 class Size:
     family: str
-    """Also the name of its quota."""
+    """As Microsoft.Compute/skus writes it; usages write it otherwise: FAMILIES."""
     vcpus: int
     memory_gb: int
     gpus: int = 0
@@ -37,7 +37,7 @@ class Size:
         return tuple(zone for zone in REGIONS[region][1] if zone in self.zones)
 
 
-_T4 = "Standard NCASv3_T4 Family"
+_T4 = "standardNCASv3_T4Family"
 _V100 = "standardNCSv3Family"
 _A100 = "StandardNCADSA100v4Family"
 _H100 = "StandardNCadsH100v5Family"
@@ -117,15 +117,33 @@ IMAGES = {
 CORES = "cores"
 SPOT_CORES = "lowPriorityCores"
 VMS = "virtualMachines"
-COMPUTE_QUOTAS = {CORES: 2000, SPOT_CORES: 2000, VMS: 25000} | {
-    size.family: 2000 for size in SIZES.values()
+FAMILIES = {
+    _T4: "Standard NCASv3_T4 Family",
+    _A100: "StandardNCADSA100v4Family",
+    "StandardNDASv4_A100Family": "Standard NDASv4_A100 Family",
+    _H100: "StandardNCadsH100v5Family",
+    "standardDSv5Family": "standardDSv5Family",
 }
+"""What usages call a family of skus: the two differ in spaces and capitals.
+https://github.com/skypilot-org/skypilot/issues/10120 (against the live APIs),
+https://github.com/Azure/azure-cli/issues/27118"""
+
+
+def quota_of(family: str) -> str:
+    return FAMILIES.get(family, family)
+
+
+COMPUTE_QUOTAS = {CORES: 2000, SPOT_CORES: 2000, VMS: 25000} | {
+    quota_of(size.family): 2000 for size in SIZES.values()
+}
+PUBLIC_ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
+"""As `az network list-usages` shows it."""
 NETWORK_QUOTAS = {
     "VirtualNetworks": 1000,
     "NetworkInterfaces": 65536,
     "NetworkSecurityGroups": 5000,
     "PublicIPAddresses": 1000,
-    "StandardSkuPublicIpAddresses": 1000,
+    PUBLIC_ADDRESSES: 1000,
 }
 QUOTA_NAMES = {
     CORES: "Total Regional vCPUs",
@@ -135,7 +153,7 @@ QUOTA_NAMES = {
     "NetworkInterfaces": "Network Interfaces",
     "NetworkSecurityGroups": "Network Security Groups",
     "PublicIPAddresses": "Public IP Addresses - Basic",
-    "StandardSkuPublicIpAddresses": "Public IPv4 Addresses - Standard",
+    PUBLIC_ADDRESSES: "Public IPv4 Addresses - Standard",
 }
 
 _COMPUTE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from werkzeug.wrappers import Response
@@ -104,7 +105,7 @@ class Kind:
             text = "The location property is required for this definition."
             raise Refusal(400, "LocationRequired", text)
         given = azure_models.checked(self.model, body)
-        given["location"] = location(given["location"], self.type)
+        given["location"] = location(given["location"], self.type, world.lacking.get(self.type, ()))
         check_tags(given.get("tags") or {})
         if old is not None and not same(old.region, given["location"]):
             raise Refusal(
@@ -278,16 +279,17 @@ def merged(given: Body, change: Body) -> Body:
     return made
 
 
-def location(text: str, type: str) -> str:
-    """`East US` is `eastus`."""
+def location(text: str, type: str, lacking: Sequence[str] = ()) -> str:
+    """`East US` is `eastus`. `lacking`: regions without this type."""
     name = text.replace(" ", "").lower()
-    if name not in REGIONS:
+    if name not in REGIONS or name in lacking:
         what = "ResourceGroup" if type.endswith("/resourceGroups") else "ResourceType"
+        served = ",".join(one for one in REGIONS if one not in lacking)
         raise Refusal(
             400,
             f"LocationNotAvailableFor{what}",
             f"The provided location '{text}' is not available for resource type '{type}'. List of "
-            f"available regions for the resource type is '{','.join(REGIONS)}'.",
+            f"available regions for the resource type is '{served}'.",
         )
     return name
 

@@ -14,9 +14,11 @@ from tests.standins.azure_offer import (
     COMPUTE_QUOTAS,
     CORES,
     NETWORK_QUOTAS,
+    PUBLIC_ADDRESSES,
     QUOTA_NAMES,
     SPOT_CORES,
     Size,
+    quota_of,
 )
 from tests.standins.azure_references import ADDRESSES, INTERFACES, NETWORKS, SECURITY_GROUPS
 from tests.standins.azure_references import quota as network_quota
@@ -28,7 +30,7 @@ _COUNTED = {
     "VirtualNetworks": NETWORKS,
     "NetworkInterfaces": INTERFACES,
     "NetworkSecurityGroups": SECURITY_GROUPS,
-    "StandardSkuPublicIpAddresses": ADDRESSES,
+    PUBLIC_ADDRESSES: ADDRESSES,
 }
 
 
@@ -136,7 +138,7 @@ def _need(given: Body, size: Size) -> Counter[str]:
     """Spot VMs count against one quota of their own only."""
     if given["properties"].get("priority") == "Spot":
         return Counter({SPOT_CORES: size.vcpus, "virtualMachines": 1})
-    return Counter({CORES: size.vcpus, size.family: size.vcpus, "virtualMachines": 1})
+    return Counter({CORES: size.vcpus, quota_of(size.family): size.vcpus, "virtualMachines": 1})
 
 
 def usage(world: World, region: str) -> Counter[str]:
@@ -176,7 +178,7 @@ def _quota(name: str, region: str, most: int, used: int, more: int) -> Refusal:
 def _compute_usages(call: Call) -> Response:
     region = location(call.given["location"], VMS)
     used = usage(call.world, region)
-    names = list(COMPUTE_QUOTAS)
+    names = [name for name in COMPUTE_QUOTAS if is_told(call.world, name)]
     return call.page([_usage(one, used[one], limit(call.world, region, one)) for one in names])
 
 
@@ -188,13 +190,17 @@ def _compute_usages(call: Call) -> Response:
 def _network_usages(call: Call) -> Response:
     world, region = call.world, location(call.given["location"], NETWORKS)
     found = []
-    for name in NETWORK_QUOTAS:
+    for name in filter(lambda one: is_told(world, one), NETWORK_QUOTAS):
         things = world.of_type(_COUNTED[name]) if name in _COUNTED else iter(())
         used = sum(1 for one in things if one.region == region)
         base = f"/subscriptions/{call.given['subscription']}/providers/Microsoft.Network"
         id = f"{base}/locations/{region}/usages/{name}"
         found.append({"id": id, **_usage(name, used, network_quota(world, region, name))})
     return call.page(found)
+
+
+def is_told(world: World, name: str) -> bool:
+    return not any(fnmatch.fnmatchcase(name.lower(), one.lower()) for one in world.untold_quotas)
 
 
 def _usage(name: str, used: int, most: int) -> Body:

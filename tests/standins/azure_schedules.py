@@ -62,7 +62,7 @@ def _put(call: Call) -> Response:
         text = "The location property is required for this definition."
         raise Refusal(400, "LocationRequired", text)
     given = {key: value for key, value in body.items() if key in ("location", "properties", "tags")}
-    given["location"] = location(body["location"], TYPE)
+    given["location"] = location(body["location"], TYPE, world.lacking.get(TYPE, ()))
     check_tags(given.get("tags") or {})
     _check(world, name, given)
     old = world.find(id)

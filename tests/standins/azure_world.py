@@ -92,6 +92,13 @@ class World:
     default AllocationFailed, or ZonalAllocationFailed where a zone was asked for."""
     quotas: dict[str, int] = field(default_factory=dict)
     """Limits instead of the generous ones: `{"cores": 8, "westeurope/lowPriorityCores": 0}`."""
+    untold_quotas: list[str] = field(default_factory=list)
+    """Quotas that usages leave out, though they hold: `*T4*`."""
+    lacking: dict[str, list[str]] = field(default_factory=dict)
+    """Regions without a type: `{"Microsoft.DevTestLab/schedules": ["westus"]}`."""
+    api_versions: dict[str, list[str]] = field(default_factory=dict)
+    """The only API versions of a namespace, or of a type: `{"microsoft.compute": ["2024-07-01"]}`,
+    as in a cloud that lags behind the public one."""
     restricted: list[str] = field(default_factory=list)
     """Not for this subscription: `eastus/Standard_NC*`, `eastus-2/*`."""
     failures: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,97 @@
+"""Namespaces of Resource Manager: whether they are registered, where their types are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cloudtrain.errors import CloudError, PermissionsError
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._azure.connection import OPERATION, Arm, optional
+from cloudtrain.providers._azure.listing import plain
+
+COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
+SCHEDULES = "Microsoft.DevTestLab"
+"""Daily shutdowns of VMs."""
+DEADLINES = "Microsoft.ComputeSchedule"
+"""Deallocations at a date and time: https://learn.microsoft.com/rest/api/computeschedule/"""
+NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What a subscription is told of one namespace."""
+
+    state: str
+    """In lower case; "" where it is not told."""
+    locations: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Type in lower case → regions."""
+
+    @property
+    def missing(self) -> bool:
+        return self.state in NOT_REGISTERED
+
+    def serves(self, type: str, region: str) -> bool:
+        """True where it is not told."""
+        known = self.locations.get(type.lower())
+        return not known or region in known
+
+
+def needed(lifetime: float | None) -> tuple[str, ...]:
+    """Schedules only where something is to end by itself."""
+    return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
+
+
+class Services:
+    """Asked once for each namespace. Safe to use from many threads."""
+
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
+        self._known: dict[str, Service | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, namespace: str) -> Service | None:
+        """None where this endpoint does not tell of it, or has none."""
+        with self._lock:
+            if namespace not in self._known:
+                self._known[namespace] = self._ask(namespace)
+            return self._known[namespace]
+
+    def missing(self, *namespaces: str) -> tuple[str, ...]:
+        return tuple(n for n in namespaces if (told := self.of(n)) is not None and told.missing)
+
+    def register(self, namespace: str, journal: Journal) -> None:
+        """Once per subscription, free, and left as it is by `down`. Raises PermissionsError."""
+        journal("make", what="registration", name=namespace)
+        path = f"{self._arm.path}/providers/{namespace}"
+        try:
+            self._arm.call("POST", f"{path}/register")
+        except CloudError as error:
+            hint = f"az provider register --namespace {namespace}, by somebody who may"
+            raise PermissionsError(
+                f"{namespace} is not registered in this subscription: {error.message}",
+                hint=hint,
+                code="MissingSubscriptionRegistration",
+            ) from error
+        self._arm.pace.until(lambda: self._is_registered(namespace), within=OPERATION)
+
+    def _is_registered(self, namespace: str) -> bool | None:
+        with self._lock:
+            self._known[namespace] = told = self._ask(namespace)
+        return True if told is None or told.state == "registered" else None
+
+    def _ask(self, namespace: str) -> Service | None:
+        told = optional(lambda: self._arm.get(f"{self._arm.path}/providers/{namespace}"))
+        if told is None:
+            return None
+        types = told.get("resourceTypes") or ()
+        return Service(
+            state=str(told.get("registrationState", "")).lower(),
+            locations={
+                str(each.get("resourceType", "")).lower(): frozenset(
+                    plain(str(place)) for place in each.get("locations") or ()
+                )
+                for each in types
+            },
+        )
