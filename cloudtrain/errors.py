@@ -145,7 +145,8 @@ class NodeError(CloudtrainError):
 
 
 class NodeUnreachable(NodeError):
-    pass
+    began = True
+    """Whether what was to be run may have begun: False where no connection could be had."""
 
 
 class HostKeyMismatch(NodeError):

@@ -221,7 +221,9 @@ class Plan:
 
 # ── Cluster: what exists ─────────────────────────────────────────────────────
 
-NodeState = Literal["starting", "running", "stopped", "gone"]
+NodeState = Literal["starting", "running", "stopped", "gone", "unknown", "untrusted"]
+"""Of `hosts`, where nobody else can tell of a machine: `unknown` cannot be asked now, `untrusted`
+answers with a host key that is not the one that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,8 @@ class Node:
     """Unix time, as the cloud tells it."""
     expires: float | None = None
     """Unix time at which the cloud ends it by itself."""
+    fault: str = ""
+    """Why its state is not known."""
 
     @property
     def task(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,22 @@ def revive(session: Session) -> Session:
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
     return created(session, replace(session.plan, nodes=plans)) if plans else session
+
+
+PATIENCE = 60.0
+"""Seconds for a machine that nobody but itself tells of (`hosts`) to answer."""
+
+
+def awaited(session: Session) -> Session:
+    """Once no node is `unknown`, or after PATIENCE."""
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
+        silent = [node for node in session.nodes if node.state == "unknown"]
+        if not silent:
+            break
+        time.sleep(1.0)
+        session = session.refreshed()
+    return session
 
 
 def created(session: Session, plan: Plan) -> Session:

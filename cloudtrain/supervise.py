@@ -299,6 +299,17 @@ def parse_stop(node: str, completed: Completed) -> Stopped:
     return Stopped(termed=termed, killed=killed)
 
 
+def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...]:
+    """Run and task of each attempt that still ran, and `("", "")` for processes that outlived
+    theirs. Raises as `parse_stop` does."""
+    ended = []
+    if parse_stop(node, completed).termed or completed.stdout.strip():
+        for line in completed.stdout.decode(errors="replace").splitlines():
+            _, run, task, _ = (*line.partition(" ")[0].split("/"), "", "", "", "")[:4]
+            ended.append((run, task))
+    return tuple(ended)
+
+
 # ── stacks ───────────────────────────────────────────────────────────────────
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cloudtrain.errors import CloudtrainError, LeftoverError
+from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Plan
 from cloudtrain.protocols import Finding, Journal
@@ -56,10 +57,11 @@ class HostsProvider:
     ) -> tuple[Node, ...]:
         cluster = plan.config.name
         names = [node.name for node in plan.nodes]
-        there = {node.name for node in self.nodes(cluster) if node.state == "running"}
         key = f"{identity.public_key.strip()} {LABEL}:{cluster}"
         seats = [seat for seat in self._seats(cluster) if seat.name in names]
-        new = [seat for seat in seats if seat.name not in there]
+        # One that cannot be asked may be a node of ours with work on it: nothing is begun then.
+        there = self._each(seats, lambda seat: _patiently(lambda: _look(cluster, seat)))
+        new = [seat for seat, node in zip(seats, there, strict=True) if node is None]
 
         def lend(seat: Seat) -> None:
             journal("create", node=seat.name)
@@ -75,16 +77,15 @@ class HostsProvider:
         return tuple(made[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """One that does not answer is listed as stopped: what it holds is not known."""
+        """One that cannot be asked is listed all the same, with the reason: it may well run."""
 
         def ask(seat: Seat) -> Node | None:
             try:
-                with opened(seat.name, seat.host) as door:
-                    if door.run(scripts.IS_LENT, cluster, seat.name).strip() != "yes":
-                        return None
-                    return _node(seat, "running", door)
-            except CloudtrainError:
-                return _node(seat, "stopped", None)
+                return _look(cluster, seat)
+            except HostKeyMismatch as error:
+                return replace(_node(seat, "untrusted", None), fault=error.message)
+            except CloudtrainError as error:
+                return replace(_node(seat, "unknown", None), fault=error.message)
 
         found = self._each(self._seats(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
@@ -175,6 +176,30 @@ def _seats(config: ClusterConfig, cluster: str) -> list[Seat]:
         name = f"{cluster}-{host.role}{index}"
         seats.append(Seat(name=name, role=host.role, index=index, host=host))
     return seats
+
+
+def _look(cluster: str, seat: Seat) -> Node | None:
+    """None where the machine has no such node. Raises what keeps it from being asked."""
+    with opened(seat.name, seat.host) as door:
+        if door.run(scripts.IS_LENT, cluster, seat.name).strip() != "yes":
+            return None
+        return _node(seat, "running", door)
+
+
+PATIENCE = 60.0
+"""Seconds for a machine to answer before something is made there: its sshd may just restart, or
+take no more logins for a moment (MaxStartups)."""
+
+
+def _patiently(work: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> T:
+    limit = clock() + PATIENCE
+    while True:
+        try:
+            return work()
+        except NodeUnreachable:
+            if clock() >= limit:
+                raise
+            time.sleep(1.0)
 
 
 def _node(seat: Seat, state: NodeState, door: Door | None) -> Node:

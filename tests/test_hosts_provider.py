@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError
+from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.keys import create_identity
 from cloudtrain.providers.hosts import HostsProvider
 from cloudtrain.shell import command
 from cloudtrain.transports.ssh import SshTransport
 from tests.fakes import key_pair, make_identity, make_plan, no_journal
 from tests.lent import hosts_config, lent_home
-from tests.project import Project
+from tests.project import Project, until
 from tests.sshd import SshdNode, sshd_nodes
 
 pytestmark = pytest.mark.openssh
@@ -125,7 +128,7 @@ def test_what_cannot_be_reached_is_left_over_and_named(
     plan, hosts = make_plan(), provider(machines)
     hosts.create(plan, make_identity(tmp_path, plan), no_journal)
     machines[1].stop()
-    assert [node.state for node in hosts.nodes("mnist")] == ["running", "stopped"]
+    assert [node.state for node in hosts.nodes("mnist")] == ["running", "unknown"]
     with pytest.raises(LeftoverError, match=f"~/.cloudtrain/mnist on {machines[1].node.address}"):
         hosts.destroy("mnist", no_journal)
     assert keys_on(machines[0]) == []
@@ -135,8 +138,55 @@ def test_what_cannot_be_reached_is_left_over_and_named(
     assert hosts.nodes("mnist") == ()
 
 
-def test_a_whole_run_on_lent_machines(machines: list[SshdNode], tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
+def test_a_machine_with_another_host_key_is_listed_as_untrusted(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    plan, hosts = make_plan(), provider(machines)
+    hosts.create(plan, make_identity(tmp_path, plan), no_journal)
+    forget(machines[1])
+    nodes = hosts.nodes("mnist")
+    assert [node.state for node in nodes] == ["running", "untrusted"]
+    assert "another host key" in nodes[1].fault
+
+
+def test_a_node_that_is_away_for_a_moment_is_not_made_anew_or_taken_back(
+    machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an `up` that meets two silent machines takes the nodes of both."""
+    plan, hosts = make_plan(), provider(machines)
+    identity = make_identity(tmp_path, plan)
+    hosts.create(plan, identity, no_journal)
+    restarted(machines[1], after=1.5)
+    events: list[str] = []
+    made = hosts.create(plan, identity, lambda event, **_: events.append(event))
+    assert [node.state for node in made] == ["running", "running"]
+    monkeypatch.setattr("cloudtrain.providers.hosts.PATIENCE", 0.0)
+    machines[1].stop()
+    with pytest.raises(NodeUnreachable):
+        hosts.create(plan, identity, lambda event, **_: events.append(event))
+    assert events == []
+
+
+def forget(machine: SshdNode) -> None:
+    """The user's known_hosts has another key of it."""
+    path = Path.home() / ".ssh" / "known_hosts"
+    place = "[{}]:{}".format(*machine.place)
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(place)]
+    path.write_text("\n".join([*lines, f"{place} {key_pair()[1]}\n"]))
+
+
+def restarted(machine: SshdNode, *, after: float) -> None:
+    """As by an upgrade of its package: every connection breaks, what runs there goes on."""
+    for pid in machine.processes():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    threading.Timer(after, machine.start).start()
+
+
+def lent_project(
+    machines: list[SshdNode], folder: Path, **sections: object
+) -> tuple[Project, Path]:
+    project = Project(folder)
     project.environment["HOME"] = os.environ["HOME"]
     path = project.config(
         provider="hosts",
@@ -149,10 +199,58 @@ def test_a_whole_run_on_lent_machines(machines: list[SshdNode], tmp_path: Path) 
             }
             for machine, role in zip(machines, ["chief", "worker"], strict=True)
         ],
+        **sections,
     )
     values = yaml.safe_load(path.read_text())
     del values["nodes"]
     path.write_text(yaml.safe_dump(values))
+    return project, path
+
+
+def test_an_sshd_that_restarts_ends_no_run_and_no_start_of_one(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    train = {"command": "python3 rank.py --steps 80 --pause 0.1", "max_restarts": 0}
+    project, path = lent_project(machines, tmp_path / "project", train=train)
+    assert project.cloudtrain("up", path, "--yes").returncode == 0
+    restarted(machines[0], after=3.0)
+    trains = project.start("train")
+    until(lambda: "worker0 step 5" in project.stdout, 60)
+    restarted(machines[1], after=3.0)
+    assert trains.wait(60) == 0, project.stderr
+    assert [record["state"] for record in project.runs()] == ["succeeded"]
+    steps = [
+        line for line in project.stdout.splitlines() if line.startswith("worker0 │ worker0 step")
+    ]
+    assert len(steps) == len(set(steps)) == 80
+    down = project.cloudtrain("down", "--yes")
+    assert down.returncode == 0, down.stderr
+
+
+def test_another_host_key_is_named_by_every_command(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    project, path = lent_project(machines, tmp_path / "project")
+    assert project.cloudtrain("up", path, "--yes").returncode == 0
+    known = Path.home() / ".ssh" / "known_hosts"
+    before = known.read_text()
+    forget(machines[1])
+    status = project.cloudtrain("status")
+    assert "untrusted" in status.stdout
+    assert "another host key" in status.stdout
+    train = project.cloudtrain("train")
+    assert train.returncode == 2
+    assert "another host key" in train.stderr
+    up = project.cloudtrain("up", path, "--yes")
+    assert up.returncode == 1
+    assert "another host key" in up.stderr
+    assert "internal" not in up.stderr
+    known.write_text(before)
+    assert project.cloudtrain("down", "--yes").returncode == 0
+
+
+def test_a_whole_run_on_lent_machines(machines: list[SshdNode], tmp_path: Path) -> None:
+    project, path = lent_project(machines, tmp_path / "project")
     done = project.cloudtrain("run", path)
     assert done.returncode == 0, done.stderr
     assert project.runs()[0]["state"] == "succeeded"

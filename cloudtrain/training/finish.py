@@ -13,7 +13,7 @@ from cloudtrain.plan import deciding, first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.keeping import take_left
-from cloudtrain.training.tasks import log_files, saved
+from cloudtrain.training.tasks import end_orphans, log_files, saved
 
 
 def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
@@ -61,6 +61,24 @@ def outcome(session: Session, run: Run, failed_by: CloudtrainError | None) -> Ru
 def land_all(session: Session, run: Run) -> tuple[str, ...]:
     """Everything from every node that exists; what `artifacts.require` names and is not there."""
     session = revive(session)
+    if not seen_to_end(run):
+        end_orphans(session)
+    try:
+        return land_nodes(session, run)
+    except NotLanded:
+        if not end_orphans(session):  # what a task left behind may write still
+            raise
+        return land_nodes(session, run)
+
+
+def seen_to_end(run: Run) -> bool:
+    """Whether every task of every attempt told how it ended. Where one did not, its node may have
+    been away only for a while, and its task work on."""
+    names = {task.name for task in run.tasks}
+    return all(attempt.exits.keys() >= names for attempt in run.attempts)
+
+
+def land_nodes(session: Session, run: Run) -> tuple[str, ...]:
     nodes = {task.name: node for task in run.tasks if (node := session.node(task.node))}
     for task in run.tasks:
         if task.name not in nodes:

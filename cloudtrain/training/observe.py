@@ -215,6 +215,7 @@ class Probes:
             elif node.state == "stopped":
                 view.lost = "its node was stopped"
             elif quiet >= (LOST_AFTER if others_answer else ALONE_LOST_AFTER):
-                view.lost = f"its node has not answered for {quiet:.0f} s"
+                why = f": {node.fault}" if node.fault else ""
+                view.lost = f"its node has not answered for {quiet:.0f} s{why}"
             if view.lost is not None:
                 view.ended_at = now

@@ -30,6 +30,7 @@ from cloudtrain.training.tasks import (
     states,
     tag_of,
 )
+from cloudtrain.transports.patient import PatientTransport
 
 
 def start(session: Session, run: Run) -> tuple[Session, Run]:
@@ -38,8 +39,13 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     again = run.attempts[-1].number > 1
     if again:
         session = make_whole(session)
+    quick = session.transport
+    session = replace(session, transport=PatientTransport(quick, waits=session.console.warn))
+    if again:
         make_ready(session, delivered=run.code)
-        end_orphans(session, run)
+    if again or len(session.records.runs()) > 1:
+        end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
+    if again:
         take_left(session, run)
     unstarted = all(state.state == "absent" for state in states(session, run).values())
     checkpoints = session.config.train.checkpoints
@@ -52,6 +58,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
         check_before(session, run)
     start_tasks(session, run, launches(session.config, run, where))
     session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
+    session = replace(session, transport=quick)
     return session, saved(session, replace(run, state="running"))
 
 

@@ -12,6 +12,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Completed
 from cloudtrain.session import Session
+from cloudtrain.transports.patient import PATIENCE, PAUSE
 
 
 def saved(session: Session, run: Run) -> Run:
@@ -36,17 +37,16 @@ def tag_of(run: Run, task: Task) -> str:
     return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
 
 
-TRIES = 3
-
-
 def persistently(ask: Callable[[], Completed]) -> Completed:
     """Asked again where the connection broke: only for what may be done twice."""
-    for _ in range(TRIES - 1):
+    limit = time.monotonic() + PATIENCE
+    while True:
         try:
             return ask()
         except NodeUnreachable:
-            time.sleep(1.0)
-    return ask()
+            if time.monotonic() >= limit:
+                raise
+        time.sleep(PAUSE)
 
 
 def states(session: Session, run: Run) -> dict[str, supervise.TaskStatus]:
@@ -109,14 +109,30 @@ def stacks_path(session: Session, run: Run, task: Task) -> Path:
     return log.with_suffix(".stacks")
 
 
-def end_orphans(session: Session, run: Run) -> None:
-    """Ends what earlier attempts and runs of this cluster have left on the nodes."""
+def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
+    """Ends every task of this cluster that still runs on a node that answers, but for the tags in
+    `keep`: its node was away while its run was given up. The ids of the runs that they were of;
+    "" stands for processes that outlived their task."""
+    kept = tuple(keep)
 
-    def end(node: Node) -> None:
-        done = session.transport.run(node, supervise.orphans(run.cluster), timeout=120.0)
-        supervise.parse_stop(node.name, done)
+    def end(node: Node) -> tuple[tuple[str, str], ...]:
+        try:
+            command = supervise.orphans(session.config.name, keep=kept)
+            done = session.transport.run(node, command, timeout=120.0)
+            return supervise.parse_orphans(node.name, done)
+        except CloudtrainError as error:
+            session.console.warn(f"whether a task still runs there is not known: {error.message}")
+            return ()
 
-    fan_out(session.nodes, end, name=lambda node: node.name)
+    nodes = [node for node in session.nodes if node.state == "running"]
+    found = fan_out(nodes, end, name=lambda node: node.name)
+    for node, ended in zip(nodes, found, strict=True):
+        for run, task in dict.fromkeys(ended):
+            what = (
+                f"{task} still ran run {run}" if run else f"{node.task} still ran what a task left"
+            )
+            session.console.say(f"{what}: ended")
+    return frozenset(run for ended in found for run, _ in ended)
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:

@@ -48,7 +48,12 @@ class SshTransport:
         timeout: float | None = None,
     ) -> Completed:
         """As the protocol says. Never tried again when the connection breaks: it may have run."""
-        channel = self._link(node).session()
+        link = self._link(node)
+        try:
+            channel = link.session()
+        except NodeUnreachable as error:
+            error.began = self._closed
+            raise
         from cloudtrain.transports.exchange import Ended, Silent, exchange
 
         line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal

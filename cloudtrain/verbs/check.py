@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import CloudtrainError, ConfigError, NoBucketError, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    ConfigError,
+    NoBucketError,
+    NodeError,
+    NodesError,
+    UsageError,
+)
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
 from cloudtrain.playbooks import code as code_playbook
@@ -44,17 +51,35 @@ def rehearsal(provider: Provider, plan: Plan, found: tuple[Finding, ...]) -> tup
 
 
 def refuse(config: ClusterConfig) -> None:
-    """Raises the first finding's kind of error, with the words of all that are bad."""
+    """Raises one error with the words of all that are bad, and the exit code of the worst."""
     bad = [finding for finding in check(config) if not finding.ok]
     if not bad:
         return
-    kind = bad[0].error or UsageError
-    if kind is ConfigError:  # its problems are words by now; the exit code is the same
-        kind = UsageError
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
     hint = next((finding.hint for finding in bad if finding.hint), None)
-    assert issubclass(kind, CloudtrainError)
-    raise kind(text, hint=hint)
+    worst = max((finding.error or UsageError for finding in bad), key=exit_code)
+    raise of_kind(worst, text, hint)
+
+
+def exit_code(kind: type[Exception]) -> int:
+    return kind.exit_code if issubclass(kind, CloudtrainError) else 1
+
+
+def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainError:
+    """An error of that class, or, where that wants more than words (one node, several failures, a
+    file's problems), of the nearest class above it that does not; with the exit code of `kind`."""
+    simple = next(
+        each
+        for each in kind.__mro__
+        if each is CloudtrainError
+        or (issubclass(each, CloudtrainError) and not issubclass(each, WANTS_MORE))
+    )
+    error: CloudtrainError = simple(text, hint=hint)
+    error.exit_code = exit_code(kind)
+    return error
+
+
+WANTS_MORE = (ConfigError, NodeError, NodesError)
 
 
 def machines(plan: Plan) -> tuple[Finding, ...]:

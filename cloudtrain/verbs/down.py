@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, UsageError
-from cloudtrain.landing.land import land, not_landed, unlanded
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.landing.land import not_landed
+from cloudtrain.model import ClusterConfig
 from cloudtrain.nodes import asked_for, revive
-from cloudtrain.plan import tasks as planned
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import (
@@ -20,8 +19,10 @@ from cloudtrain.session import (
 from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import DOING
+from cloudtrain.training.tasks import end_orphans
 from cloudtrain.verbs.parcels import take_before_down
 from cloudtrain.verbs.stop_run import stop_run
+from cloudtrain.verbs.unlanded import ask_unlanded, land_what_is_left
 
 
 def down(
@@ -76,6 +77,8 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
             raise not_landed(error) from error
     if not discard:
         take_before_down(config, records, console)
+    elif (active := records.active_run()) is not None:
+        console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
     expected = asked_for(records.events())
     records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
@@ -112,10 +115,8 @@ def land_everything(session: Session) -> None:
         return
     session = revive(session)
     end_active_run(session)
-    left = ask_unlanded(session)
-    for run_id in sorted({path.split("/")[0] for path in left}):
-        session.console.say(f"landing run {run_id}")
-        land_again(session, run_id, left)
+    end_orphans(session)
+    land_what_is_left(session)
     left = ask_unlanded(session)
     if left:
         raise NotLanded(
@@ -134,43 +135,3 @@ def end_active_run(session: Session) -> None:
         attend(session, active)
     except (RunFailed, NotLanded) as error:
         session.console.warn(error.message)
-
-
-def ask_unlanded(session: Session) -> tuple[str, ...]:
-    return unlanded(
-        session.nodes,
-        session.config.name,
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-    )
-
-
-def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
-    known = {run.id: run for run in session.records.runs()}
-    run = known.get(run_id) or unknown_run(session, run_id, left)
-    land(
-        run,
-        {node.task: node for node in session.nodes},
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-        final=True,
-    )
-
-
-def unknown_run(session: Session, run_id: str, left: tuple[str, ...]) -> Run:
-    """A run that only the nodes' disks know of."""
-    names = {path.split("/")[1] for path in left if path.startswith(f"{run_id}/")}
-    tasks = tuple(task for task in planned(session.plan) if task.name in names)
-    return Run(
-        id=run_id,
-        cluster=session.config.name,
-        command="",
-        tasks=tasks,
-        state="landing",
-        created=0.0,
-    )

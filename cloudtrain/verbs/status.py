@@ -241,6 +241,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         address = f"{node.address}:{node.ssh_port}" if node.address else "no address yet"
         facts = [address, node.placement, node.machine, "spot" if node.spot else ""]
         yield "  ".join(["", f"{node.task:{width}}", f"{node.state:8}", *filter(None, facts)])
+        if node.fault:
+            yield f"    {node.fault}".replace("\n", "\n    ")
     yield from _cost(cluster, now)
     if cluster.error is not None:
         yield f"  nodes: not known: {cluster.error.message}".replace("\n", "\n    ")
@@ -350,6 +352,7 @@ def node_json(node: Node) -> dict[str, Any]:
         "role": node.role,
         "index": node.index,
         "state": node.state,
+        "fault": node.fault,
         "address": node.address,
         "internal": node.internal,
         "ssh_port": node.ssh_port,

@@ -11,6 +11,8 @@ from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
+from cloudtrain.training.tasks import end_orphans
+from cloudtrain.verbs.unlanded import land_what_is_left
 
 POLL = 0.2
 
@@ -20,7 +22,7 @@ def stop_run(name: str, *, console: Console) -> Run:
     records = Records(name)
     run = records.active_run()
     if run is None:
-        raise UsageError(f"{name} has no run that goes on", hint="`cloudtrain status` lists runs")
+        return stop_orphans(records, console)
     records.ask_stop(run.id)
     console.say(f"stopping run {run.id}")
     while True:
@@ -36,3 +38,22 @@ def stop_run(name: str, *, console: Console) -> Run:
             run = records.run(run.id)
             if run.ended is not None:
                 return run
+
+
+def stop_orphans(records: Records, console: Console) -> Run:
+    """The run whose tasks outlived it, as their node was away when it ended: ended too, landed."""
+    nothing = UsageError(
+        f"{records.name} has no run that goes on", hint="`cloudtrain status` lists runs"
+    )
+    if not records.is_open() or not records.runs():
+        raise nothing
+    with (
+        idle_is_watched(records),
+        records.lock("stop-run"),
+        open_session(recorded_config(records), records, console) as session,
+    ):
+        ended = end_orphans(session)
+        if not ended:
+            raise nothing
+        land_what_is_left(session)
+    return next((run for run in reversed(records.runs()) if run.id in ended), records.runs()[-1])

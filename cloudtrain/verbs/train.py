@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.nodes import awaited
 from cloudtrain.plan import tasks
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
@@ -49,6 +50,7 @@ def train(
             records.lock("train"),
             open_session(config, records, console) as session,
         ):
+            session = awaited(session)
             refuse_second_run(session)
             record(config, records)
             run = new_run(session, arguments)
@@ -65,6 +67,12 @@ def train(
 
 def refuse_second_run(session: Session) -> None:
     name = session.config.name
+    silent = [node for node in session.nodes if node.fault]
+    if silent:
+        raise UsageError(
+            "\n".join(f"{node.name}: {node.fault}" for node in silent),
+            hint=f"`cloudtrain check {session.config.source or name}` asks each of them",
+        )
     missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
     if missing:
         raise UsageError(

@@ -1,0 +1,56 @@
+"""What the nodes hold that no store has, asked of both sides, and its landing."""
+
+from __future__ import annotations
+
+from cloudtrain.landing.land import land, unlanded
+from cloudtrain.model import Run
+from cloudtrain.plan import tasks as planned
+from cloudtrain.session import Session
+
+
+def land_what_is_left(session: Session) -> None:
+    """Files of runs that have ended, of which their nodes made or kept more since."""
+    left = ask_unlanded(session)
+    for run_id in sorted({path.split("/")[0] for path in left}):
+        session.console.say(f"landing run {run_id}")
+        land_again(session, run_id, left)
+
+
+def ask_unlanded(session: Session) -> tuple[str, ...]:
+    return unlanded(
+        session.nodes,
+        session.config.name,
+        session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+    )
+
+
+def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
+    known = {run.id: run for run in session.records.runs()}
+    run = known.get(run_id) or unknown_run(session, run_id, left)
+    land(
+        run,
+        {node.task: node for node in session.nodes},
+        session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        final=True,
+    )
+
+
+def unknown_run(session: Session, run_id: str, left: tuple[str, ...]) -> Run:
+    """A run that only the nodes' disks know of."""
+    names = {path.split("/")[1] for path in left if path.startswith(f"{run_id}/")}
+    tasks = tuple(task for task in planned(session.plan) if task.name in names)
+    return Run(
+        id=run_id,
+        cluster=session.config.name,
+        command="",
+        tasks=tasks,
+        state="landing",
+        created=0.0,
+    )

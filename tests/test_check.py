@@ -1,0 +1,51 @@
+"""What `up` and `run` refuse, from what `check` finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtrain import errors
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Finding
+from cloudtrain.verbs import check
+
+CONFIG = ClusterConfig(name="m", provider="local", strategy="custom", nodes={})
+
+
+def kinds(kind: type[CloudtrainError] = CloudtrainError) -> list[type[CloudtrainError]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in kinds(below))]
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> CloudtrainError:
+    monkeypatch.setattr(check, "check", lambda config: findings)
+    with pytest.raises(CloudtrainError) as caught:
+        check.refuse(CONFIG)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", [k for k in kinds() if k.__module__ == errors.__name__])
+def test_a_finding_of_any_kind_ends_in_an_error_with_its_words_and_exit_code(
+    monkeypatch: pytest.MonkeyPatch, kind: type[CloudtrainError]
+) -> None:
+    finding = Finding(what="host a", ok=False, text="no answer", hint="wait", error=kind)
+    error = refused(monkeypatch, finding)
+    assert (str(error), error.hint, error.exit_code) == (
+        "host a: no answer",
+        "wait",
+        kind.exit_code,
+    )
+    assert issubclass(kind, type(error))
+
+
+def test_of_several_findings_the_worst_one_gives_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Finding(what="host a", ok=False, text="no answer", error=errors.NodeUnreachable)
+    full = Finding(what="store", ok=False, text="it is full", hint="room", error=errors.StoreError)
+    well = Finding(what="code", ok=True, text="none")
+    error = refused(monkeypatch, silent, well, full)
+    assert isinstance(error, errors.StoreError)
+    assert error.exit_code == 5
+    assert error.message == "host a: no answer\nstore: it is full"
+    assert error.hint == "room"
