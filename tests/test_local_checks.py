@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CapacityError, PermissionsError
+from cloudtrain.errors import PermissionsError, UsageError
 from cloudtrain.providers._local import addresses, checks, environment
 
 
@@ -50,7 +50,7 @@ def test_a_folder_below_a_file_cannot_be_written(tmp_path: Path) -> None:
 def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "LEAST_DISK", 1 << 62)
     finding = checks.disk(tmp_path)
-    assert (finding.ok, finding.error) == (False, CapacityError)
+    assert (finding.ok, finding.error) == (False, UsageError)
 
 
 def test_little_memory_is_a_hint_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,10 @@ def test_the_records_are_for_their_owner_only(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
     assert project.cloudtrain("train").returncode == 0
     assert project.cloudtrain("ssh", project.name, "worker0", "--", "true").returncode == 0
-    for path in (project.home / "clusters").rglob("*"):
+    places = [*(project.home / "clusters").rglob("*"), *(project.home / "local").glob("*/*/*")]
+    places += [project.home, *(project.home / "local").glob("*/*"), project.home / "local"]
+    places += (project.home / "local").glob("*")
+    for path in places:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, f"{path} {mode:o}"
 
@@ -138,6 +141,50 @@ def test_a_run_survives_the_death_of_the_tool_and_logs_takes_over(project: Proje
     assert steps == [f"worker0 │ worker0 step {n}" for n in range(1, 41)]
     (record,) = project.runs()
     assert record["state"] == "succeeded"
+
+
+def test_a_parent_that_ignores_sigchld_is_no_matter(project: Project) -> None:
+    """As some supervisors and language runtimes do; who they start inherits it."""
+    start = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start, sys.executable, "-m", "cloudtrain", "run", project.config()],
+        capture_output=True,
+        text=True,
+        env=project.environment,
+        cwd=project.folder,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [record["state"] for record in project.runs()] == ["succeeded"]
+
+
+def test_exec_names_the_nodes_that_it_leaves_out_and_does_not_end_well(project: Project) -> None:
+    assert project.cloudtrain("up", project.config()).returncode == 0
+    os.kill(server_of(project, "worker0"), signal.SIGKILL)
+    until(lambda: "stopped" in project.cloudtrain("status").stdout, 10)
+    done = project.cloudtrain("exec", project.name, "--", "echo", "here")
+    assert done.returncode == 1
+    assert done.stdout == "chief0 │ here\n"
+    assert "left out: worker0 (stopped)" in done.stderr
+    chosen = project.cloudtrain("exec", project.name, "--role", "chief", "--", "true")
+    assert (chosen.returncode, "left out" in chosen.stderr) == (0, False)
+    none = project.cloudtrain("exec", project.name, "--role", "worker", "--", "true")
+    assert none.returncode == 2
+    assert "worker0 (stopped)" in none.stderr
+
+
+def server_of(project: Project, task: str) -> int:
+    """The process of a node's SSH server."""
+    end = f"/{project.name}-{task}\0".encode()
+    for pid, words in project.processes().items():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().partition(b"CLOUDTRAIN_NODE=")[2]
+        if "nursery" in words and end in variables[:200]:
+            return pid
+    raise AssertionError(f"no server of {task}")
 
 
 def test_stop_run_ends_every_task_and_lands_what_there_is(project: Project) -> None:

@@ -53,6 +53,9 @@ class Stdout(io.TextIOWrapper):
 
 def prepare() -> None:
     """For the process of the command alone: a library must not take over signals and streams."""
+    # Some supervisors and runtimes ignore it, and a process that they start inherits that: then no
+    # child of ours, and no task on a local node, would tell how it ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _terminate)

@@ -21,7 +21,7 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...]) -> int:
     """Run a command on the nodes, side by side, each word as written, no shell between.
 
-    The exit code is the highest that any node gave.
+    The exit code is the highest that any node gave, and not 0 where a node was left out.
     """
     words = (*first, *ctx.meta["passed_on"])
     if not words:

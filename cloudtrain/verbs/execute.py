@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.errors import UsageError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.model import Node
+from cloudtrain.model import Node, NodePlan
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
@@ -17,22 +17,20 @@ from cloudtrain.training.background import idle_is_watched
 def execute(
     name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
 ) -> int:
-    """Runs it with each argument as written, shows every node's output; the highest exit code."""
+    """Runs it with each argument as written, shows every node's output; the highest exit code,
+    not 0 where a node that was meant is left out, which is told last."""
     records = Records(name)
     with (
         idle_is_watched(records),
         records.in_use(),
         open_session(recorded_config(records), records, console) as session,
     ):
-        nodes = [
-            node
-            for node in session.nodes
-            if node.state == "running" and (not roles or {node.role, node.task} & set(roles))
-        ]
+        meant = [node for node in session.nodes if is_meant(node, roles)]
+        nodes = [node for node in meant if node.state == "running"]
         if not nodes:
             raise UsageError(
                 f"{name} has no running node" + (f" of {', '.join(roles)}" if roles else ""),
-                hint=f"its nodes: {', '.join(node.task for node in session.nodes) or 'none'}",
+                hint=f"its nodes: {', '.join(map(told, session.nodes)) or 'none'}",
             )
 
         def run(node: Node) -> int:
@@ -45,4 +43,21 @@ def execute(
             return done.exit_code
 
         codes = fan_out(nodes, run, name=lambda node: node.name)
-    return max((code if code >= 0 else 128 - code) for code in codes)
+        left_out = [told(node) for node in meant if node not in nodes]
+        there = {node.name for node in session.nodes}
+        planned = [node for node in session.plan.nodes if is_meant(node, roles)]
+        left_out += [f"{node.task} (gone)" for node in planned if node.name not in there]
+    for node in left_out:
+        console.warn(f"left out: {node}")
+    return max([int(bool(left_out)), *(code if code >= 0 else 128 - code for code in codes)])
+
+
+def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:
+    return not roles or bool({node.role, node.task} & set(roles))
+
+
+def told(node: Node) -> str:
+    """`worker0 (stopped)`"""
+    if node.state == "running":
+        return node.task
+    return f"{node.task} ({node.state}{': ' if node.fault else ''}{node.fault})"

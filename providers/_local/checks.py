@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from cloudtrain.errors import CapacityError, PermissionsError, UsageError
+from cloudtrain.errors import PermissionsError, UsageError
 from cloudtrain.protocols import Finding
 
 GB = 1024**3
@@ -49,7 +49,7 @@ def disk(folder: Path) -> Finding:
         ok=good,
         text=f"{free / GB:.1f} GB free for {folder}",
         hint=None if good else "a TensorFlow environment takes about 2 GB: free some space",
-        error=None if good else CapacityError,
+        error=None if good else UsageError,
     )
 
 

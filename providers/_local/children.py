@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+RESET = (signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
 Ended = Callable[[int], None]
 """Is told the wait status (`os.WIFSIGNALED` and the like); must not block."""
 
@@ -39,7 +41,7 @@ class Children:
                 file_actions=files,
                 setsid=True,
                 setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT),
+                setsigdef=RESET,
             )
             self._ended[pid] = ended
             self._changed.notify()

@@ -9,6 +9,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -31,6 +32,7 @@ def main() -> None:
     preference), `links` (path in the node's home → what it leads to) and `settings`. The answer:
     `node` with `meta`, or with `error`.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a server would never hear of an end
     gc.disable()
     gc.freeze()
     for line in sys.stdin.buffer:
@@ -46,11 +48,11 @@ def main() -> None:
 def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
     """Start the server of one node unless it runs; returns what its node.json holds."""
     folder = Path(order["folder"])
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / "home").mkdir(mode=0o700, exist_ok=True)
+    for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, target in order["links"].items():
         link(folder / "home" / name, target)
-    with (folder / "lock").open("ab") as lock:
+    with open(folder / "lock", "ab", opener=private) as lock:
         if not take(lock):
             return read(folder / "node.json")
         with listen(order["places"]) as listener:
@@ -115,8 +117,13 @@ def read(path: Path) -> Mapping[str, Any]:
 
 def write(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
-    partial.write_text(text)
+    with open(partial, "w", encoding="utf-8", opener=private) as file:
+        file.write(text)
     partial.replace(path)
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def become_server(listener: socket.socket, folder: Path, settings: Settings) -> None:
