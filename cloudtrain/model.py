@@ -352,9 +352,19 @@ class Cause:
     """Why an attempt failed: one task, what happened to it, and its last lines."""
 
     task: str
+    """Empty, as is `node`, where it is no one task's."""
     node: str
     kind: Literal[
-        "lost", "signal", "oom", "exit", "frozen", "not_started", "stalled", "deadline", "require"
+        "lost",
+        "signal",
+        "oom",
+        "exit",
+        "frozen",
+        "not_started",
+        "not_clustered",
+        "stalled",
+        "deadline",
+        "require",
     ]
     text: str
     exit_code: int | None = None
@@ -375,6 +385,10 @@ class Attempt:
     exits: Mapping[str, int] = field(default_factory=dict)
     """Task → exit code, negative for a signal."""
     cause: Cause | None = None
+    clustered: bool | None = None
+    """Whether all tasks that serve have opened their ports; None where that is not known."""
+    formed_after: float | None = None
+    """Seconds from a task's start until the last of them had."""
 
 
 @dataclass(frozen=True, kw_only=True)

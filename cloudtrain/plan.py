@@ -123,6 +123,19 @@ def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     return frozenset({first_task(tasks).name})
 
 
+def serving(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
+    """Names of the tasks whose port TensorFlow opens: all of a mirrored cluster of several, the
+    workers and ps of a parameter server job. Not known of `custom`, nor without a TF_CONFIG."""
+    if config.train.tf_config is False:
+        return frozenset()
+    if config.strategy == "parameter_server":
+        return frozenset(task.name for task in tasks if task.role in ("worker", "ps"))
+    if config.strategy != "multi_worker_mirrored":
+        return frozenset()
+    mirrored = [task.name for task in tasks if task.role != "evaluator"]
+    return frozenset(mirrored if len(mirrored) > 1 else ())
+
+
 def first_task(tasks: tuple[Task, ...]) -> Task:
     """The chief, or the task that TensorFlow treats as one: worker 0, or the only task."""
     return min(tasks, key=lambda task: (role_rank(task.role), task.index))

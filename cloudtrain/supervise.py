@@ -35,9 +35,17 @@ class Remote:
 
 
 def start(
-    folder: str, *, tag: str, work: str, command: str, environment: Mapping[str, str | Secret]
+    folder: str,
+    *,
+    tag: str,
+    work: str,
+    command: str,
+    environment: Mapping[str, str | Secret],
+    port: int | None = None,
 ) -> Remote:
     """Start one attempt in the existing folder `work`, once: safe to send again after a lost reply.
+
+    `port` is the one that TensorFlow opens in it: whether it did is told by `Served`.
 
     `command` is a shell line for the node's bash, or its sh where there is none. It and the
     environment travel on stdin: secrets are on no command line and on no disk. Read the answer
@@ -47,7 +55,9 @@ def start(
         raise ValueError("a command cannot hold a NUL byte")
     line = f'exec "$@" -c {shlex.quote(command)}\n#end\n'.encode("utf-8", "surrogateescape")
     return Remote(
-        command=_supervisor("start", _text("watcher.sh"), folder, work),
+        command=_supervisor(
+            "start", _text("watcher.sh"), folder, work, f"{port:04X}" if port else ""
+        ),
         stdin=exports({**environment, TAG: tag}) + line,
     )
 
@@ -194,6 +204,19 @@ class Notice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Served:
+    """Whether the task has opened its port, as seen beside it.
+
+    `after`: seconds from its start until then. `never`: it has ended without, after so many
+    seconds; `elsewhere`: and it listened on another port.
+    """
+
+    after: float | None = None
+    never: float | None = None
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """The attempt is over and every byte of its log was sent before this.
 
@@ -216,20 +239,23 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
     return _supervisor("follow", folder, str(offset), f"{interval:g}")
 
 
+FollowFact = Heartbeat | Notice | Served | End
+
+
 class FollowReader:
     """Makes heartbeats and the end from a follower's stderr, however the bytes are cut."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> tuple[Heartbeat | Notice | End, ...]:
+    def feed(self, data: bytes) -> tuple[FollowFact, ...]:
         """What is whole by now. Lines that are not ours (an SSH banner) are passed over."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
         return tuple(one for one in parsed if one is not None)
 
 
-def _follow_line(line: str) -> Heartbeat | Notice | End | None:
+def _follow_line(line: str) -> FollowFact | None:
     words = line.split(" ")
     try:
         match words:
@@ -241,6 +267,10 @@ def _follow_line(line: str) -> Heartbeat | Notice | End | None:
                 return End(state="exited", exit_code=_exit_code(code))
             case ["notice", given]:
                 return Notice(given=float(given))
+            case ["served", "never" | "elsewhere" as how, life]:
+                return Served(never=int(life) / 100, elsewhere=how == "elsewhere")
+            case ["served", after]:
+                return Served(after=int(after) / 100)
             case ["beat", size, *processes]:
                 its = tuple(_process(one.split("/")) for one in processes if one)
                 return Heartbeat(size=int(size), processes=its)

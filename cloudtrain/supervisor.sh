@@ -7,13 +7,13 @@ boot_here=
 read -r boot_here </proc/sys/kernel/random/boot_id
 boot_here=${boot_here%%-*}
 
-# start WATCHER FOLDER WORK: answers started PID, already, stopped or failed WHY.
+# start WATCHER FOLDER WORK [PORT]: answers started PID, already, stopped or failed WHY.
 start() {
   case $2 in /*) folder=$2 ;; *) folder=$PWD/$2 ;; esac
   mkdir -p "$folder" || { echo "failed $folder cannot be made"; return; }
   payload=$(cat)
   # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
-  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3") |
+  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3" "$4") |
     { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
 }
 
@@ -117,9 +117,15 @@ follow() {
   case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
 }
 
-# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (keeper.py).
+# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (keeper.py), and
+# `served TIME`, `served never TIME` or `served elsewhere TIME` once it is known (watcher.sh).
 noticed() {
   [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
+  if served=$(readlink "$1/served"); then
+    [ ! -L "$1/elsewhere" ] || [ "${served#never}" = "$served" ] ||
+      served="elsewhere${served#never}"
+    echo "served $served" >&2
+  fi
 }
 
 # beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task has ended or stderr.

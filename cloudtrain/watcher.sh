@@ -1,15 +1,73 @@
 # One attempt of one task: runs it in a session of its own and records how it ended.
-# sh -c THIS sh FOLDER WORK; stdin: the task's environment and its exec line (see supervise.py).
+# sh -c THIS sh FOLDER WORK [PORT]; stdin: the task's environment and its exec line (see
+# supervise.py). PORT is the one, in hex, that TensorFlow opens in this task.
 #
 # Records are symlinks: made whole or not at all, by the first who asks, also on a full disk.
 #   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
 #   FOLDER/exit -> what `wait` of this shell said
-folder=$1 work=$2
+#   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
+#   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
+folder=$1 work=$2 port=$3
 read -r boot </proc/sys/kernel/random/boot_id
 boot=${boot%%-*}
 read -r stat </proc/self/stat
 set -- ${stat##*) }
 watcher=$$:${20}
+
+# clock: sets past, hundredths of a second since this shell began.
+clock() {
+  read -r past rest </proc/uptime
+  past=$((${past%.*} * 100 + 1${past#*.} - 100 - ${begun:-0}))
+}
+
+# Only who stands beside the task can tell whether it ever served: others look once a second, and
+# never after its end. Ends itself where this shell was killed.
+serving() {
+  turn=0 pause=0.1
+  until grep -qsE ": [0-9A-F]+:$port 0+:0000 0A " /proc/net/tcp /proc/net/tcp6; do
+    clock
+    [ $past -lt 6000 ] || pause=0.5
+    turn=$((turn + 1))
+    [ $((turn % 10)) != 0 ] || [ -L "$folder/elsewhere" ] || ! elsewhere ||
+      ln -sn "$past" "$folder/elsewhere"
+    sleep $pause
+    kill -0 $$ || exit
+  done
+  clock
+  ln -sn "$past" "$folder/served"
+}
+
+# elsewhere: whether a process of the task's session listens on any port.
+elsewhere() {
+  root=$(readlink "$folder/task") || return
+  root=${root%%:*}
+  {
+    awk '$4 == "0A" { print "listens", $10 }' /proc/net/tcp /proc/net/tcp6
+    cat /proc/[0-9]*/stat | awk -v root="$root" 'match($0, /.*\)/) {
+      split(substr($0, RLENGTH + 2), f, " ")
+      if (f[4] == root) print $1 + 0
+    }' | while read -r p; do ls -l "/proc/$p/fd"; done
+  } | awk '$1 == "listens" { open[$2]; next }
+    match($0, /socket:\[[0-9]+/) && (substr($0, RSTART + 8, RLENGTH - 8) in open) { found = 1 }
+    END { exit !found }'
+}
+
+# conversations: connections of PORT on this host, also those that have ended within a minute
+# (TIME_WAIT): they tell of a server that nobody saw. Towards another host it is a peer's port.
+conversations() {
+  any='[0-9A-F]+' loopback='([0-9A-F]{6}7F|0{16}FFFF0{4}[0-9A-F]{6}7F|0{24}01000000)'
+  grep -hsoE ": ($any:$port $any:$any|$any:$any $loopback:$port) 0[1345689B] " \
+    /proc/net/tcp /proc/net/tcp6
+}
+
+[ -r /proc/net/tcp ] || port=
+if [ -n "$port" ]; then
+  clock
+  begun=$past
+  before=$(conversations | cut -d' ' -f2,3)
+  serving </dev/null >/dev/null 2>&1 &
+  looker=$!
+fi
 
 (
   payload=$(cat)
@@ -39,7 +97,13 @@ watcher=$$:${20}
 )
 code=$?
 
+[ -z "$port" ] || kill $looker 2>/dev/null
 case $(readlink "$folder/task") in *":$boot:$watcher") ;; *) exit ;; esac
+if [ -n "$port" ]; then
+  clock
+  conversations | cut -d' ' -f2,3 | grep -vxFe "$before" >/dev/null || past="never $past"
+  ln -sn "$past" "$folder/served" 2>/dev/null
+fi
 until ln -sn "$code" "$folder/exit" || [ -L "$folder/exit" ] || ! [ -d "$folder" ]; do
   sleep 1
 done

@@ -90,14 +90,27 @@ class Attempt:
         return (self.path / "log").read_bytes()
 
     def remote(
-        self, command: str, environment: Mapping[str, str | Secret] | None = None
+        self,
+        command: str,
+        environment: Mapping[str, str | Secret] | None = None,
+        port: int | None = None,
     ) -> supervise.Remote:
         return supervise.start(
-            self.folder, tag=self.tag, work="work", command=command, environment=environment or {}
+            self.folder,
+            tag=self.tag,
+            work="work",
+            command=command,
+            environment=environment or {},
+            port=port,
         )
 
-    def start(self, command: str, environment: Mapping[str, str | Secret] | None = None) -> str:
-        remote = self.remote(command, environment)
+    def start(
+        self,
+        command: str,
+        environment: Mapping[str, str | Secret] | None = None,
+        port: int | None = None,
+    ) -> str:
+        remote = self.remote(command, environment, port)
         return supervise.parse_start("n", self.machine.run(remote.command, remote.stdin))
 
     def status(self) -> supervise.TaskStatus:

@@ -15,8 +15,9 @@ from shlex import quote
 import pytest
 
 from cloudtrain import supervise
-from cloudtrain.supervise import End, FollowReader, Heartbeat, Notice, Process
+from cloudtrain.supervise import End, FollowFact, FollowReader, Heartbeat, Notice, Process, Served
 from tests.fakes import eventually
+from tests.project import free_ports
 from tests.supervising import PYTHON, SHELLS, Attempt, Machine
 
 
@@ -35,9 +36,7 @@ def follow(attempt: Attempt, offset: int = 0, interval: float = 1.0) -> subproce
     return process
 
 
-def followed(
-    attempt: Attempt, offset: int = 0
-) -> tuple[bytes, tuple[Heartbeat | Notice | End, ...]]:
+def followed(attempt: Attempt, offset: int = 0) -> tuple[bytes, tuple[FollowFact, ...]]:
     stdout, stderr = follow(attempt, offset).communicate(timeout=60)
     return stdout, FollowReader().feed(stderr)
 
@@ -73,6 +72,94 @@ def test_a_notice_that_the_node_is_taken_is_told_while_the_task_runs_and_at_its_
         _, told = followed(attempt)
         assert Notice(given=1732170244.0) in told
         assert told[-1] == End(state="exited", exit_code=42)
+
+
+SERVE = (
+    f"{PYTHON} -c 'import socket, sys, time;"
+    ' server = socket.create_server(("", int(sys.argv[1])));'
+    " time.sleep(float(sys.argv[2]))' "
+)
+MEET = (
+    f"{PYTHON} -c 'import socket, sys; port = int(sys.argv[1]);"
+    ' server = socket.create_server(("", port));'
+    ' client = socket.create_connection(("127.0.0.1", port)); server.accept()\' '
+)
+
+
+def served(attempt: Attempt) -> Served | None:
+    """What was told last, once more after the end."""
+    attempt.wait()
+    _, told = followed(attempt)
+    assert isinstance(told[-1], End)
+    return next((fact for fact in told if isinstance(fact, Served)), None)
+
+
+def test_a_port_that_was_open_is_told_while_the_task_runs_and_after_its_end(
+    attempt: Attempt,
+) -> None:
+    port = free_ports(1)
+    attempt.start(f"sleep 0.3; {SERVE} {port} 3", port=port)
+    _, told = followed(attempt)
+    first = next(fact for fact in told if isinstance(fact, Served))
+    assert first.after is not None
+    assert 0.3 <= first.after < 3
+    assert any(isinstance(fact, Heartbeat) for fact in told[told.index(first) :])
+    assert served(attempt) == first
+    eventually(lambda: not attempt.machine.marked())
+
+
+def test_a_port_that_was_open_between_two_looks_has_left_a_trace(attempt: Attempt) -> None:
+    port = free_ports(1)
+    attempt.start(f"{MEET} {port}", port=port)
+    seen = served(attempt)
+    assert seen is not None
+    assert seen.never is None
+
+
+def test_what_an_earlier_attempt_left_of_a_port_is_not_taken_for_this_one(
+    attempt: Attempt,
+) -> None:
+    port = free_ports(1)
+    attempt.start(f"{MEET} {port}", port=port)
+    attempt.wait()
+    second = Attempt(attempt.machine, 2)
+    second.start("sleep 0.3", port=port)
+    seen = served(second)
+    assert seen is not None
+    assert seen.never is not None
+
+
+def test_a_task_that_ended_without_ever_opening_its_port_says_so(attempt: Attempt) -> None:
+    attempt.start("sleep 0.5; exit 0", port=free_ports(1))
+    seen = served(attempt)
+    assert seen is not None
+    assert seen.after is None
+    assert seen.never is not None
+    assert 0.5 <= seen.never < 20
+    assert not seen.elsewhere
+
+
+def test_a_task_that_listens_on_another_port_is_told_from_one_that_listens_on_none(
+    attempt: Attempt,
+) -> None:
+    port = free_ports(2)
+    attempt.start(f"{SERVE} {port + 1} 3", port=port)
+    seen = served(attempt)
+    assert seen is not None
+    assert seen.elsewhere
+
+
+def test_of_a_task_that_has_no_port_nothing_is_told(attempt: Attempt) -> None:
+    attempt.start("exit 0")
+    assert served(attempt) is None
+
+
+def test_who_looks_for_a_port_ends_with_its_watcher(attempt: Attempt) -> None:
+    attempt.start("sleep 60", port=free_ports(1))
+    pid, _, _, watcher, _ = str((attempt.path / "task").readlink()).split(":")
+    os.kill(int(watcher), signal.SIGKILL)
+    os.kill(int(pid), signal.SIGKILL)
+    eventually(lambda: not attempt.machine.marked())
 
 
 def test_a_log_of_a_task_that_has_ended_is_sent_from_any_offset(attempt: Attempt) -> None:

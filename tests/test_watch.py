@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
+from cloudtrain.supervise import Served
 from cloudtrain.training.cause import is_retryable
 from cloudtrain.training.watch import (
     FROZEN_AFTER,
+    JOINED_LATE,
     OTHERS_GRACE,
     SETTLE,
     WINDOW,
     TaskWatch,
     Watch,
+    clustered,
     decide,
+    look_whether_formed,
+    not_clustered,
+    perhaps_not_clustered,
 )
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
@@ -187,6 +193,125 @@ def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:
     decision = decide(run, 1010.0)
     assert decision.cause is not None
     assert (decision.cause.task, decision.cause.kind) == ("worker1", "not_started")
+
+
+# ── Who never joined ─────────────────────────────────────────────────────────
+
+
+def left_outside(watch: Watch, name: str, code: int, at: float, **served: Any) -> None:
+    """The task has ended, and its node never saw its port open."""
+    ended(watch, name, code, at)
+    watch.tasks[name].served = Served(never=at, **served)
+
+
+def test_a_task_that_ends_well_without_having_served_ends_the_attempt() -> None:
+    run = watch()
+    left_outside(run, "worker1", 0, 10.0)
+    assert decide(run, 10.0 + JOINED_LATE - 1).verdict == "go_on"
+    decision = decide(run, 10.0 + JOINED_LATE)
+    assert decision.cause is not None
+    assert (decision.cause.task, decision.cause.kind) == ("worker1", "not_started")
+    assert decision.cause.text.startswith("ended with exit code 0 before it joined the cluster")
+    assert not is_retryable(decision.cause)
+
+
+def test_a_worker_of_a_parameter_server_job_is_only_done_without_once_it_has_joined() -> None:
+    for code, kind in ((1, "not_started"), (-9, "signal")):
+        run = watch("parameter_server")
+        left_outside(run, "worker0", code, 10.0)
+        decide(run, 10.0)
+        decision = decide(run, 10.0 + SETTLE)
+        assert decision.cause is not None
+        assert (decision.cause.task, decision.cause.kind) == ("worker0", kind)
+        assert "before it joined the cluster" in decision.cause.text
+        assert is_retryable(decision.cause) == (code == -9)
+
+
+def test_a_worker_that_served_and_fell_before_the_others_did_is_waited_for_by_the_chief() -> None:
+    run = watch("parameter_server")
+    run.tasks["worker0"].opened(5.0)
+    run.first_port = 5.0
+    ended(run, "worker0", 1, 10.0)
+    assert decide(run, 10.0 + JOINED_LATE - 1).verdict == "go_on"
+    decide(run, 10.0 + JOINED_LATE)
+    decision = decide(run, 10.0 + JOINED_LATE + SETTLE)
+    assert decision.cause is not None
+    assert decision.cause.task == "worker0"
+
+
+def test_where_a_node_is_silent_nobody_is_said_to_be_outside() -> None:
+    run = watch("parameter_server")
+    run.tasks["worker0"].opened(5.0)
+    run.first_port = 5.0
+    for name in ("worker1", "ps0"):
+        run.tasks[name].unreachable_since = 5.0
+    ended(run, "worker0", 1, 10.0)
+    assert decide(run, 60.0).verdict == "go_on"
+
+
+def test_a_worker_lost_with_its_node_before_it_joined_ends_the_attempt() -> None:
+    run = watch("parameter_server")
+    run.tasks["worker0"].lost, run.tasks["worker0"].ended_at = "its node is gone", 10.0
+    decide(run, 10.0)
+    decision = decide(run, 10.0 + SETTLE)
+    assert decision.cause is not None
+    assert (decision.cause.task, decision.cause.kind) == ("worker0", "lost")
+
+
+def test_the_cluster_has_formed_once_all_that_serve_are_open_together() -> None:
+    run = watch("parameter_server")
+    run.tasks["worker0"].opened(3.0)
+    run.tasks["ps0"].opened(4.0)
+    assert not look_whether_formed(run, 5.0)
+    run.tasks["worker1"].opened(6.0)
+    assert look_whether_formed(run, 6.5)
+    assert (run.formed_after, clustered(run)) == (6.5, True)
+    assert not look_whether_formed(run, 7.0), "told once"
+
+
+def test_ports_that_were_open_one_after_the_other_are_no_cluster() -> None:
+    run = watch()
+    run.tasks["chief0"].opened(3.0)
+    ended(run, "chief0", 0, 4.0)
+    for name in ("worker0", "worker1"):
+        run.tasks[name].opened(4.0 + JOINED_LATE + 1)
+    assert not look_whether_formed(run, 20.0)
+
+
+def test_the_nodes_own_figures_tell_when_the_cluster_formed() -> None:
+    run = watch()
+    for seconds, view in enumerate(run.tasks.values(), start=2):
+        view.served = Served(after=seconds)
+        view.opened(50.0)
+    assert look_whether_formed(run, 50.0)
+    assert run.formed_after == 4
+
+
+def test_trainings_that_each_end_well_alone_are_no_cluster() -> None:
+    run = watch()
+    for name in run.tasks:
+        left_outside(run, name, 0, 10.0)
+    assert decide(run, 10.0).verdict == "done"
+    cause = not_clustered(run)
+    assert cause is not None
+    assert cause.text == "the tasks never formed a cluster: 3 separate trainings"
+    assert (cause.task, cause.node, clustered(run)) == ("", "", False)
+
+
+def test_tasks_of_a_moment_and_those_that_listen_elsewhere_are_not_judged_but_told_of() -> None:
+    for at, elsewhere, words in ((0.5, False, "too soon"), (60.0, True, "listened on others")):
+        run = watch()
+        for name in run.tasks:
+            left_outside(run, name, 0, at, elsewhere=elsewhere)
+        assert (not_clustered(run), clustered(run)) == (None, None)
+        assert words in (perhaps_not_clustered(run) or "")
+
+
+def test_without_tf_config_nothing_is_said_of_clusters() -> None:
+    run = watch(tf_config=False)
+    for name in run.tasks:
+        left_outside(run, name, 0, 10.0)
+    assert (not_clustered(run), perhaps_not_clustered(run), clustered(run)) == (None, None, None)
 
 
 def test_stall_and_deadline_are_off_until_asked_for() -> None:

@@ -301,6 +301,117 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
     assert "python3" in stacks.read_text()
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_task_that_ends_before_it_serves_ends_the_run_and_is_named(
+    project: Project, code: int
+) -> None:
+    config = project.config(
+        nodes={"chief": {}, "worker": {"count": 2}},
+        train={"command": f"python3 rank.py --quit worker1 {code}"},
+    )
+    done = project.cloudtrain("run", config, timeout=60)
+    assert done.returncode == 1
+    assert f"error: worker1 on {project.name}-worker1: " in done.stderr
+    assert f"exit code {code}" in done.stderr
+    assert "before it joined the cluster" in done.stderr
+    (record,) = project.runs()
+    cause = record["attempts"][0]["cause"]
+    assert (cause["kind"], cause["task"], cause["exit_code"]) == ("not_started", "worker1", code)
+    assert project.processes() == {}
+
+
+PARAMETER_SERVERS = """
+import json, os, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+kind, index = config["task"]["type"], config["task"]["index"]
+port = lambda kind, index: int(config["cluster"][kind][index].rsplit(":", 1)[1])
+print(f"{kind}{index} started, pid {os.getpid()}", flush=True)
+if f"{kind}{index}" == os.environ.get("QUITS"):
+    raise FileNotFoundError("no data here")
+if kind != "chief":
+    server = socket.create_server(("", port(kind, index)))
+    time.sleep(1000)
+for kind in ("worker", "ps"):
+    for index in range(len(config["cluster"][kind])):
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port(kind, index)))
+                break
+            except OSError:
+                time.sleep(0.05)
+for step in range(int(os.environ["STEPS"])):
+    print(f"chief0 step {step}", flush=True)
+    time.sleep(0.1)
+open("output/model", "w").write("done")
+"""
+
+
+def parameter_servers(project: Project, **env: str) -> Path:
+    """The shape of a parameter server job: the chief waits until it has reached every other."""
+    (project.code / "servers.py").write_text(PARAMETER_SERVERS)
+    return project.config(
+        strategy="parameter_server",
+        nodes={"chief": {}, "worker": {"count": 2}, "ps": {}},
+        train={"command": "python3 servers.py", "env": {"STEPS": "20", **env}},
+    )
+
+
+def test_a_worker_of_a_parameter_server_job_that_never_served_is_not_done_without(
+    project: Project,
+) -> None:
+    done = project.cloudtrain("run", parameter_servers(project, QUITS="worker0"), timeout=60)
+    assert done.returncode == 1
+    assert f"error: worker0 on {project.name}-worker0: exit code 1: FileNotFound" in done.stderr
+    assert "the run goes on" not in done.stderr
+    (record,) = project.runs()
+    assert record["attempts"][0]["cause"]["kind"] == "not_started"
+    assert record["clustered"] is False
+
+
+def test_a_worker_that_dies_after_the_cluster_stood_is_done_without(project: Project) -> None:
+    run = project.start("run", parameter_servers(project, STEPS="60"))
+    until(lambda: "cluster formed after" in project.stderr, 60)
+    os.kill(project.pid_of("worker1"), signal.SIGKILL)
+    assert run.wait(60) == 0, project.stderr
+    assert "worker1 is out: killed by signal 9; the run goes on" in project.stderr
+    (record,) = project.runs()
+    assert record["clustered"] is True
+    assert record["attempts"][0]["formed_after"] > 0
+
+
+def test_tasks_that_each_train_alone_are_no_success(project: Project) -> None:
+    config = project.config(train={"command": "python3 rank.py --alone 3 --output {output}"})
+    done = project.cloudtrain("run", config, timeout=60)
+    assert done.returncode == 1
+    assert "error: the tasks never formed a cluster: 2 separate trainings" in done.stderr
+    (record,) = project.runs()
+    assert (record["state"], record["clustered"]) == ("failed", False)
+    assert project.landed("worker0", "output/worker0.txt") == "done alone\n"
+    status = project.cloudtrain("status", project.name).stdout
+    assert "\n    the tasks never formed a cluster: 2 separate trainings\n" in status
+
+
+def test_tasks_that_are_meant_to_be_alone_are_not_judged(project: Project) -> None:
+    alone = "python3 rank.py --alone 2.5 --output {output}"
+    config = project.config(
+        strategy="custom",
+        nodes={"worker": {"count": 2}},
+        train={"command": alone, "tf_config": True},
+    )
+    done = project.cloudtrain("run", config, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (*_, record) = project.runs()
+    assert record["clustered"] is None
+
+
+def test_a_run_of_a_moment_whose_cluster_stood_is_a_success(project: Project) -> None:
+    done = project.cloudtrain("run", project.config(train={"command": "python3 rank.py --steps 1"}))
+    assert done.returncode == 0, done.stderr
+    (record,) = project.runs()
+    assert record["clustered"] is True
+    assert "cluster formed after" in done.stderr
+
+
 def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> None:
     config = project.config(train={"command": "python3 rank.py --raise-in worker0"})
     done = project.cloudtrain("run", config, "--json")

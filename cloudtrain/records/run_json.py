@@ -23,6 +23,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "exit_code": run.exit_code,
         "code": run.code,
         "store": run.store,
+        "clustered": run.attempts[-1].clustered if run.attempts else None,
         "tasks": [
             {"name": task.name, "role": task.role, "index": task.index}
             | {"node": task.node, "port": task.port}
@@ -39,6 +40,8 @@ def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
         "ended": attempt.ended,
         "exits": dict(attempt.exits),
         "cause": None if attempt.cause is None else cause_to_json(attempt.cause),
+        "clustered": attempt.clustered,
+        "formed_after": attempt.formed_after,
     }
 
 
@@ -96,6 +99,8 @@ def _attempt(data: object) -> Attempt:
         ended=_optional_time(facts, "ended"),
         exits={task: _integer(exits, task) for task in exits},
         cause=None if cause is None else _cause(cause),
+        clustered=_optional_truth(facts, "clustered"),
+        formed_after=_optional_number(facts, "formed_after"),
     )
 
 
@@ -154,6 +159,20 @@ def time_from_json(facts: Mapping[str, Any], key: str) -> float:
 
 def _optional_time(facts: Mapping[str, Any], key: str) -> float | None:
     return None if facts.get(key) is None else time_from_json(facts, key)
+
+
+def _optional_truth(facts: Mapping[str, Any], key: str) -> bool | None:
+    value = facts.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong(key, "true or false")
+    return value
+
+
+def _optional_number(facts: Mapping[str, Any], key: str) -> float | None:
+    value = facts.get(key)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise _wrong(key, "a number")
 
 
 def _integer(facts: Mapping[str, Any], key: str) -> int:

@@ -21,7 +21,7 @@ from cloudtrain.training.keeping import keep
 from cloudtrain.training.observe import observe
 from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved, stop_tasks
-from cloudtrain.training.watch import Watch
+from cloudtrain.training.watch import Watch, clustered
 
 BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""
@@ -113,7 +113,15 @@ def ended(run: Run, watch: Watch, cause: Cause | None) -> Run:
     exits = {
         name: view.exit_code for name, view in watch.tasks.items() if view.exit_code is not None
     }
-    attempt = replace(run.attempts[-1], ended=time.time(), exits=exits, cause=cause)
+    never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
+    attempt = replace(
+        run.attempts[-1],
+        ended=time.time(),
+        exits=exits,
+        cause=cause,
+        clustered=False if never_formed else clustered(watch),
+        formed_after=None if watch.formed_after is None else round(watch.formed_after, 1),
+    )
     return replace(run, attempts=(*run.attempts[:-1], attempt))
 
 

@@ -17,8 +17,9 @@ LINES_SHOWN = 12
 class Observation:
     """What is known of one task. 64 KiB of `log` are plenty.
 
-    `started`: its port came up, or it has none to wait for. `stopped`: this program ended it,
-    so that its exit code says nothing. `ended` is Unix time, `oom` a line of the kernel's log.
+    `started`: its port came up, or it has none to wait for. `joined`: False where it has ended
+    and certainly never opened its port. `stopped`: this program ended it, so that its exit code
+    says nothing. `ended` is Unix time, `oom` a line of the kernel's log.
     """
 
     task: Task
@@ -26,6 +27,7 @@ class Observation:
     preempted: bool = False
     frozen: bool = False
     started: bool = True
+    joined: bool = True
     stopped: bool = False
     oom: bool = False
     exit_code: int | None = None
@@ -59,14 +61,15 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     """
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
-    if cause.kind == "exit":
+    if cause.kind in ("exit", "not_started"):
         return cause.exit_code in (42, 143) or _tells_of_a_lost_peer("\n".join(cause.last_lines))
     return cause.kind in {"lost", "frozen", "signal", "stalled"}
 
 
 def sentence(cause: Cause) -> str:
-    """`worker1 on mnist-worker1: killed by SIGKILL`"""
-    return f"{cause.task} on {cause.node}: {cause.text}"
+    """`worker1 on mnist-worker1: killed by SIGKILL`; only the text where it is no one task's."""
+    place = " on ".join(filter(None, (cause.task, cause.node)))
+    return f"{place}: {cause.text}" if place else cause.text
 
 
 def describe(cause: Cause) -> str:
@@ -135,7 +138,7 @@ def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
         text=text,
         exit_code=code if number is None else -number,
         last_lines=last_lines(seen.log),
-        hint=hint_for(kind, seen.log, number),
+        hint=hint_for(kind, seen.log, number, ended=code is not None),
         collateral=collateral,
     )
 
@@ -154,10 +157,12 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
         return "not_started", f"its port {seen.task.port} never opened"
     if number == signal.SIGKILL and seen.oom:
         return "oom", "the kernel killed it: out of memory"
+    early = "" if seen.joined else " (before it joined the cluster)"
     if number is not None:
-        return "signal", f"killed by {signal.Signals(number).name}"
+        return "signal", f"killed by {signal.Signals(number).name}{early}"
     reason = headline(seen.log)
-    return "exit", f"exit code {seen.exit_code}" + (f": {reason}" if reason else "")
+    text = f"exit code {seen.exit_code}" + (f": {reason}" if reason else "")
+    return "exit" if seen.joined else "not_started", text + early
 
 
 _EXCEPTION = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Interrupt)\b.*)")
@@ -357,7 +362,9 @@ _SIGNAL_HINTS = {
 }
 
 
-def hint_for(kind: str, log: bytes, number: int | None = None) -> str | None:
+def hint_for(
+    kind: str, log: bytes, number: int | None = None, *, ended: bool = False
+) -> str | None:
     """What to do next, for the messages that are known; `number` is the signal that ended it."""
     if kind == "oom":
         return _MEMORY
@@ -369,8 +376,8 @@ def hint_for(kind: str, log: bytes, number: int | None = None) -> str | None:
     for pattern, hint in _HINTS:
         if found := re.search(pattern, text):
             return hint.format(*found.groups())
-    if kind == "exit" and _tells_of_a_lost_peer(text):
+    if kind in ("exit", "not_started") and _tells_of_a_lost_peer(text):
         return "no task failed by itself: look at the network between the nodes"
-    if kind == "not_started":
+    if kind == "not_started" and not ended:
         return "it may need more time before its strategy is made: `train.start_timeout`"
     return _SIGNAL_HINTS.get(signal.Signals(number)) if number else None

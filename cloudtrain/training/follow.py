@@ -40,6 +40,13 @@ class Noticed:
         self.task, self.notice = task, notice
 
 
+class HasServed:
+    """Whether the task has opened its port, as its node saw it."""
+
+    def __init__(self, task: str, served: supervise.Served) -> None:
+        self.task, self.served = task, served
+
+
 class Ended:
     """The attempt is over on its node, and every byte of its log is here."""
 
@@ -54,7 +61,7 @@ class Silent:
         self.task, self.reason = task, reason
 
 
-Event = Wrote | Beat | Noticed | Ended | Silent
+Event = Wrote | Beat | Noticed | HasServed | Ended | Silent
 
 
 class Follower:
@@ -133,6 +140,8 @@ class Follower:
                         end.append(one)
                     elif isinstance(one, supervise.Notice):
                         self.events.put(Noticed(task.name, one))
+                    elif isinstance(one, supervise.Served):
+                        self.events.put(HasServed(task.name, one))
                     else:
                         self.events.put(Beat(task.name, one))
 

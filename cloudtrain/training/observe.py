@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from queue import Empty
 
 from cloudtrain.errors import CloudtrainError
@@ -16,6 +17,7 @@ from cloudtrain.training.follow import (
     Ended,
     Event,
     Follower,
+    HasServed,
     Noticed,
     Silent,
     Wrote,
@@ -23,8 +25,18 @@ from cloudtrain.training.follow import (
 )
 from cloudtrain.training.keeping import Keeping
 from cloudtrain.training.meanwhile import Meanwhile
-from cloudtrain.training.tasks import keep_stacks, stop_tasks
-from cloudtrain.training.watch import TAIL, Decision, TaskWatch, Watch, decide, serves
+from cloudtrain.training.tasks import keep_stacks, saved, stop_tasks
+from cloudtrain.training.watch import (
+    TAIL,
+    Decision,
+    TaskWatch,
+    Watch,
+    decide,
+    look_whether_formed,
+    not_clustered,
+    perhaps_not_clustered,
+    serves,
+)
 
 TICK = 0.25
 """Seconds between two looks at what has come in."""
@@ -57,14 +69,26 @@ def observe(session: Session, run: Run) -> tuple[Watch, Cause | None]:
     follower.start()
     try:
         decision = until_decided(session, run, watch, follower)
-        if decision.cause is not None and decision.cause.kind in HANGING:
-            keep_stacks(session, run)
         left = [name for name, view in watch.tasks.items() if not view.ended]
+        if left and decision.cause is not None and decision.cause.kind in HANGING:
+            keep_stacks(session, run)
         stop_tasks(session, run, left)
         hear_out(session, watch, follower)
     finally:
         follower.close()
+    if decision.verdict == "done":
+        tell_when_formed(session, run, watch)
+        return watch, judged_done(session, watch)
     return watch, decision.cause
+
+
+def judged_done(session: Session, watch: Watch) -> Cause | None:
+    """Why what ended well is no success after all: known once every node has told what it saw."""
+    cause = not_clustered(watch)
+    doubt = perhaps_not_clustered(watch) if cause is None else None
+    if doubt is not None:
+        session.console.warn(doubt)
+    return cause
 
 
 def new_watch(session: Session, run: Run) -> Watch:
@@ -80,10 +104,14 @@ def new_watch(session: Session, run: Run) -> Watch:
                 view.tail = log.read()
         views[task.name] = view
     deadline = session.config.train.deadline
+    if attempt.clustered:  # told before, to a process that is gone
+        for view in views.values():
+            view.port_open = True
     return Watch(
         config=session.config,
         tasks=views,
         started=attempt.started,
+        formed_after=attempt.formed_after if attempt.clustered else None,
         deadline=run.created + deadline if deadline is not None else None,
     )
 
@@ -94,6 +122,7 @@ def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) 
     while True:
         drain(watch, follower, TICK)
         probes.look(watch)
+        tell_when_formed(session, run, watch)
         meanwhile.look(watch)
         keeping.look()
         watch.stop_asked = session.records.stop_asked(run.id)
@@ -107,6 +136,17 @@ def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) 
             return decision
         if decision.stop:
             stop_tasks(session, run, decision.stop)
+
+
+def tell_when_formed(session: Session, run: Run, watch: Watch) -> None:
+    """Said once, and on record for who looks at the run meanwhile or follows it later."""
+    if not look_whether_formed(watch, time.time()):
+        return
+    after = round(watch.formed_after or 0.0, 1)
+    session.console.say(f"cluster formed after {after:g} s")
+    session.records.journal("formed", run=run.id, after=after)
+    attempt = replace(run.attempts[-1], clustered=True, formed_after=after)
+    saved(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 
 
 def drain(watch: Watch, follower: Follower, wait: float) -> None:
@@ -131,10 +171,20 @@ def take(watch: Watch, event: Event, now: float) -> None:
         view.saw(event.data, now)
     elif isinstance(event, Noticed):
         view.notice = event.notice.given
+    elif isinstance(event, HasServed):
+        view.served = event.served
+        if event.served.after is not None:
+            has_opened(watch, view, now)
     elif isinstance(event, Ended):
         over(view, event.end, now)
     elif isinstance(event, Beat):
         view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
+
+
+def has_opened(watch: Watch, view: TaskWatch, now: float) -> None:
+    view.opened(now)
+    if watch.first_port is None:
+        watch.first_port = now
 
 
 def over(view: TaskWatch, end: End, now: float) -> None:
@@ -196,9 +246,8 @@ class Probes:
         for view, is_open in zip(
             waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
         ):
-            view.port_open = is_open
-            if is_open and watch.first_port is None:
-                watch.first_port = now
+            if is_open:
+                has_opened(watch, view, now)
 
     def _lost(self, watch: Watch, silent: list[TaskWatch], now: float) -> None:
         try:

@@ -12,7 +12,7 @@ from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
 from cloudtrain.model import Attempt, Run, Task
 from cloudtrain.nodes import make_whole
-from cloudtrain.plan import start_order
+from cloudtrain.plan import serving, start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
 from cloudtrain.session import Session
@@ -157,6 +157,7 @@ def start_task(session: Session, run: Run, launch: Launch) -> None:
         work=layout.work_folder(run.cluster, run.id, launch.task.name),
         command=launch.command,
         environment=launch.environment,
+        port=launch.task.port if launch.task.name in serving(run.tasks, session.config) else None,
     )
     done = persistently(
         lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)

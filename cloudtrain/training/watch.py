@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cloudtrain.model import Cause, ClusterConfig, Task
-from cloudtrain.plan import deciding
+from cloudtrain.plan import deciding, serving
+from cloudtrain.supervise import Served
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
 
 WINDOW = 20.0
@@ -22,6 +23,13 @@ FROZEN_AFTER = 15.0
 
 OTHERS_GRACE = 60.0
 """Seconds that the other tasks get after the deciding ones have ended well."""
+
+JOINED_LATE = 10.0
+"""Seconds in which news of open ports may still come in after a task has ended: ports are looked
+at once a second, and heartbeats come every five."""
+
+TOO_SHORT = 2.0
+"""Seconds: who ended sooner has not even imported TensorFlow, and is not said to have trained."""
 
 TAIL = 65_536
 """Bytes of a task's log that are kept for judging."""
@@ -40,6 +48,9 @@ class TaskWatch:
     """When the cloud said that it takes the node, Unix time."""
     stopped_since: float | None = None
     port_open: bool = False
+    opened_at: float | None = None
+    served: Served | None = None
+    """What its node saw of its port."""
     last_byte: float = 0.0
     unreachable_since: float | None = None
     tail: bytes = b""
@@ -52,6 +63,10 @@ class TaskWatch:
         self.last_byte = now
         self.tail = (self.tail + data)[-TAIL:]
 
+    def opened(self, now: float) -> None:
+        if not self.port_open:
+            self.port_open, self.opened_at = True, now
+
 
 @dataclass(kw_only=True)
 class Watch:
@@ -63,6 +78,8 @@ class Watch:
     deadline: float | None = None
     first_failure: float | None = None
     first_port: float | None = None
+    formed_after: float | None = None
+    """Seconds until all tasks that serve had opened their ports; None: they have not yet."""
     succeeded_at: float | None = None
     stop_asked: bool = False
     warned: set[str] = field(default_factory=set)
@@ -88,6 +105,9 @@ def decide(watch: Watch, now: float) -> Decision:
     timeout = timed_out(watch, now)
     if timeout is not None:
         return Decision(verdict="failed", cause=timeout)
+    absent = ended_outside(watch, now)
+    if absent is not None:
+        return Decision(verdict="failed", cause=absent)
     decision = failing(watch, winners, now)
     return replace(decision, warnings=(*unheard(watch, now), *decision.warnings))
 
@@ -135,6 +155,12 @@ def failing(watch: Watch, winners: frozenset[str], now: float) -> Decision:
         if not (failed or (frozen and not view.ended)):
             continue
         if view.task.name not in winners and tolerated(watch, view.task):
+            joined = has_joined(watch, view)
+        else:
+            joined = False
+        if joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
+            continue
+        if joined:
             if frozen and not view.ended:
                 stop.append(view.task.name)
             if new(watch, view.task.name):
@@ -163,6 +189,7 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
         preempted=view.notice is not None and (view.lost is not None or bool(view.exit_code)),
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(watch, view.task),
+        joined=not never_served(watch, view),
         stopped=view.task.name in watch.warned,  # the run went on without it
         exit_code=view.exit_code,
         ended=view.ended_at,
@@ -191,6 +218,121 @@ def tolerated(watch: Watch, task: Task) -> bool:
     return any(
         other.task.role == "worker" and other.task != task and not other.ended
         for other in watch.tasks.values()
+    )
+
+
+def has_joined(watch: Watch, view: TaskWatch) -> bool | None:
+    """Whether the cluster stood with this task in it, so that a chief may do without it. None: its
+    port was open, but not yet those of all others. What is not known counts as joined."""
+    if not serves(watch, view.task) or watch.formed_after is not None:
+        return True
+    if view.task.name in watch.warned:  # the run goes on without it already
+        return True
+    if never_served(watch, view) or (view.lost is not None and not view.port_open):
+        return False
+    if view.ended:
+        return None if view.port_open and awaited(watch) else True
+    return watch.first_port is None
+
+
+def awaited(watch: Watch) -> bool:
+    """Whether a task that runs, and whose node answers, has still not opened its port."""
+    return any(
+        not (view.port_open or view.ended) and view.unreachable_since is None
+        for view in watch.tasks.values()
+        if serves(watch, view.task)
+    )
+
+
+def never_served(watch: Watch, view: TaskWatch) -> bool:
+    """Whether it is certain that the task ended without having opened its port. One that listened
+    elsewhere may have a cluster of its own making, where no other has opened its port either."""
+    if view.served is None or view.served.never is None or view.port_open:
+        return False
+    return not (view.served.elsewhere and watch.first_port is None)
+
+
+def ended_outside(watch: Watch, now: float) -> Cause | None:
+    """A task that ended well before the cluster stood: the others wait for it for ever."""
+    for view in watch.tasks.values():
+        if view.exit_code != 0 or not serves(watch, view.task) or watch.formed_after is not None:
+            continue
+        if not (never_served(watch, view) or (view.port_open and awaited(watch))):
+            continue
+        if now - (view.ended_at or now) >= JOINED_LATE and view.task.name not in watch.warned:
+            words = "ended with exit code 0 before it joined the cluster"
+            if view.port_open:
+                words = "ended with exit code 0 before the cluster had formed"
+            cause = cause_of(view, "not_started", f"{words}; the others wait for it for ever")
+            return replace(cause, exit_code=0, hint=OUTSIDE)
+    return None
+
+
+OUTSIDE = (
+    "every task must make its strategy, or its tf.distribute.Server, from TF_CONFIG and stay in it;"
+    " a script that connects its tasks by other means needs `train.tf_config: false`"
+)
+
+
+def look_whether_formed(watch: Watch, now: float) -> bool:
+    """Whether the cluster stands, seen for the first time: all that serve are open at once."""
+    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    if watch.formed_after is not None or not views:
+        return False
+    if not all(view.port_open for view in views):
+        return False
+    last = max(view.opened_at or now for view in views)
+    if any(view.ended_at is not None and view.ended_at + JOINED_LATE < last for view in views):
+        return False
+    told = [view.served.after for view in views if view.served and view.served.after is not None]
+    watch.formed_after = max(told) if len(told) == len(views) else now - watch.started
+    return True
+
+
+def clustered(watch: Watch) -> bool | None:
+    """Whether the tasks trained as one; None where that is not known, or not asked."""
+    if watch.formed_after is not None:
+        return True
+    alone = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    lives = [
+        view.served.never
+        for view in alone
+        if view.served and view.served.never is not None and never_served(watch, view)
+    ]
+    return False if any(life >= TOO_SHORT for life in lives) else None
+
+
+def not_clustered(watch: Watch) -> Cause | None:
+    """Tasks that all ended well, each by itself, are no success: so many models that know nothing
+    of each other."""
+    if clustered(watch) is not False:
+        return None
+    count = sum(view.task.role != "evaluator" for view in watch.tasks.values())
+    return Cause(
+        task="",
+        node="",
+        kind="not_clustered",
+        text=f"the tasks never formed a cluster: {count} separate trainings",
+        hint="make the strategy from TF_CONFIG, before anything else; tasks that are meant to be "
+        "independent have `strategy: custom`, a cluster by other means `train.tf_config: false`",
+    )
+
+
+def perhaps_not_clustered(watch: Watch) -> str | None:
+    """What to say of a run that ended well where the ports leave the question open."""
+    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    if clustered(watch) is not None or not views:
+        return None
+    if not all(view.served is not None and view.served.never is not None for view in views):
+        return None
+    if any(view.served is not None and view.served.elsewhere for view in views):
+        return (
+            "no task opened the port of its TF_CONFIG, but they listened on others: whether they "
+            "trained as one cluster is not known (`train.tf_config: false` if that is meant)"
+        )
+    return (
+        "no task opened the port of its TF_CONFIG, and they ended too soon to have trained: "
+        "whether they were one cluster is not known"
     )
 
 
@@ -241,16 +383,8 @@ def timed_out(watch: Watch, now: float) -> Cause | None:
 
 
 def serves(watch: Watch, task: Task) -> bool:
-    """Whether TensorFlow opens the task's port: all tasks of a mirrored cluster of several, the
-    workers and ps of a parameter server job. Unknown for custom."""
-    strategy = watch.config.strategy
-    if watch.config.train.tf_config is False:
-        return False
-    if strategy == "parameter_server":
-        return task.role in ("worker", "ps")
-    if strategy != "multi_worker_mirrored" or task.role == "evaluator":
-        return False
-    return sum(view.task.role != "evaluator" for view in watch.tasks.values()) > 1
+    """Whether TensorFlow opens the task's port."""
+    return task.name in serving(tuple(view.task for view in watch.tasks.values()), watch.config)
 
 
 def cause_of(

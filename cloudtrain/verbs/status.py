@@ -287,14 +287,19 @@ def _state(cluster: ClusterStatus) -> str:
 
 
 def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
+    from cloudtrain.training.cause import sentence
+
     attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
     took = _duration((run.ended or as_of or now) - run.created)
     begun = f"{_clock(run.created)}, {took}"
     state = run.state if as_of is None else f"{run.state}, as of {_clock(as_of)}"
     yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
-    cause = run.attempts[-1].cause if run.attempts else None
+    last = run.attempts[-1] if run.attempts else None
+    if last is not None and last.formed_after is not None and last.ended is None:
+        yield f"    cluster formed after {last.formed_after:g} s"
+    cause = last.cause if last is not None else None
     if cause is not None and run.state != "succeeded":
-        yield f"    {cause.task} on {cause.node}: {cause.text}".replace("\n", "\n      ")
+        yield f"    {sentence(cause)}".replace("\n", "\n      ")
         if cause.hint:
             yield f"    hint: {cause.hint}"
 

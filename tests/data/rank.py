@@ -20,6 +20,10 @@ arguments.add_argument("--pause", type=float, default=0.02)
 arguments.add_argument("--output", type=pathlib.Path, default=pathlib.Path("output"))
 arguments.add_argument("--never-start", default="")
 arguments.add_argument("--raise-in", default="")
+arguments.add_argument(
+    "--quit", nargs=2, default=("", "0"), help="a task that ends before it serves"
+)
+arguments.add_argument("--alone", type=float, help="trains so many seconds without its peers")
 options = arguments.parse_args()
 
 config = json.loads(os.environ["TF_CONFIG"])
@@ -28,6 +32,13 @@ me = f"{kind}{index}"
 print(f"{me} started, pid {os.getpid()}", flush=True)
 while options.never_start == me:
     time.sleep(1)
+if options.quit[0] == me:
+    sys.exit(int(options.quit[1]))
+if options.alone is not None:
+    time.sleep(options.alone)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{me}.txt").write_text("done alone\n")
+    sys.exit(0)
 
 server = socket.create_server(("", int(config["cluster"][kind][index].rsplit(":", 1)[1])))
 peers = [
