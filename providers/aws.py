@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from cloudtrain.errors import BusyError
+from cloudtrain.errors import BusyError, CloudError
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._aws import (
@@ -24,9 +24,11 @@ from cloudtrain.providers._aws.answers import Tree
 from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground, Image
 from cloudtrain.providers._aws.regions import Regions
+from cloudtrain.providers._aws.schedules import Schedules
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
+from cloudtrain.providers._cloud.clear import told_with
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
 
@@ -49,12 +51,13 @@ class AwsAccount:
         self.endpoint = self._ec2.endpoint
         """EC2's address where it is not AWS's own."""
         self._regions = Regions(self._ec2, config)
+        self._schedules = Schedules(self._ec2)
         self._lock = threading.Lock()
         self._launched: dict[str, float] = {}
         """Instance id → Unix time at which it was asked for."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        return checks.check(self._ec2, self._regions, plan)
+        return checks.check(self._ec2, self._regions, self._schedules, plan)
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return not_rehearsed(self.name)
@@ -105,7 +108,18 @@ class AwsAccount:
         machine = launching.launch(self._ec2, order)
         with self._lock:
             self._launched[machine.id] = begun
+        self._arm(order, machine)
         return machine
+
+    def _arm(self, order: Order[Ground], machine: Machine) -> None:
+        """No node stays that AWS was to end and does not."""
+        region, name = order.place.region, order.node.name
+        try:
+            self._schedules.arm(region, name, machine.id, order.expires)
+        except CloudError as failure:
+            with told_with(failure, lambda event, **facts: None):
+                self.erase([machine], ())
+            raise
 
     def start(self, machine: Machine) -> None:
         asked = {"InstanceId": [machine.id]}
@@ -121,6 +135,10 @@ class AwsAccount:
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._ec2, machines, resources, launched=self._just_launched)
+        for region in sorted({machine.place.region for machine in machines}):
+            self._schedules.disarm(
+                region, [m.node.name for m in machines if m.place.region == region]
+            )
 
     def _just_launched(self, id: str) -> bool:
         with self._lock:

@@ -377,6 +377,67 @@ def test_a_node_that_shuts_itself_down_is_gone_with_all_that_it_had(aws: Cloud) 
     assert {r.kind for r in account_of(plan).resources()} == {"security group", "placement group"}
 
 
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "scheduler.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+def role_of(service: str) -> None:
+    trust = json.dumps(TRUST).replace("scheduler", service)
+    iam = boto3.session.Session().client("iam", region_name="us-east-1")
+    iam.create_role(RoleName="cloudtrain-terminate", AssumeRolePolicyDocument=trust)
+
+
+def test_a_node_that_hangs_is_ended_by_aws_where_the_account_has_a_role_for_it(aws: Cloud) -> None:
+    role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    assert "AWS itself 3 minutes later" in findings(plan)["lifetime"][0].text
+    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    orders = [order_of(plan, n, ground, expires=time.time() + 3600) for n in plan.nodes]
+    for order in orders:
+        account_of(plan).launch(order)
+    assert aws.app.schedules() == [f"cloudtrain-{node.name}" for node in plan.nodes]
+    account_of(plan).launch(replace(orders[0], expires=time.time() + 7200))  # a later end
+    aws.app.advance(3700)
+    assert len(instances(aws)) == 3
+    aws.app.advance(200)
+    aws.app.advance(1)
+    assert instances(aws) == ["instance mnist-chief0 us-east-1a running"]
+    account = account_of(plan)
+    erase_all(account)
+    assert (aws.app.schedules(), aws.holdings()) == ([], [])
+
+
+def test_without_such_a_role_the_nodes_own_timers_end_them(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    assert "with a role cloudtrain-terminate" in findings(plan)["lifetime"][0].text
+    launched(aws, plan)
+    assert aws.app.schedules() == []
+
+
+def test_a_role_that_cannot_be_used_leaves_no_node_behind(aws: Cloud) -> None:
+    role_of("lambda")
+    plan = plan_of(aws)
+    with pytest.raises(CloudConfigError, match="must allow AWS EventBridge Scheduler to assume"):
+        launched(aws, plan)
+    aws.app.advance(1)
+    assert instances(aws) == []
+
+
+def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
+    nodes = {"chief": NodeGroup(machine="g4dn.xlarge", spot=True)}
+    plan = plan_of(aws, strategy="one_device", nodes=nodes, placement=("us-east-1a",))
+    (finding,) = findings(plan)["spot price"]
+    assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
+
+
 def test_an_interrupted_spot_node_is_gone_and_tells_why(aws: Cloud) -> None:
     plan = with_spot(plan_of(aws))
     launched(aws, plan)
@@ -724,7 +785,8 @@ def findings(plan: Plan) -> dict[str, list[Any]]:
 def test_check_finds_all_well_and_makes_nothing(aws: Cloud) -> None:
     found = findings(plan_of(aws))
     assert list(found) == [
-        *("credentials", "placement", "machines", "image", "network", "quota", "permissions")
+        *("credentials", "placement", "machines", "image", "network", "quota", "lifetime"),
+        "permissions",
     ]
     assert all(each.ok for group in found.values() for each in group)
     assert found["quota"][0].text == (
@@ -954,7 +1016,7 @@ def test_the_policy_of_the_docs_is_exactly_what_is_called() -> None:
     source = "".join(path.read_text() for path in (ROOT / "providers").glob("*aws*/*.py"))
     source += (ROOT / "providers" / "aws.py").read_text()
     called = set(re.findall(r'"((?:Describe|Run|Start|Terminate|Create|Delete)[A-Z]\w+)"', source))
-    called.remove("DeleteOnTermination")
+    called -= {"DeleteOnTermination", "StartTime"}
     called |= {"AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"}
     # To tag what is made as it is made needs a permission of its own, which must not reach
     # further: whoever may tag anything may delete what bears the tag.

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._aws import dry_runs, images, network, quotas
+from cloudtrain.providers._aws import dry_runs, images, network, quotas, spot
 from cloudtrain.providers._aws.connection import Ec2, mapped
 from cloudtrain.providers._aws.dry_runs import NOT_TOLD
 from cloudtrain.providers._aws.regions import Regions
+from cloudtrain.providers._aws.schedules import LATER, ROLE, Schedules
 from cloudtrain.providers._aws.types import MachineType, machine_types
 from cloudtrain.providers._cloud.account import Place
 
 
-def check(ec2: Ec2, regions: Regions, plan: Plan) -> tuple[Finding, ...]:
+def check(ec2: Ec2, regions: Regions, schedules: Schedules, plan: Plan) -> tuple[Finding, ...]:
     try:
         regions.names()  # the first call that credentials are needed for
         identity = _identity(ec2, regions.names()[0], plan)
@@ -33,6 +34,8 @@ def check(ec2: Ec2, regions: Regions, plan: Plan) -> tuple[Finding, ...]:
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
     found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
+    found += _spot_prices(ec2, places, plan)
+    found += _lifetime(schedules, where[0], plan)
     return (*found, dry_runs.permissions(ec2, places[0], plan))
 
 
@@ -55,6 +58,31 @@ def _in_each(
             hint=error.hint if error is not None else None,
             error=None if served or error is None else type(error),
         )
+
+
+def _spot_prices(ec2: Ec2, places: Sequence[Place], plan: Plan) -> Iterator[Finding]:
+    """In the zones of the placement. What is not told stops nothing."""
+    wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
+    for region in sorted({place.region for place in places}) if wanted else ():
+        zones = {place.zone for place in places if place.region == region}
+        try:
+            found = [p for p in spot.prices(ec2, region, wanted) if p.zone in zones]
+            text = "; ".join(map(str, found)) or f"{region}: {NOT_TOLD}"
+        except CloudError as error:
+            text = f"{region}: {NOT_TOLD}: {error.message}"
+        yield Finding(what="spot price", ok=True, text=text)
+
+
+def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
+    """Who ends the nodes when nobody does."""
+    if plan.config.limits.max_lifetime is None:
+        return
+    held = "each node's own timer"
+    if schedules.role(region) is not None:
+        held += f", and AWS itself {LATER / 60:.0f} minutes later (role {ROLE})"
+    else:
+        held += f" alone; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
+    yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}")
 
 
 def _failed(what: str, error: CloudError) -> Finding:

@@ -28,6 +28,7 @@ PAGES: Mapping[str, int] = {
     "DescribeNetworkInterfaces": 1000,
     "DescribeRouteTables": 100,
     "DescribeSecurityGroups": 1000,
+    "DescribeSpotPriceHistory": 1000,
     "DescribeSubnets": 1000,
     "DescribeVolumes": 500,
     "DescribeVpcs": 1000,

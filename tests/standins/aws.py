@@ -20,8 +20,8 @@ from werkzeug.wrappers import Request, Response
 
 from tests.standins import aws_data, aws_query, aws_signature
 from tests.standins.aws_groups import Groups
-from tests.standins.aws_instances import Instances
 from tests.standins.aws_query import Refused, params_of
+from tests.standins.aws_schedules import Schedules
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -37,7 +37,7 @@ BY_STATUS = {
 """EC2's own code for an error that a test asked for by its status alone."""
 
 
-class AwsStandIn(Instances, Groups):
+class AwsStandIn(Schedules, Groups):
     def __init__(self) -> None:
         super().__init__()
         self.secrets: dict[str, str] | None = {
@@ -85,6 +85,10 @@ class AwsStandIn(Instances, Groups):
             aws_signature.verify(request, self.secrets[scope.key])
         if scope.service == "servicequotas":
             return self._service_quotas(request)
+        if scope.service == "scheduler":
+            with self.lock:
+                self.go_on()
+                return self.scheduler(scope.region, request)
         if scope.service != "ec2":
             return self.by_moto(request)
         if scope.region not in self.regions:  # Unknown, or not opted in to.

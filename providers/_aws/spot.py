@@ -1,0 +1,45 @@
+"""What EC2 sells spot instances for at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from cloudtrain.providers._aws import answers
+from cloudtrain.providers._aws.connection import Ec2
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class SpotPrice:
+    dollars: float
+    """For an hour of one instance with Linux."""
+    machine: str
+    zone: str
+
+    def __str__(self) -> str:
+        return f"{self.machine} {self.dollars:.4g} $/hour in {self.zone}"
+
+
+def prices(ec2: Ec2, region: str, machines: Sequence[str]) -> list[SpotPrice]:
+    """The price now of each machine type in each zone that sells it, cheapest first. Free.
+
+    With a start of now, EC2 answers the price that holds, and no history:
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
+    """
+    now = datetime.fromtimestamp(ec2.pace.now(), timezone.utc)
+    asked = {
+        "InstanceType": list(machines),
+        "ProductDescription": ["Linux/UNIX"],
+        "StartTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    found: dict[tuple[str, str], SpotPrice] = {}
+    key = "spotPriceHistorySet"
+    for each in ec2.pages(region, "DescribeSpotPriceHistory", key, asked):
+        machine, zone = answers.text(each, "instanceType"), answers.text(each, "availabilityZone")
+        if machine in machines:
+            dollars = float(answers.text(each, "spotPrice") or 0)
+            found.setdefault(
+                (machine, zone), SpotPrice(dollars=dollars, machine=machine, zone=zone)
+            )
+    return sorted(price for price in found.values() if price.dollars > 0)
