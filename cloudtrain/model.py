@@ -252,6 +252,8 @@ class Node:
     machine: str = ""
     """The cloud's machine type."""
     spot: bool = False
+    disk_gb: int | None = None
+    """Of the root disk, where the cloud's list tells it."""
     created: float | None = None
     """Unix time, as the cloud tells it."""
     expires: float | None = None

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cloudtrain.drift import made_with
 from cloudtrain.errors import CapacityError, QuotaError, TransientError
 from cloudtrain.first_login import first_login
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
-from cloudtrain.model import CLOUDS, Identity, Node, Plan
+from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.session import Session, in_order, write_ssh_config
 
@@ -21,11 +22,38 @@ def make_whole(session: Session) -> Session:
 
 
 def revive(session: Session) -> Session:
-    """Stopped nodes are started again, with their disks as they were; nothing new is made."""
-    session = session.refreshed()
+    """Stopped nodes are started again, with their disks as they were; nothing new is made. Also
+    those that the config does not name any more, but none whose deletion has begun."""
+    session = staying(session.refreshed())
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
-    return created(session, replace(session.plan, nodes=plans)) if plans else session
+    return staying(created(session, replace(session.plan, nodes=plans))) if plans else session
+
+
+def staying(session: Session) -> Session:
+    """With a plan of every node that exists, and without those whose deletion has begun."""
+    going = leaving(session.records.events())
+    nodes = tuple(node for node in session.nodes if node.name not in going)
+    planned = {node.name for node in session.plan.nodes}
+    others = tuple(
+        NodePlan(name=node.name, role=node.role, index=node.index, port=0, spot=node.spot)
+        for node in nodes
+        if node.name not in planned
+    )
+    plan = replace(session.plan, nodes=(*session.plan.nodes, *others))
+    return replace(session, nodes=nodes, plan=plan)
+
+
+def leaving(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Nodes whose deletion was begun (`up --shrink`, `up --replace`) and cut off: all that they
+    held had landed by then, and nothing was started since."""
+    going: frozenset[str] = frozenset()
+    for event in events:
+        if event["event"] == "exchange":
+            going |= frozenset(event["nodes"])
+        elif event["event"] in ("up", "start", "down"):
+            going = frozenset()
+    return going
 
 
 PATIENCE = 60.0
@@ -58,6 +86,7 @@ def created(session: Session, plan: Plan) -> Session:
         refuse_fewer(made, plan)
         for node in made:
             stage.done(node.name, node.address)
+    session.records.journal("placed", places={node.name: node.placement for node in made})
     nodes = with_new(session, made)
     identity = load_identity(session.records.folder)
     if session.config.provider in CLOUDS:
@@ -140,7 +169,11 @@ def asked_for(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def shown(session: Session, stage: Stage) -> Journal:
     """The journal, and each of its events on the console as it happens."""
 
+    planned = {node.name: node for node in session.plan.nodes}
+
     def journal(event: str, **facts: Any) -> None:
+        if event == "create" and facts["node"] in planned:
+            facts["made"] = made_with(session.config, planned[facts["node"]])
         session.records.journal(event, **facts)
         if event == "create":
             stage.node(facts["node"], "asked for")

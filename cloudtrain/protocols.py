@@ -76,6 +76,15 @@ class Provider(Protocol):
         request: a cloud may list a new node late, and it is waited for.
         """
 
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        """These nodes, and nothing else of the cluster, which goes on: as `destroy`."""
+
     def sweep(self) -> tuple[Holding, ...]:
         """Everything under our label, in all regions, by cluster; sorted by name."""
 

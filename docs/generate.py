@@ -12,6 +12,7 @@ from typing import Any
 
 from cloudtrain.catalogue import gpus
 from cloudtrain.config import schema
+from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +75,18 @@ def tables() -> str:
         if section:
             title = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
             text += table(f"`{title}`", section)
-    return text
+    return text + effects()
+
+
+def effects() -> str:
+    """What a change of each field does."""
+    lines = ["\n## A changed file\n"]
+    lines += ["What a change does to a cluster that is up, field by field:\n"]
+    lines += [f"- **{kind}**: {meaning}." for kind, meaning in KINDS.items()]
+    lines += [""]
+    lines += ["| field | a change is | |", "|---|---|---|"]
+    lines += [f"| `{name}` | {each.kind} | {each.note} |" for name, each in EFFECT.items()]
+    return "\n".join(lines) + "\n"
 
 
 def table(title: str, section: type[Section]) -> str:

@@ -118,6 +118,41 @@ class HostsProvider:
                 f"still there: {'; '.join(things)}", hint="run it again once they answer"
             )
 
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        """A machine that no other node is on is cleared, as by `destroy`."""
+        left: dict[str, str] = {}
+
+        def clear(seats: Sequence[Seat]) -> None:
+            going, first = [seat for seat in seats if seat.name in names], seats[0]
+            try:
+                with opened(first.name, first.host) as door:
+                    for seat in going:
+                        journal("destroy", node=seat.name)
+                        label = f"{LABEL}:{cluster}"
+                        door.run(scripts.TAKE_BACK, cluster, seat.name, label)
+                    if len(going) == len(seats):
+                        door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+            except CloudtrainError as error:
+                left[first.host.address] = error.message
+
+        machines = [
+            seats
+            for seats in self._by_machine(cluster)
+            if any(seat.name in names for seat in seats)
+        ]
+        self._each(machines, clear)
+        if left:
+            things = [f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in left.items()]
+            raise LeftoverError(
+                f"still there: {'; '.join(things)}", hint="run it again once they answer"
+            )
+
     def sweep(self) -> tuple[Holding, ...]:
         """Of the machines that this config names."""
         names: set[str] = set()

@@ -111,6 +111,23 @@ class LocalProvider:
             Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
 
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        self._end_nursery(cluster)
+        folders = [self._cluster_folder(cluster) / name for name in names]
+        there = {node.name for node in self.nodes(cluster)}
+        for folder in folders:
+            if folder.name in there:
+                journal("destroy", node=folder.name)
+                Folder(folder).doom()
+        tags = {self._tag(cluster, name) for name in names}
+        self._erase(lambda tag: tag in tags, folders)
+
     def sweep(self) -> tuple[Holding, ...]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}

@@ -58,7 +58,8 @@ ANSWER = 0.4
 PATIENCE = 40.0
 """Seconds after which it counts as hung."""
 
-Verb = Literal["create", "destroy", "sweep"]
+Verb = Literal["create", "remove", "destroy", "sweep"]
+"""`remove` takes the last node of the plan away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +232,9 @@ def _do(name: str, job: Job, journal: Path) -> Any:
 
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)
+    if job.do == "remove":
+        late = asked_for(journal) if job.expected else None
+        return clouds.remove(config.name, [job.plan.nodes[-1].name], write, late)
     if job.do == "destroy":
         return clouds.destroy(config.name, write, asked_for(journal) if job.expected else None)
     return clouds.sweep()

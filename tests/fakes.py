@@ -38,6 +38,8 @@ class FakeProvider:
     create_fails: Mapping[str, Exception] = field(default_factory=dict)
     cannot_destroy: frozenset[str] = frozenset()
     deeds: list[tuple[str, str]] = field(default_factory=list)
+    place: str = ""
+    """Where its nodes are."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self.findings
@@ -84,6 +86,21 @@ class FakeProvider:
             raise LeftoverError(f"still there: {', '.join(node.name for node in left)}")
         self.cloud.pop(cluster, None)
 
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        for node in self.nodes(cluster):
+            if node.name in names:
+                journal("destroy", node=node.name)
+                if node.name not in self.cannot_destroy:
+                    self._unmake(self.cloud[cluster], node.name)
+        if left := [node.name for node in self.nodes(cluster) if node.name in names]:
+            raise LeftoverError(f"still there: {', '.join(left)}")
+
     def sweep(self) -> tuple[Holding, ...]:
         return tuple(
             Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))
@@ -107,6 +124,9 @@ class FakeProvider:
             state="running",
             address=address,
             internal=address,
+            machine=planned.machine or "",
+            spot=planned.spot,
+            placement=self.place,
         )
 
     def _unmake(self, cluster: dict[str, Node], name: str) -> None:

@@ -26,7 +26,7 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[], None], half: int | None
         if half is not None and (number + after) % 2 != half and not THOROUGH:
             continue
         rig.begin_anew()
-        if do == "destroy":
+        if do in ("destroy", "remove"):
             assert rig.run("create").nodes
         if not rig.killed(do, number, after):
             break
@@ -38,7 +38,7 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[], None], half: int | None
             when = "after" if after else "before"
             print(f"killed {when} call {number} of {do}: {calls[number - 1 : number]}")
             raise
-    assert tried > 10
+    assert tried > (2 if do == "remove" else 10)
     print(f"{rig.cloud.name}: {do} was killed at {tried} points")
 
 
@@ -75,3 +75,17 @@ def test_a_killed_up_is_finished_by_the_next_and_nothing_is_doubled(rig: Rig) ->
         assert rig.held() == []
 
     at_every_call(rig, "create", finished)
+
+
+def test_a_killed_removal_of_one_node_is_finished_and_touches_no_other(rig: Rig) -> None:
+    """`up --shrink` and `up --replace`: the rest of the cluster goes on, and grows again."""
+
+    def removed() -> None:
+        rig.cloud.quiet()
+        assert not rig.run("remove").error
+        assert rig.instances() == rig.names()[:-1]
+        assert [node.name for node in rig.run("create").nodes] == rig.names()
+        assert not rig.run("destroy").error
+        assert rig.held() == []
+
+    at_every_call(rig, "remove", removed)

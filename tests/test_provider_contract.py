@@ -209,7 +209,7 @@ def test_a_provider_module_has_the_door(name: str) -> None:
     module = importlib.import_module(f"cloudtrain.providers.{name}")
     made = typing.get_type_hints(module.provider)["return"]
     made = typing.get_origin(made) or made
-    for verb in ("check", "create", "nodes", "destroy", "sweep"):
+    for verb in ("check", "create", "nodes", "remove", "destroy", "sweep"):
         assert callable(getattr(made, verb))
 
 
@@ -310,6 +310,15 @@ def test_destroy_leaves_nothing_and_may_be_called_again(cloud: Cloud) -> None:
     assert cloud.provider.nodes("mnist") == ()
     assert held(cloud) == []
     cloud.provider.destroy("mnist", no_journal)
+
+
+def test_removing_a_node_leaves_the_others_as_they_are(cloud: Cloud) -> None:
+    plan = cloud.plan()
+    made = cloud.provider.create(plan, cloud.identity(plan), no_journal)
+    kept = [node.name for node in made[:-1]]
+    for _ in range(2):
+        cloud.provider.remove("mnist", [made[-1].name], no_journal)
+        assert [node.name for node in cloud.provider.nodes("mnist")] == kept
 
 
 def test_destroying_an_unknown_cluster_is_fine(cloud: Cloud) -> None:

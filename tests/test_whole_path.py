@@ -56,6 +56,28 @@ def test_up_train_status_down_one_by_one(project: Project) -> None:
     assert list((project.folder / "home again").rglob("chief0.txt"))
 
 
+def test_a_cluster_is_made_smaller_and_what_the_node_held_has_landed(project: Project) -> None:
+    config = project.config(nodes={"chief": {}, "worker": {"count": 2}})
+    assert project.cloudtrain("up", config).returncode == 0
+    assert project.cloudtrain("train", "--", "--steps", "2").returncode == 0
+    late = "cd .cloudtrain/*/runs/*/worker1/work && echo late >output/late.txt"
+    made = project.cloudtrain("exec", project.name, "--role", "worker1", "--", "sh", "-c", late)
+    assert made.returncode == 0, made.stderr
+    config = project.config(nodes={"chief": {}, "worker": {"count": 1}})
+    refused = project.cloudtrain("up", config)
+    assert (refused.returncode, "--shrink" in refused.stderr) == (2, True)
+    done = project.cloudtrain("up", config, "--shrink")
+    assert done.returncode == 0, done.stderr
+    assert project.landed("worker1", "output/late.txt") == "late\n"
+    status = json.loads(project.cloudtrain("status", "--json").stdout)
+    assert [node["name"] for node in status["clusters"][0]["nodes"]] == [
+        f"{project.name}-chief0",
+        f"{project.name}-worker0",
+    ]
+    again = project.cloudtrain("train", "--", "--steps", "2")
+    assert again.returncode == 0, again.stderr
+
+
 def test_the_records_are_for_their_owner_only(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
     assert project.cloudtrain("train").returncode == 0

@@ -58,4 +58,5 @@ def text(plan: dict[str, Any]) -> list[str]:
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
+    lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]

@@ -25,11 +25,21 @@ if TYPE_CHECKING:
 
 @click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
 @file_argument()
+@click.option(
+    "--shrink",
+    is_flag=True,
+    help="Delete the nodes that FILE does not name any more, once what they hold has landed.",
+)
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Exchange the nodes that are not as FILE says, once what they hold has landed.",
+)
 @yes_option
 @adopt_option
 @json_option
 @debug_option
-def command(file: str, yes: bool, adopt: bool, as_json: bool) -> None:
+def command(file: str, shrink: bool, replace: bool, yes: bool, adopt: bool, as_json: bool) -> None:
     """Create the cluster and make it ready. Run again, it repairs and continues.
 
     Asks first where it costs money.
@@ -41,11 +51,13 @@ def command(file: str, yes: bool, adopt: bool, as_json: bool) -> None:
 
         plan = make_plan(config)
         confirm(f"Create {nodes(plan)} on {config.provider}, {wager(plan)}?", yes=yes)
+    from cloudtrain.verbs.exchange import Allowed
     from cloudtrain.verbs.status import node_json
     from cloudtrain.verbs.up import up
 
     with shown(as_json=as_json) as screen:
-        cluster = up(config, adopt=adopt, console=screen)
+        allowed = Allowed(shrink=shrink, replace=replace)
+        cluster = up(config, allowed=allowed, adopt=adopt, console=screen)
     if as_json:
         made = [node_json(node) for node in cluster.nodes]
         print_json({"name": cluster.name, "nodes": made})

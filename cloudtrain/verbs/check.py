@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cloudtrain.config import read_secrets
+from cloudtrain.drift import drift_by_record, refuse_drift
 from cloudtrain.errors import (
     CloudtrainError,
     ConfigError,
@@ -20,11 +21,31 @@ from cloudtrain.playbooks import horovod, tensorflow
 from cloudtrain.protocols import Finding, Provider
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
+from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price
 
 
 def check(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...]:
     """Every finding, the good ones too. `deep`: also what the provider finds by a rehearsal."""
+    return (*findings(config, deep=deep), *differs(make_plan(config)))
+
+
+def differs(plan: Plan) -> tuple[Finding, ...]:
+    """What `up` would refuse of a file that has changed, by the record here; none where no node
+    is on record."""
+    nodes = on_record(plan)
+    if not nodes:
+        return ()
+    try:
+        refuse_drift(drift_by_record(plan, nodes), plan.config)
+    except UsageError as error:
+        text, hint = error.message, error.hint
+        return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
+    return (Finding(what="cluster", ok=True, text="its nodes are as the file says"),)
+
+
+def findings(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...]:
+    """All that does not depend on what exists already."""
     plan = make_plan(config)
     fitting = machines(plan)
     if all(finding.ok for finding in fitting):
@@ -52,7 +73,7 @@ def rehearsal(provider: Provider, plan: Plan, found: tuple[Finding, ...]) -> tup
 
 def refuse(config: ClusterConfig) -> None:
     """Raises one error with the words of all that are bad, and the exit code of the worst."""
-    bad = [finding for finding in check(config) if not finding.ok]
+    bad = [finding for finding in findings(config) if not finding.ok]
     if not bad:
         return
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)

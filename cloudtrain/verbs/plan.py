@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.drift import drift_by_record
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.model import ClusterConfig, Plan, Run
 from cloudtrain.plan import CHOOSES, deciding, make_plan, misfits, remarks, tasks
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.training.launch import Site, launch
+from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price_json, rounded, words
 
 
@@ -60,11 +62,18 @@ def plan_json(config: ClusterConfig) -> dict[str, Any]:
         "placement": list(config.placement),
         "nodes": nodes,
         "deciding": sorted(deciding(run.tasks, config)),
+        "differs": changed_since(plan),
         "notes": [*remarks(plan), *filter(None, (tensorflow.keras_note(config),))],
         "store": config.artifacts.store,
         "price": words(cost, plan) if cost else "none: nothing is rented",
         **price_json(plan),
     }
+
+
+def changed_since(plan: Plan) -> list[str]:
+    """Where the nodes on record here are not as this plan: what `up` would refuse, each on a
+    line. Nobody is asked."""
+    return drift_by_record(plan, on_record(plan)).lines(plan.config)
 
 
 def refresh_prices() -> dict[str, str]:

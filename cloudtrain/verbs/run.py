@@ -17,6 +17,7 @@ from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
+from cloudtrain.verbs.exchange import NOTHING, settle_drift
 from cloudtrain.verbs.train import new_run
 from cloudtrain.verbs.up import make_store, raise_cluster
 
@@ -38,6 +39,9 @@ def run(
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config)
+        records.create()
+        with open_session(config, records, console) as session:
+            settle_drift(session, NOTHING)
         record(config, records)
         make_store(config, records, console)
         try:

@@ -25,6 +25,7 @@ from cloudtrain.session import (
 from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved
+from cloudtrain.verbs.exchange import NOTHING, settle_drift
 
 
 def train(
@@ -51,6 +52,7 @@ def train(
             open_session(config, records, console) as session,
         ):
             session = awaited(session)
+            settle_drift(session, NOTHING)
             refuse_second_run(session)
             record(config, records)
             run = new_run(session, arguments)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS, Cluster, ClusterConfig, ProviderName
 from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
@@ -21,23 +21,34 @@ from cloudtrain.session import (
 )
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.check import refuse
+from cloudtrain.verbs.exchange import NOTHING, Allowed, delete_nodes, settle_drift
 
 
-def up(config: ClusterConfig, *, adopt: bool = False, console: Console) -> Cluster:
+def up(
+    config: ClusterConfig,
+    *,
+    allowed: Allowed = NOTHING,
+    adopt: bool = False,
+    console: Console,
+) -> Cluster:
     """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
 
-    Raises what its provider raises, StepFailed for a playbook, LockedError.
+    Raises UsageError where nodes that exist differ from the config and that is not `allowed` to
+    be cured; what its provider raises, StepFailed for a playbook, LockedError.
     """
     records = Records(config.name)
     with idle_is_watched(records), records.lock("up"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config)
-        record(config, records)
-        make_store(config, records, console)
-        with open_session(config, records, console) as session, what_runs_is_told(session):
-            session = raise_cluster(session)
-            make_ready(session)
+        records.create()
+        with open_session(config, records, console) as session:
+            going = settle_drift(session, allowed)
+            record(config, records)
+            make_store(config, records, console)
+            with what_runs_is_told(session):
+                session = raise_cluster(session, going)
+                make_ready(session)
             records.journal("ready")
     if config.limits.idle is not None:
         console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
@@ -81,19 +92,13 @@ def what_runs_is_told(session: Session) -> Iterator[None]:
         raise
 
 
-def raise_cluster(session: Session) -> Session:
-    """Every node exists and answers: for who holds the lock already."""
-    refuse_strangers(session)
+def raise_cluster(session: Session, going: Sequence[str] = ()) -> Session:
+    """Every node exists and answers, after those of `going` were deleted: for who holds the lock
+    already, once the drift is settled."""
+    if going:
+        session = delete_nodes(session, going)
     session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
-    return make_whole(session)
-
-
-def refuse_strangers(session: Session) -> None:
-    """Nodes that the config does not name are never left to run on unseen."""
-    planned = {node.name for node in session.plan.nodes}
-    extra = [node.name for node in session.nodes if node.name not in planned]
-    if extra:
-        raise UsageError(
-            f"{session.config.name} has nodes that the config does not name: {', '.join(extra)}",
-            hint=f"`cloudtrain down {session.config.name}` first: it lands what they hold",
-        )
+    session = make_whole(session)
+    # A node of an `up` that was cut off may have been listed only now.
+    settle_drift(session, NOTHING)
+    return session

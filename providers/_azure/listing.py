@@ -74,6 +74,7 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Machine | None:
             placement=str(place),
             machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
             spot=str(properties.get("priority", "")).lower() == "spot",
+            disk_gb=_disk_gb(properties),
             created=unix_time(properties.get("timeCreated")),
             expires=known.expires,
         ),
@@ -82,6 +83,11 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Machine | None:
         owner=known.owner,
         error=error,
     )
+
+
+def _disk_gb(properties: Mapping[str, Any]) -> int | None:
+    size = ((properties.get("storageProfile") or {}).get("osDisk") or {}).get("diskSizeGB")
+    return size if isinstance(size, int) else None
 
 
 def place_of(vm: Tree) -> Place:

@@ -80,6 +80,19 @@ class CloudProvider(Generic[GroundT]):
 
         Clearance(self._account, self._pace, journal).clear(find, expected or {})
 
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        def find() -> Found:
+            return [m for m in self._account.machines(cluster) if m.node.name in names], ()
+
+        late = {name: asked for name, asked in (expected or {}).items() if name in names}
+        Clearance(self._account, self._pace, journal).clear(find, late)
+
     def sweep(self) -> tuple[Holding, ...]:
         machines = [m for m in self._account.machines() if m.node.state != "gone"]
         resources = self._account.resources()

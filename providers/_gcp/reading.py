@@ -50,6 +50,7 @@ def machine(instance: Json) -> Machine | None:
         placement=zone,
         machine=last(instance.get("machineType")),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        disk_gb=_disk_gb(instance),
         created=timestamp(instance.get("creationTimestamp")),
         expires=_ends(instance) or told.expires,
     )
@@ -70,6 +71,12 @@ def _addresses(instance: Json) -> tuple[str, str]:
     if not outside:
         return internal, internal
     return str(outside[0].get("natIP") or ""), internal
+
+
+def _disk_gb(instance: Json) -> int | None:
+    boot = [disk for disk in instance.get("disks") or () if disk.get("boot")]
+    size = str(boot[0].get("diskSizeGb") or "") if boot else ""
+    return int(size) if size.isdecimal() else None
 
 
 def _ends(instance: Json) -> float | None:

@@ -1,0 +1,89 @@
+"""What a change of each field does to a cluster that exists already: docs/config.md has the table.
+
+A test holds that no field of the file is missing here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["next run", "live", "replace", "down first"]
+
+
+class Effect(NamedTuple):
+    kind: Kind
+    note: str = ""
+
+
+KINDS: dict[Kind, str] = {
+    "next run": "the next `train` reads it",
+    "live": "`up` applies it to the nodes that exist",
+    "replace": "nodes that exist keep what they were made with: `up` and `train` refuse the file, "
+    "`up --replace` exchanges the nodes that differ",
+    "down first": "it means another cluster: `up` refuses the file until `down`",
+}
+
+_SETUP = Effect("live", "the next `train` does it too; what is no longer named stays installed")
+_RUN = Effect("next run")
+_REPLACE = Effect("replace")
+_HOST = Effect("down first", "more machines can be added")
+
+EFFECT: dict[str, Effect] = {
+    "name": Effect("down first", "another name is another cluster beside the first"),
+    "provider": Effect("down first"),
+    "project": Effect("down first"),
+    "placement": Effect("replace", "only where it names no place that holds the nodes"),
+    "network.subnet": _REPLACE,
+    "network.ssh_from": Effect("live", "each `up` mends the firewall"),
+    "network.private": _REPLACE,
+    "strategy": Effect("next run", "roles that it adds or drops: as `count`"),
+    "nodes.ROLE.count": Effect(
+        "live", "`up` adds nodes; those that are too many are deleted by `up --shrink` alone"
+    ),
+    "nodes.ROLE.machine": _REPLACE,
+    "nodes.ROLE.accelerator": _REPLACE,
+    "nodes.ROLE.disk_gb": _REPLACE,
+    "nodes.ROLE.spot": _REPLACE,
+    "image": _REPLACE,
+    "setup.tensorflow": _SETUP,
+    "setup.python": _SETUP,
+    "setup.keras": _SETUP,
+    "setup.packages": _SETUP,
+    "setup.requirements": _SETUP,
+    "setup.run": _SETUP,
+    "code.git": _RUN,
+    "code.ref": _RUN,
+    "code.token": _RUN,
+    "code.path": _RUN,
+    "train.command": _RUN,
+    "train.dir": _RUN,
+    "train.env": _RUN,
+    "train.port": _RUN,
+    "train.max_restarts": _RUN,
+    "train.retry_exit_codes": _RUN,
+    "train.success": _RUN,
+    "train.tf_config": _RUN,
+    "train.checkpoints": _RUN,
+    "train.start_timeout": _RUN,
+    "train.stall_timeout": _RUN,
+    "train.deadline": _RUN,
+    "train.grace": _RUN,
+    "train.evaluator_grace": _RUN,
+    "artifacts.store": _RUN,
+    "artifacts.create": _RUN,
+    "artifacts.paths": _RUN,
+    "artifacts.require": _RUN,
+    "artifacts.every": _RUN,
+    "endpoints.compute": Effect("down first"),
+    "endpoints.storage": _RUN,
+    "endpoints.auth": Effect("live", "every command reads it"),
+    "limits.max_lifetime": _REPLACE,
+    "limits.idle": Effect("live", "the next command that works on the cluster reads it"),
+    "limits.max_price": Effect("live", "`up` checks it"),
+    "hosts[].address": _HOST,
+    "hosts[].role": _HOST,
+    "hosts[].user": _HOST,
+    "hosts[].key": Effect("live", "every command reads it"),
+    "hosts[].port": _HOST,
+    "secrets": _RUN,
+}
