@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cloudtrain import catalogue
+from cloudtrain.catalogue import gpus
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
+    CLOUDS,
     ROLE_ORDER,
     SINGLE_NODE_STRATEGIES,
     ClusterConfig,
@@ -20,6 +22,9 @@ STRATEGIES = frozenset(
     {"multi_worker_mirrored", "parameter_server", "horovod", "custom"} | SINGLE_NODE_STRATEGIES
 )
 """What this version launches."""
+
+IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
+"""Those that every cloud has; any other is the user's own choice of what is in it."""
 
 CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest machine that has it"
 
@@ -56,8 +61,38 @@ def make_plan(config: ClusterConfig) -> Plan:
 
 def misfits(plan: Plan) -> tuple[str, ...]:
     """What no cloud makes: a retired machine, an accelerator that it does not have; each once."""
-    found = {node.role: catalogue.problem(plan.config.provider, node) for node in plan.nodes}
+    provider, own = plan.config.provider, plan.config.image not in IMAGES
+    found = {node.role: catalogue.problem(provider, node, own_image=own) for node in plan.nodes}
     return tuple(f"nodes.{role}: {text}" for role, text in found.items() if text)
+
+
+def without_code(plan: Plan) -> tuple[str, ...]:
+    """GPUs for which the TensorFlow of `setup` has no code; each role once."""
+    found: dict[str, None] = {}
+    for node, version in _with_gpus(plan):
+        kind = node.accelerator.kind if node.accelerator else ""
+        row = gpus.known(kind)
+        if row is not None and gpus.fit(kind, version) == "none":
+            number = ".".join(map(str, row.capability))
+            why = f"TensorFlow {version} has no code for {row.kind} (compute capability {number})"
+            found[f"nodes.{node.role}: {why}: operations on it fail"] = None
+    return tuple(found)
+
+
+OTHER_GPUS = (
+    "take other GPUs, or NVIDIA's own build of TensorFlow (nvcr.io/nvidia/tensorflow, without "
+    "setup.tensorflow); `--ignore gpus` tries it all the same"
+)
+
+
+def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
+    """Rented nodes that have some, with the TensorFlow that is installed there."""
+    version = plan.config.setup.tensorflow
+    if version is None or plan.config.provider not in CLOUDS or plan.config.strategy == "tpu":
+        return
+    for node in plan.nodes:
+        if node.accelerator is not None:
+            yield node, version
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
@@ -68,10 +103,29 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         if group.machine is None and node.machine is not None:
             why = f"the cheapest with {node.accelerator}" if node.accelerator else "the default"
             found[f"nodes.{node.role}: no machine is named: {node.machine}, {why}"] = None
-        end = catalogue.note(node)
+        end = catalogue.note(plan.config.provider, node)
         if end:
             found[f"nodes.{node.role}: {end}"] = None
+    found.update(dict.fromkeys(_first_steps(plan)))
     return tuple(found)
+
+
+def _first_steps(plan: Plan) -> Iterator[str]:
+    """Where a GPU is younger than the release. The words on how long are TensorFlow's own."""
+    for node, version in _with_gpus(plan):
+        kind = node.accelerator.kind if node.accelerator else ""
+        fits, own = gpus.fit(kind, version), gpus.since(kind, "own")
+        later = f"; {own} and later have it" if own else ""
+        if fits == "ptx":
+            yield (
+                f"nodes.{node.role}: TensorFlow {version} has no code made for {kind}: all is "
+                f"compiled at the first step, which could take 30 minutes or longer{later}"
+            )
+        elif fits == "older":
+            yield (
+                f"nodes.{node.role}: TensorFlow {version} has no code made for {kind}: it runs "
+                f"that of an earlier generation; what is compiled for it takes long at first{later}"
+            )
 
 
 def regions(config: ClusterConfig) -> tuple[str, ...]:

@@ -31,6 +31,10 @@ class Finding:
     """False where nobody tells: nothing speaks against it, and nothing for it."""
 
 
+IGNORABLE = ("quota", "price", "machines", "gpus", "permissions")
+"""Findings that may be wrong: a table's, or what a cloud does not tell in so many words."""
+
+
 class Provider(Protocol):
     """Makes nodes, tells which exist, destroys them. One file per cloud in providers/.
 

@@ -154,6 +154,22 @@ V100S = {"p3.2xlarge": (8, 61, 1), "p3.8xlarge": (32, 244, 4), "p3.16xlarge": (6
 """moto has no p3 but p3dn: these are SkyPilot's."""
 
 
+AWS_UNPRICED = (
+    # https://aws.amazon.com/ec2/instance-types/accelerated-computing/ (2026-11-22)
+    ("g4dn.metal", 96, 384, "T4", 8),
+    ("gr6.4xlarge", 16, 128, "L4", 1),
+    ("gr6.8xlarge", 32, 256, "L4", 1),
+    ("g7e.2xlarge", 8, 64, "RTXPRO6000", 1),
+    ("g7e.4xlarge", 16, 128, "RTXPRO6000", 1),
+    ("g7e.8xlarge", 32, 256, "RTXPRO6000", 1),
+    ("g7e.12xlarge", 48, 512, "RTXPRO6000", 2),
+    ("g7e.24xlarge", 96, 1024, "RTXPRO6000", 4),
+    ("g7e.48xlarge", 192, 2048, "RTXPRO6000", 8),
+    ("p6-b300.48xlarge", 192, 4096, "B300", 8),
+)
+"""Machines that moto has not, and whose price no source states."""
+
+
 def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     hardware = json.loads(
         gzip.decompress(packaged("moto", "ec2/resources/instance_types.json.gz").read_bytes())
@@ -172,6 +188,8 @@ def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
         yield (*aws_hardware(name, hardware), "on-demand", prices)
     for name, prices in AWS_READ.items():
         yield (*aws_hardware(name, hardware), "on-demand", prices)
+    for row in AWS_UNPRICED:
+        yield (*row, "on-demand", {})
 
 
 def families(references: Mapping[str, float]) -> set[str]:
@@ -374,6 +392,21 @@ def gcp(compute: Mapping[str, Any]) -> Iterator[Row]:
         yield name, 26 * count, 234 * count, "H100", count, "on-demand", prices
     yield "a3-ultragpu-8g", 224, 2952, "H200", 8, "on-demand", {}
     yield "a4-highgpu-8g", 224, 3968, "B200", 8, "on-demand", {}
+    for row in GCP_UNPRICED:
+        yield (*row, "on-demand", {})
+
+
+GCP_UNPRICED = (
+    # https://cloud.google.com/compute/docs/accelerator-optimized-machines (2026-11-22)
+    ("a2-megagpu-16g", 96, 1360, "A100", 16),
+    ("a3-megagpu-8g", 208, 1872, "H100", 8),
+    ("a3-edgegpu-8g", 208, 1872, "H100", 8),
+    ("g4-standard-48", 48, 180, "RTXPRO6000", 1),
+    ("g4-standard-96", 96, 360, "RTXPRO6000", 2),
+    ("g4-standard-192", 192, 720, "RTXPRO6000", 4),
+    ("g4-standard-384", 384, 1440, "RTXPRO6000", 8),
+)
+"""Machines whose price no source states."""
 
 
 def local(ssd: Mapping[str, Any], region: str) -> float:

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.catalogue import gpus
+from cloudtrain.catalogue import gpus, sold
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
@@ -32,7 +32,7 @@ def page(now: str) -> str:
 
 
 def machines(now: str) -> str:
-    return between(now, gpu_table() + code_table())
+    return between(now, gpu_table() + code_table() + sold_table())
 
 
 def between(now: str, made: str) -> str:
@@ -56,6 +56,16 @@ def code_table() -> str:
         binary = ", ".join(map(number, row.binary))
         source = cited(row.source, row.read)
         lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def sold_table() -> str:
+    lines = ["\n| cloud | machines | GPU | sold | instead | source |", "|---|---|---|---|---|---|"]
+    for row in sold.FAMILIES:
+        how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no more"
+        why = "ARM" if row.arm else row.unfit
+        cells = [row.cloud, row.shown, row.kind, f"{how}; {why}" if why else how, row.equivalent]
+        lines.append(f"| {' | '.join(cells)} | {cited(row.source, row.read)} |")
     return "\n".join(lines) + "\n"
 
 

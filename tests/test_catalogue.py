@@ -15,7 +15,7 @@ import gpuhunt
 import pytest
 
 from cloudtrain import catalogue
-from cloudtrain.catalogue import table
+from cloudtrain.catalogue import sold, table
 from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.refresh import refresh, rows_of, save
 from cloudtrain.errors import UsageError
@@ -165,7 +165,7 @@ def test_what_is_chosen_for_an_accelerator_has_just_it_and_is_made_without_objec
         chosen = catalogue.cheapest(cloud, wanted)
         assert chosen is not None
         assert chosen.accelerator == wanted
-        assert catalogue.problem(cloud, node(chosen.name, str(wanted))) is None
+        assert catalogue.problem(cloud, node(chosen.name, str(wanted), spot=True)) is None
         assert chosen.vcpus >= 4 * (wanted.count if chosen.name.startswith("n1-") else 1)
 
 
@@ -250,7 +250,9 @@ def test_what_no_cloud_makes_is_told_with_what_it_makes(
         ("gcp", "z9-brandnew-4", None),
         ("aws", "g4dn.metal", "T4:8"),
         ("aws", "g9.xlarge", "RTX9000"),
-        ("azure", "Standard_NC6s_v3", "V100"),
+        ("aws", "g8.xlarge", "L4"),
+        ("gcp", "a3-novelgpu-8g", "H100:8"),
+        ("azure", "Standard_NC8ads_T9_v7", "T4"),
         ("local", None, "T4:3"),
         ("hosts", None, None),
     ],
@@ -318,10 +320,87 @@ def test_misfits_are_told_once_for_each_role_and_do_not_keep_a_plan_from_being_m
     assert [text.partition(":")[0] for text in misfits(plan)] == ["nodes.chief", "nodes.worker"]
 
 
-def test_a_machine_that_is_going_is_remarked_on() -> None:
+def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = planned("azure", worker=NodeGroup(machine="Standard_NC6s_v3"))
+    monkeypatch.setattr(sold, "today", lambda: date(2025, 9, 29))
     assert "Microsoft retires it on 2025-09-30" in remarks(plan)[0]
     assert misfits(plan) == ()
+    monkeypatch.setattr(sold, "today", lambda: date(2025, 9, 30))
+    assert remarks(plan) == ()
+    assert misfits(plan) == (
+        "nodes.worker: Standard_NC6s_v3 is retired: no more are made; today's equivalent is "
+        "Standard_NC24ads_A100_v4 (A100-80GB:1); its end was on 2025-09-30",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cloud", "machine", "has", "spot", "text"),
+    [
+        ("gcp", None, "H100:1", False, "Google does not sell a3-highgpu-1g on demand: only spot"),
+        ("gcp", "a3-highgpu-4g", None, False, "only spot or flex-start; `spot: true`"),
+        ("gcp", None, "H200:8", False, "only spot, flex-start or reservation; `spot: true`"),
+        ("gcp", "a4-highgpu-8g", "B200:8", False, "does not sell a4-highgpu-8g on demand"),
+        ("gcp", "a4x-highgpu-4g", None, True, "is an ARM machine, and cloudtrain's images are x86"),
+        ("gcp", None, "H100:8", False, None),
+        ("gcp", None, "H100:2", True, None),
+        ("gcp", "a3-ultragpu-8g", None, True, None),
+        ("aws", "g5g.xlarge", None, False, "ARM"),
+        ("aws", "g6f.large", "L4", False, "a share of one L4, which needs NVIDIA's GRID driver"),
+        ("aws", "g4ad.xlarge", None, False, "GPUs of AMD"),
+        ("azure", None, "A10:1", False, "cannot be used: Azure's A10 are shares of one"),
+        ("azure", "Standard_NV6ads_A10_v5", None, False, "need NVIDIA's GRID driver; take"),
+        ("azure", None, "V100:1", False, "Standard_NC6s_v3 is retired"),
+        ("azure", None, "P40", False, "P40 is retired: today's equivalent is A100-80GB"),
+        ("azure", "Standard_NV12s_v3", None, False, "its end was on 2026-09-30"),
+        ("azure", "Standard_ND40rs_v2", None, False, "its end was on 2025-09-30"),
+        ("azure", "Standard_NC24rs_v3", None, False, "its end was on 2025-03-31"),
+        ("azure", "Standard_ND128isr_NDR_GB200_v6", None, False, "ARM"),
+        ("aws", None, "V100", False, None),
+        ("gcp", None, "V100", False, None),
+        ("aws", "g7e.12xlarge", "RTX PRO Server 6000:2", False, None),
+        ("aws", "p6-b300.48xlarge", "B300:8", False, None),
+        ("gcp", "g4-standard-96", "nvidia-rtx-pro-6000:2", False, None),
+        ("gcp", "a3-megagpu-8g", "nvidia-h100-mega-80gb:8", False, None),
+        ("aws", "g7e.12xlarge", "RTXPRO6000:1", False, "has RTXPRO6000:2, not RTXPRO6000:1"),
+    ],
+)
+def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
+    cloud: ProviderName, machine: str | None, has: str | None, spot: bool, text: str | None
+) -> None:
+    wanted = gpus(has) if has else None
+    group = NodeGroup(machine=machine, accelerator=wanted, spot=spot)
+    found = misfits(planned(cloud, worker=group))
+    assert not found if text is None else text in found[0]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "machine"),
+    [
+        ("aws", "g9e.2xlarge"),
+        ("aws", "gr9.4xlarge"),
+        ("aws", "p9-b900.48xlarge"),
+        ("gcp", "a3-novelgpu-8g"),
+        ("gcp", "a5-highgpu-4g"),
+        ("gcp", "g5-standard-48"),
+        ("azure", "Standard_NC64ads_RTX9_v9"),
+        ("azure", "standard_nd96_x_v9"),
+    ],
+)
+def test_an_unknown_machine_that_is_named_like_those_with_gpus_is_no_cpu_node(
+    cloud: ProviderName, machine: str
+) -> None:
+    (found,) = misfits(planned(cloud, worker=NodeGroup(machine=machine)))
+    assert "name `accelerator: KIND:COUNT` beside it" in found
+    assert not misfits(planned(cloud, worker=NodeGroup(machine=machine, accelerator=gpus("T4"))))
+
+
+def test_an_image_of_ones_own_may_have_the_driver_that_the_cloud_s_lack() -> None:
+    group = NodeGroup(machine="Standard_NV36ads_A10_v5")
+    plan = planned("azure", worker=group)
+    assert misfits(plan)
+    assert not misfits(replace(plan, config=replace(plan.config, image="my-gallery/grid/1.0.0")))
 
 
 def test_a_bill_is_that_of_the_dearest_placement() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain import catalogue
-from cloudtrain.catalogue import gpus
+from cloudtrain.catalogue import gpus, sold
 from cloudtrain.model import CLOUDS
 from tests.test_config_page import ROOT, generate
 
@@ -16,7 +16,7 @@ def test_every_accelerator_of_every_cloud_has_a_row() -> None:
 
 
 def test_every_row_has_its_source_and_the_day_on_which_it_was_read() -> None:
-    for row in (*gpus.GPUS, *gpus.DEVICE_CODE):
+    for row in (*gpus.GPUS, *gpus.DEVICE_CODE, *sold.FAMILIES):
         assert row.source
         assert row.read.year >= 2026
     assert len({row.kind for row in gpus.GPUS}) == len(gpus.GPUS)

@@ -12,6 +12,7 @@ from cloudtrain.cli.app import cli
 from cloudtrain.config import load
 from cloudtrain.errors import QuotaError, UsageError
 from cloudtrain.protocols import Finding
+from cloudtrain.training.launch import gpu_environment
 from cloudtrain.verbs import check as verb
 from tests.fakes import FakeProvider
 
@@ -115,8 +116,8 @@ def test_a_plan_refuses_what_no_cloud_makes() -> None:
     done = cloudtrain("plan", config("{worker: {machine: Standard_NC6}}", "azure", place="eastus"))
     assert done.exit_code == 2
     assert done.stderr.startswith(
-        "error: nodes.worker: Standard_NC6 is retired: no more are made; today's equivalent is "
-        "Standard_NC4as_T4_v3 (T4:1)\nhint: "
+        "error: mnist.yaml:6: nodes.worker: Standard_NC6 is retired: no more are made; today's "
+        "equivalent is Standard_NC4as_T4_v3 (T4:1); its end was on 2023-08-31\nhint: "
     )
 
 
@@ -246,3 +247,95 @@ def test_up_asks_with_the_price(nodes: str, question: str) -> None:
     done = cloudtrain("up", config(nodes))
     assert done.exit_code == 2
     assert question in done.stderr
+
+
+# ── what fits what ───────────────────────────────────────────────────────────
+
+
+def with_tensorflow(nodes: str, version: str, provider: str = "gcp") -> str:
+    file = config(nodes, provider)
+    Path(file).write_text(Path(file).read_text() + f'setup: {{tensorflow: "{version}"}}\n')
+    return file
+
+
+@pytest.mark.parametrize(
+    ("provider", "nodes", "version", "words"),
+    [
+        ("aws", "{worker: {machine: p6-b200.48xlarge}}", "2.21", "B200 (compute capability 10.0)"),
+        ("aws", "{worker: {machine: g7e.2xlarge}}", "2.20", "RTXPRO6000 (compute capability 12.0)"),
+        ("gcp", "{ps: {accelerator: B200:8, spot: true}}", "2.18", "nodes.ps: TensorFlow 2.18 has"),
+        ("gcp", "{worker: {machine: g4-standard-96}}", "2.15.1", "TensorFlow 2.15.1 has no code"),
+    ],
+)
+def test_gpus_that_no_tensorflow_has_code_for_are_refused_and_can_be_insisted_on(
+    provider: str, nodes: str, version: str, words: str, cloud: FakeProvider
+) -> None:
+    file = with_tensorflow(nodes, version, provider)
+    for verb_ in ("plan", "check"):
+        done = cloudtrain(verb_, file)
+        assert done.exit_code == 2
+        assert words in done.output
+        assert "nvcr.io/nvidia/tensorflow" in done.output
+    assert "mnist.yaml:6: nodes." in cloudtrain("plan", file).output
+    assert cloudtrain("plan", file, "--ignore", "gpus").exit_code == 0
+    ignored = cloudtrain("check", file, "--ignore=gpus")
+    assert "gpus" in ignored.stdout
+    assert "ignored: nodes." in ignored.stdout
+    assert "FAIL" not in ignored.stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "version", "words"),
+    [
+        ("p5.48xlarge", "2.15", "could take 30 minutes or longer; 2.16 and later have it"),
+        ("p5en.48xlarge", "2.14", "no code made for H200"),
+        ("g6.xlarge", "2.15.1", "it runs that of an earlier generation"),
+        ("g6e.xlarge", "2.16", "2.17 and later have it"),
+        ("g6.xlarge", "2.17", None),
+        ("g5.xlarge", "2.15", None),
+        ("p5.48xlarge", "2.21", None),
+    ],
+)
+def test_a_release_that_compiles_for_the_gpu_first_is_noted_and_what_it_compiles_kept(
+    machine: str, version: str, words: str | None
+) -> None:
+    file = with_tensorflow(f"{{worker: {{machine: {machine}}}}}", version, "aws")
+    notes = " ".join(json.loads(cloudtrain("plan", file, "--json").stdout)["notes"])
+    environment = gpu_environment(load(Path(file)), "worker")
+    if words is None:
+        assert "no code" not in notes
+        assert environment == {}
+    else:
+        assert words in notes
+        assert environment == {"CUDA_CACHE_MAXSIZE": "4294967296"}
+
+
+def test_a_machine_that_cannot_be_is_told_with_its_line() -> None:
+    Path("mnist.yaml").write_text(
+        "name: mnist\nprovider: aws\nplacement: [us-east-1]\nstrategy: custom\nnodes:\n"
+        "  chief: {machine: g5.xlarge}\n  worker:\n    count: 2\n    machine: p9-b900.48xlarge\n"
+        "train: {command: echo}\n"
+    )
+    done = cloudtrain("plan", "mnist.yaml")
+    assert done.exit_code == 2
+    assert "mnist.yaml:9: nodes.worker: p9-b900.48xlarge has GPUs by its name" in done.output
+    assert "name `accelerator: KIND:COUNT` beside it" in done.output
+
+
+def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
+    cloud.findings = (
+        Finding(what="quota", ok=False, text="N2_CPUS: 8 needed", hint="ask", error=QuotaError),
+    )
+    file = config(T4, limits="{max_price: 0.01}")
+    assert cloudtrain("check", file).exit_code == 3
+    assert cloudtrain("check", file, "--ignore", "quota").exit_code == 2
+    done = cloudtrain("check", file, "--ignore", "quota, price")
+    assert done.exit_code == 0
+    assert "ignored: N2_CPUS: 8 needed" in done.stdout
+    with pytest.raises(QuotaError) as caught:
+        verb.refuse(load(Path(config(T4))))
+    assert caught.value.hint == "ask; `--ignore quota` goes on where that is not so"
+    verb.refuse(load(Path(config(T4))), ("quota",))
+    wrong = cloudtrain("check", file, "--ignore", "quotas")
+    assert wrong.exit_code == 2
+    assert "'quotas' is none of quota, price, machines, gpus, permissions" in wrong.output

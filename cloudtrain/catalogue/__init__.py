@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from cloudtrain.catalogue import table
-from cloudtrain.catalogue.kinds import RETIRED_KINDS, ending, retired, spelling
+from cloudtrain.catalogue import sold, table
+from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.model import CLOUDS, Accelerator, NodeGroup, NodePlan
 
 DEFAULT = {"gcp": "e2-standard-4", "aws": "m6i.xlarge", "azure": "Standard_D4s_v3"}
@@ -23,8 +23,6 @@ DEFAULT = {"gcp": "e2-standard-4", "aws": "m6i.xlarge", "azure": "Standard_D4s_v
 
 VCPUS_PER_GPU = 4
 """At least so many where we choose, to feed it: as the smallest T4 machine of AWS and Azure has."""
-
-GCP_WITH_GPUS = ("n1-", "a2-", "a3-", "a4", "g2-", "g4-")
 
 FIRST_REGION = {"gcp": "us-central1", "aws": "us-east-1", "azure": "eastus"}
 """Where prices are compared while no placement says otherwise."""
@@ -63,15 +61,20 @@ def cheapest(
     provider: str, accelerator: Accelerator, *, spot: bool = False, regions: Sequence[str] = ()
 ) -> MachineType | None:
     """The cheapest machine that has these accelerators, by the packaged table, in the first of the
-    regions where a price is known; the smallest one where none is. None where nothing has them."""
+    regions where a price is known; the smallest one where none is. None where nothing has them.
+
+    What is not sold on that market, or no more, is taken only where there is nothing else."""
     wanted = replace(accelerator, kind=spelling(accelerator.kind))
-    rows = [
+    all_rows = [
         row
         for row in table.packaged(provider).rows
         if row.accelerator == wanted and not row.spot and _feeds(row)
     ]
-    if not rows:
+    if not all_rows:
         return None
+    on_sale = [row for row in all_rows if sold.sells(provider, row.machine)]
+    rows = [row for row in on_sale if sold.sells(provider, row.machine, spot=spot)]
+    rows = rows or on_sale or all_rows
     best = min(rows, key=lambda row: (row.vcpus, row.memory_gib)).machine
     for region in [*regions, FIRST_REGION[provider]]:
         prices = _comparable(provider, rows, region, spot=spot)
@@ -165,26 +168,35 @@ def region_of(provider: str, place: str) -> str:
 # ── what cannot be ───────────────────────────────────────────────────────────
 
 
-def problem(provider: str, node: NodePlan) -> str | None:
+def problem(provider: str, node: NodePlan, *, own_image: bool = False) -> str | None:
     """Why the cloud does not make such a node, with what it makes instead. A machine that the
-    table does not know is let pass: the cloud has more of them, and will say so itself."""
-    return next(_problems(provider, node), None)
+    table does not know is let pass: the cloud has more of them, and will say so itself. Not so
+    where its name is that of a machine with GPUs, and nobody said which: it would be set up as one
+    without. `own_image`: the user names an image, which may have what the cloud's own have not."""
+    return next(_problems(provider, node, own_image), None)
 
 
-def _problems(provider: str, node: NodePlan) -> Iterator[str]:
+def _problems(provider: str, node: NodePlan, own_image: bool) -> Iterator[str]:
     if provider not in CLOUDS:
         return
-    today = retired(provider, node.machine) if node.machine else None
-    if today:
-        yield f"{node.machine} is retired: no more are made; today's equivalent is {today}"
-        return
+    machine = node.machine
+    if machine:
+        yield from filter(
+            None, [sold.refusal(provider, machine, spot=node.spot, own_image=own_image)]
+        )
+    known = machine_type(provider, machine) if machine else None
     if node.accelerator is None:
+        if machine and known is None and sold.named_for_gpus(provider, machine):
+            yield f"{machine} has GPUs by its name, and this version does not know which: {NAME_IT}"
         return
-    if node.machine and machine_type(provider, node.machine) is None:
-        if provider == "gcp" and not node.machine.startswith(GCP_WITH_GPUS):
-            yield f"no accelerator attaches to {node.machine}: on GCP, n1 machines take one"
+    if machine and known is None:
+        takes = machine.startswith("n1-") or sold.named_for_gpus(provider, machine)
+        if provider == "gcp" and not takes:
+            yield f"no accelerator attaches to {machine}: on GCP, n1 machines take one"
         return
     wanted = replace(node.accelerator, kind=spelling(node.accelerator.kind))
+    if known is not None and (known.accelerator == wanted or wanted in known.attachable):
+        return
     offered = accelerators(provider)
     if wanted.kind not in {each.kind for each in offered}:
         yield _unknown_kind(provider, wanted.kind)
@@ -192,20 +204,34 @@ def _problems(provider: str, node: NodePlan) -> Iterator[str]:
         counts = sorted(each.count for each in offered if each.kind == wanted.kind)
         have = ", ".join(f"{wanted.kind}:{count}" for count in counts)
         yield f"no machine of {provider} has {wanted}; there is {have}"
-    elif node.machine is not None:
-        yield from _misfit(provider, node.machine, wanted)
+    elif machine is not None:
+        yield from _misfit(provider, machine, wanted)
+
+
+NAME_IT = "name `accelerator: KIND:COUNT` beside it"
 
 
 def accelerators(provider: str) -> tuple[Accelerator, ...]:
-    """Everything that some machine of this cloud has, as the packaged table knows it."""
-    rows = table.packaged(provider).rows
-    return tuple(dict.fromkeys(row.accelerator for row in rows if row.accelerator is not None))
+    """Everything that some machine of this cloud has which is sold today, as the packaged table
+    knows it."""
+    rows = [row for row in table.packaged(provider).rows if row.accelerator is not None]
+    return tuple(
+        dict.fromkeys(
+            row.accelerator
+            for row in rows
+            if row.accelerator is not None and sold.sells(provider, row.machine)
+        )
+    )
 
 
 def _unknown_kind(provider: str, kind: str) -> str:
     kinds = sorted({each.kind for each in accelerators(provider)})
-    if kind in RETIRED_KINDS:
-        return f"{kind} is retired: today's equivalent is {RETIRED_KINDS[kind]}"
+    gone = sold.retired_kind(provider, kind)
+    if gone:
+        return f"{kind} is retired: today's equivalent is {gone}"
+    unfit = sold.unfit_kind(provider, kind)
+    if unfit:
+        return f"{kind} on {provider} cannot be used: {unfit}"
     others = [
         cloud
         for cloud in CLOUDS
@@ -222,8 +248,6 @@ def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
     known, fitting = machine_type(provider, name), cheapest(provider, wanted)
     assert known is not None
     instead = f"; {wanted} is in {fitting.name}" if fitting else ""
-    if known.accelerator == wanted or wanted in known.attachable:
-        return
     if known.accelerator is not None:
         yield f"{known.name} has {known.accelerator}, not {wanted}{instead}"
     elif known.attachable:
@@ -234,7 +258,7 @@ def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
         yield f"{known.name} has no accelerator{instead}"
 
 
-def note(node: NodePlan) -> str | None:
+def note(provider: str, node: NodePlan) -> str | None:
     """One line on a machine whose vendor has announced its end."""
-    text = ending(node.machine) if node.machine else None
+    text = sold.ending(provider, node.machine) if node.machine else None
     return f"{node.machine}: {text}" if text else None

@@ -167,3 +167,12 @@ def fit(kind: str, version: str) -> Fit | None:
     later = (code for code in DEVICE_CODE if code.since > number)
     missing = row.capability not in runs and any(row.capability in code.binary for code in later)
     return "older" if missing else "own"
+
+
+def since(kind: str, fits: Fit) -> str | None:
+    """The first release that runs so on these GPUs: `2.17`."""
+    for code in DEVICE_CODE:
+        text = f"{code.since[0]}.{code.since[1]}"
+        if fit(kind, text) == fits:
+            return text
+    return None

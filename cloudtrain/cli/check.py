@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, file_argument, json_option, print_json
+from cloudtrain.cli.options import (
+    debug_option,
+    file_argument,
+    ignore_option,
+    json_option,
+    print_json,
+)
 from cloudtrain.cli.target import config_of
 
 if TYPE_CHECKING:
@@ -22,9 +28,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also rehearse `up` on the account, where that is free or costs a cent; says what it did.",
 )
+@ignore_option
 @json_option
 @debug_option
-def command(file: str | None, deep: bool, as_json: bool) -> int:
+def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]) -> int:
     """Find what would stop `up` or `train` before anything is made: the config, machines and their
     price, credentials, quota, code, secrets, the store. Changes nothing.
 
@@ -34,7 +41,7 @@ def command(file: str | None, deep: bool, as_json: bool) -> int:
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.check import check
 
-    findings = check(config, deep=deep)
+    findings = check(config, deep=deep, ignore=ignore)
     codes = [0 if finding.ok else exit_code(finding) for finding in findings]
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})

@@ -80,6 +80,25 @@ class PassesOn(click.Command):
         return [*filter(None, super().collect_usage_pieces(ctx)), "[-- WORD...]"]
 
 
+def _findings(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    from cloudtrain.protocols import IGNORABLE
+
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    for name in names:
+        if name not in IGNORABLE:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(IGNORABLE)}")
+    return names
+
+
+ignore_option = click.option(
+    "--ignore",
+    default="",
+    metavar="WHAT,…",
+    callback=_findings,
+    help="Findings of `check` that stop nothing: quota, price, machines, gpus, permissions.",
+)
+
+
 @contextmanager
 def shown(*, as_json: bool) -> Iterator[Screen]:
     """The console of this command, until its last line is out."""

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, file_argument, json_option, print_json
+from cloudtrain.cli.options import (
+    debug_option,
+    file_argument,
+    ignore_option,
+    json_option,
+    print_json,
+)
 from cloudtrain.cli.target import config_of
 
 
@@ -20,9 +26,10 @@ from cloudtrain.cli.target import config_of
     is_flag=True,
     help="First fetch today's prices of the clouds (needs cloudtrain[prices] and a network).",
 )
+@ignore_option
 @json_option
 @debug_option
-def command(file: str, refresh_prices: bool, as_json: bool) -> None:
+def command(file: str, refresh_prices: bool, as_json: bool, ignore: tuple[str, ...]) -> None:
     """Show what `up` and `train` would make and run: every node, TF_CONFIG and command, and what
     it would cost.
 
@@ -36,7 +43,7 @@ def command(file: str, refresh_prices: bool, as_json: bool) -> None:
         from cloudtrain.verbs.plan import refresh_prices as fetch
 
         fetch()
-    plan = plan_json(config)
+    plan = plan_json(config, ignore=ignore)
     if as_json:
         print_json(plan)
     else:

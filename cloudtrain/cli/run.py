@@ -9,6 +9,7 @@ from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
     file_argument,
+    ignore_option,
     json_option,
     print_json,
     shown,
@@ -22,9 +23,17 @@ from cloudtrain.cli.target import config_of
 @click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
 @adopt_option
 @yes_option
+@ignore_option
 @json_option
 @debug_option
-def command(file: str, keep_on_failure: bool, adopt: bool, yes: bool, as_json: bool) -> int:
+def command(
+    file: str,
+    keep_on_failure: bool,
+    adopt: bool,
+    yes: bool,
+    as_json: bool,
+    ignore: tuple[str, ...],
+) -> int:
     """Up, train, land the artifacts, down: whatever happens, also Ctrl-C, nothing is left.
 
     Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
@@ -34,7 +43,9 @@ def command(file: str, keep_on_failure: bool, adopt: bool, yes: bool, as_json: b
     from cloudtrain.verbs.run import run as run_all
 
     with shown(as_json=as_json) as screen:
-        run = run_all(config, keep_on_failure=keep_on_failure, adopt=adopt, console=screen)
+        run = run_all(
+            config, keep_on_failure=keep_on_failure, adopt=adopt, ignore=ignore, console=screen
+        )
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
         print_json(run_to_json(run))

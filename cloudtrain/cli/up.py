@@ -12,6 +12,7 @@ from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
     file_argument,
+    ignore_option,
     json_option,
     print_json,
     shown,
@@ -37,9 +38,18 @@ if TYPE_CHECKING:
 )
 @yes_option
 @adopt_option
+@ignore_option
 @json_option
 @debug_option
-def command(file: str, shrink: bool, replace: bool, yes: bool, adopt: bool, as_json: bool) -> None:
+def command(
+    file: str,
+    shrink: bool,
+    replace: bool,
+    yes: bool,
+    adopt: bool,
+    as_json: bool,
+    ignore: tuple[str, ...],
+) -> None:
     """Create the cluster and make it ready. Run again, it repairs and continues.
 
     Asks first where it costs money.
@@ -57,7 +67,7 @@ def command(file: str, shrink: bool, replace: bool, yes: bool, adopt: bool, as_j
 
     with shown(as_json=as_json) as screen:
         allowed = Allowed(shrink=shrink, replace=replace)
-        cluster = up(config, allowed=allowed, adopt=adopt, console=screen)
+        cluster = up(config, allowed=allowed, adopt=adopt, ignore=ignore, console=screen)
     if as_json:
         made = [node_json(node) for node in cluster.nodes]
         print_json({"name": cluster.name, "nodes": made})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtrain.config.file import File
     from cloudtrain.config.lines import Block
 
-__all__ = ["from_json", "load", "read_secrets", "schema", "to_json"]
+__all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "to_json"]
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
@@ -60,6 +60,21 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
     if problems:
         raise ConfigError(problems, hint="export each in the shell that runs cloudtrain")
     return {name: Secret(environ[variable]) for name, variable in config.secrets.items()}
+
+
+def line_of(config: ClusterConfig, path: tuple[str, ...]) -> str | None:
+    """`gcp.yaml:14`: where this field stands, or what is nearest above it; None where the file
+    that the config was read from cannot be read any more."""
+    from cloudtrain.config.lines import parse, place_of
+
+    file = Path(config.source)
+    shown = str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+    try:
+        tree, _ = parse(file.read_bytes(), shown, {})
+    except OSError:
+        return None
+    place = place_of(tree, path)
+    return f"{place.file}:{place.line}" if place else None
 
 
 def schema() -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from cloudtrain import layout
+from cloudtrain import catalogue, layout
+from cloudtrain.catalogue import gpus
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.shell import Command, Secret, script
 from cloudtrain.tf_config import tf_config_for
@@ -48,6 +49,7 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
     environment: dict[str, str | Secret] = {
         "PYTHONUNBUFFERED": "1",
         **(horovod.environment(config) if config.strategy == "horovod" else {}),
+        **gpu_environment(config, task.role),
         **site.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
         "CLOUDTRAIN_ROLE": task.role,
@@ -66,6 +68,19 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
         python = "python" if bin_folder else "python3"
         line = horovod.line(config, run, task, site.addresses, python, line)
     return Launch(task=task, command=path_prefix(bin_folder) + line, environment=environment)
+
+
+def gpu_environment(config: ClusterConfig, role: str) -> Mapping[str, str]:
+    """Room for a whole TensorFlow that is compiled for a GPU it has no code for: of CUDA's own
+    256 MB (1 GB from 12.0 on) it would be driven out again, and compiled by every attempt.
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"""
+    group, version = config.nodes.get(role), config.setup.tensorflow
+    if group is None or version is None:
+        return {}
+    has = catalogue.resolved(config.provider, group, config.placement).accelerator
+    if has is None or gpus.fit(has.kind, version) in (None, "own"):
+        return {}
+    return {"CUDA_CACHE_MAXSIZE": str(4 * 1024**3)}
 
 
 def placeholders(run: Run, task: Task, site: Site) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from cloudtrain.config import read_secrets
 from cloudtrain.drift import drift_by_record, refuse_drift
@@ -15,7 +17,7 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
-from cloudtrain.plan import CHOOSES, make_plan, misfits, remarks
+from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import horovod, tensorflow
 from cloudtrain.protocols import Finding, Provider
@@ -25,9 +27,12 @@ from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price
 
 
-def check(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...]:
-    """Every finding, the good ones too. `deep`: also what the provider finds by a rehearsal."""
-    return (*findings(config, deep=deep), *differs(make_plan(config)))
+def check(
+    config: ClusterConfig, *, deep: bool = False, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """Every finding, the good ones too. `deep`: also what the provider finds by a rehearsal.
+    `ignore`: findings that stop nothing."""
+    return (*findings(config, deep=deep, ignore=ignore), *differs(make_plan(config)))
 
 
 def differs(plan: Plan) -> tuple[Finding, ...]:
@@ -44,13 +49,16 @@ def differs(plan: Plan) -> tuple[Finding, ...]:
     return (Finding(what="cluster", ok=True, text="its nodes are as the file says"),)
 
 
-def findings(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...]:
+def findings(
+    config: ClusterConfig, *, deep: bool = False, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
     """All that does not depend on what exists already."""
     plan = make_plan(config)
-    fitting = machines(plan)
+    fitting = passed_over((*machines(plan), *kernels(plan)), ignore)
     if all(finding.ok for finding in fitting):
         provider = open_provider(config)
-        fitting = (*fitting, *price(plan), *provider.check(plan))
+        asked = passed_over((*price(plan), *provider.check(plan)), ignore)
+        fitting = (*fitting, *asked)
         if deep:
             fitting = (*fitting, *rehearsal(provider, plan, fitting))
     return (
@@ -59,6 +67,15 @@ def findings(config: ClusterConfig, *, deep: bool = False) -> tuple[Finding, ...
         code(config),
         secrets(config),
         store(config),
+    )
+
+
+def passed_over(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Finding, ...]:
+    return tuple(
+        replace(found, ok=True, told=False, text=f"ignored: {found.text}")
+        if not found.ok and found.what in ignore
+        else found
+        for found in findings
     )
 
 
@@ -71,13 +88,16 @@ def rehearsal(provider: Provider, plan: Plan, found: tuple[Finding, ...]) -> tup
     return provider.rehearse(plan)
 
 
-def refuse(config: ClusterConfig) -> None:
+def refuse(config: ClusterConfig, ignore: Collection[str] = ()) -> None:
     """Raises one error with the words of all that are bad, and the exit code of the worst."""
-    bad = [finding for finding in findings(config) if not finding.ok]
+    bad = [finding for finding in findings(config, ignore=ignore) if not finding.ok]
     if not bad:
         return
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
     hint = next((finding.hint for finding in bad if finding.hint), None)
+    if {finding.what for finding in bad} == {"quota"}:
+        way = "`--ignore quota` goes on where that is not so"
+        hint = f"{hint}; {way}" if hint else way
     worst = max((finding.error or UsageError for finding in bad), key=exit_code)
     raise of_kind(worst, text, hint)
 
@@ -121,6 +141,15 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
     chosen = dict.fromkeys(f"{node.machine}" for node in plan.nodes)
     text = "; ".join(remarks(plan)) or ", ".join(chosen)
     return (Finding(what="machines", ok=True, text=text),)
+
+
+def kernels(plan: Plan) -> tuple[Finding, ...]:
+    """Whether TensorFlow has code for the GPUs; said only where it has not."""
+    wrong = without_code(plan)
+    if not wrong:
+        return ()
+    text = "\n".join(wrong)
+    return (Finding(what="gpus", ok=False, text=text, hint=OTHER_GPUS, error=UsageError),)
 
 
 def setup(config: ClusterConfig) -> Finding:

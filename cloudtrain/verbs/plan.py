@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.config import line_of
 from cloudtrain.drift import drift_by_record
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Plan, Run
-from cloudtrain.plan import CHOOSES, deciding, make_plan, misfits, remarks, tasks
+from cloudtrain.plan import (
+    CHOOSES,
+    OTHER_GPUS,
+    deciding,
+    make_plan,
+    misfits,
+    remarks,
+    tasks,
+    without_code,
+)
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.training.launch import Site, launch
 from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price_json, rounded, words
 
 
-def plan_json(config: ClusterConfig) -> dict[str, Any]:
+def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[str, Any]:
     """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`.
 
-    Raises UsageError for machines that no cloud makes so.
+    Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
+    for.
     """
     plan = make_plan(config)
-    wrong = misfits(plan)
-    if wrong:
-        raise UsageError("\n".join(wrong), hint=CHOOSES)
+    for what, wrong, hint in (
+        ("machines", misfits(plan), CHOOSES),
+        ("gpus", without_code(plan), OTHER_GPUS),
+    ):
+        if wrong and what not in ignore:
+            raise UsageError("\n".join(_at_its_line(config, text) for text in wrong), hint=hint)
     cost = bill(plan)
     run = Run(
         id="RUN",
@@ -74,6 +89,13 @@ def changed_since(plan: Plan) -> list[str]:
     """Where the nodes on record here are not as this plan: what `up` would refuse, each on a
     line. Nobody is asked."""
     return drift_by_record(plan, on_record(plan)).lines(plan.config)
+
+
+def _at_its_line(config: ClusterConfig, text: str) -> str:
+    """`gcp.yaml:14: nodes.worker: …`, where the file can still be read."""
+    role = text.partition(":")[0].removeprefix("nodes.")
+    place = line_of(config, ("nodes", role, "machine"))
+    return f"{place}: {text}" if place else text
 
 
 def refresh_prices() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import Console
@@ -27,6 +29,7 @@ def run(
     *,
     keep_on_failure: bool = False,
     adopt: bool = False,
+    ignore: Collection[str] = (),
     console: Console,
 ) -> Run:
     """The landed run, its cluster gone. Whatever happens, also an interrupt, ends in `down`.
@@ -38,7 +41,7 @@ def run(
     with idle_is_watched(records), records.lock("run"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(config)
+        refuse(config, ignore)
         records.create()
         with open_session(config, records, console) as session:
             settle_drift(session, NOTHING)

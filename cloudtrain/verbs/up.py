@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from cloudtrain.errors import CloudtrainError
@@ -29,6 +29,7 @@ def up(
     *,
     allowed: Allowed = NOTHING,
     adopt: bool = False,
+    ignore: Collection[str] = (),
     console: Console,
 ) -> Cluster:
     """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
@@ -40,7 +41,7 @@ def up(
     with idle_is_watched(records), records.lock("up"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(config)
+        refuse(config, ignore)
         records.create()
         with open_session(config, records, console) as session:
             going = settle_drift(session, allowed)
