@@ -43,6 +43,7 @@ class AwsAccount:
 
     name: ProviderName = "aws"
     ends_by_shutdown = True
+    soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
         self._config = config
@@ -121,7 +122,8 @@ class AwsAccount:
                 self.erase([machine], ())
             raise
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: Machine, expires: float | None) -> None:
+        """Its own timer, from its first boot, holds."""
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -132,6 +134,9 @@ class AwsAccount:
 
         if self._pace.until(ask, within=self._pace.boot) is None:
             raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
+
+    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+        return False
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._ec2, machines, resources, launched=self._just_launched)

@@ -12,11 +12,12 @@ from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._azure import checks, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
+from cloudtrain.providers._azure.ends import SOONEST, Ends
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
 from cloudtrain.providers._azure.services import Services
 from cloudtrain.providers._azure.skus import Skus
-from cloudtrain.providers._azure.vms import Vms, refuse_long_life
+from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
@@ -35,14 +36,16 @@ class AzureAccount:
     name: ProviderName = "azure"
     ends_by_shutdown = False
     """A VM that is shut down from inside is still billed: a schedule deallocates it."""
+    soonest_end = SOONEST
 
     def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
         self._config = config
         self._arm = Arm(config, pace)
         self._skus = Skus(self._arm)
         self._services = Services(self._arm)
-        self._vms = Vms(self._arm)
-        self._holdings = Holdings(self._arm, self._vms)
+        self._ends = Ends(self._arm, self._services)
+        self._vms = Vms(self._arm, self._ends)
+        self._holdings = Holdings(self._arm, self._vms, self._ends)
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)
@@ -51,7 +54,6 @@ class AzureAccount:
         return not_rehearsed(self.name)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
-        refuse_long_life(plan.config.limits.max_lifetime)
         return places.places(self._arm, self._skus, self._services, plan)
 
     def machines(
@@ -63,7 +65,7 @@ class AzureAccount:
         return self._holdings.resources(cluster)
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
-        mend = self._vms.mend_ends
+        mend = self._ends.mend
         return ground.make(
             self._arm, self._skus, self._services, plan, place, caller, journal, mend
         )
@@ -71,8 +73,12 @@ class AzureAccount:
     def launch(self, order: Order[Ground]) -> Machine:
         return self._vms.launch(order)
 
-    def start(self, machine: Machine) -> None:
-        self._vms.start(machine, self._config.limits.max_lifetime)
+    def start(self, machine: Machine, expires: float | None) -> None:
+        self._vms.start(machine, expires)
+
+    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+        self._ends.move(machines, expires)
+        return True
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         self._holdings.erase(machines, resources)

@@ -28,6 +28,7 @@ class GcpAccount:
     name: ProviderName = "gcp"
     ends_by_shutdown = False
     """A VM that shuts itself down is stopped and its disk billed: `maxRunDuration` ends it."""
+    soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
         self._api = Api(config, pace)
@@ -60,8 +61,11 @@ class GcpAccount:
     def launch(self, order: Order[Ground]) -> Machine:
         return Launch(api=self._api, order=order).run()
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: Machine, expires: float | None) -> None:
         start(self._api, machine)
+
+    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+        return False
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._api, machines, resources)

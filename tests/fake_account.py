@@ -58,6 +58,7 @@ class FakeAccount:
     orders: list[Order[str]] = field(default_factory=list)
     name: ProviderName = "gcp"
     ends_by_shutdown: bool = True
+    soonest_end: float = 60.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -139,10 +140,17 @@ class FakeAccount:
                 raise TransientError("connection reset")
             return machine
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: Machine, expires: float | None) -> None:
         with self.lock:
-            node = replace(machine.node, state="starting")
+            node = replace(machine.node, state="starting", expires=expires)
             self.machines_[machine.id] = replace(machine, node=node)
+
+    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+        with self.lock:
+            for machine in machines:
+                node = replace(machine.node, expires=expires)
+                self.machines_[machine.id] = replace(machine, node=node)
+        return True
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         with self.lock:

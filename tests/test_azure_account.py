@@ -16,7 +16,7 @@ from cloudtrain.errors import (
     PermissionsError,
     QuotaError,
 )
-from cloudtrain.model import Limits, Network, NodeGroup, Plan
+from cloudtrain.model import Network, NodeGroup, Plan
 from cloudtrain.providers._cloud.account import Machine, Place
 from cloudtrain.providers.azure import AzureAccount
 from tests.azure_parts import (
@@ -396,116 +396,6 @@ def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan:
     azure.fault("answer", action="PUT virtualMachines*", status=409, code="Conflict", times=20)
     first(plan, account)
     assert [machine.node.state for machine in account.machines()] == ["running"]
-
-
-# ── The end that is armed ────────────────────────────────────────────────────
-
-
-def test_a_vm_ends_by_itself_at_the_time_of_day_of_its_end(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    first(plan, account, lifetime=7200.0)
-    azure.advance(7000.0)
-    assert account.machines()[0].node.state == "running"
-    azure.advance(260.0)
-    FAST.sleep(0.05)
-    assert account.machines()[0].node.state == "stopped"
-
-
-def test_without_a_limit_nothing_is_armed(azure: Cloud, plan: Plan) -> None:
-    first(plan, account_of(plan), lifetime=None)
-    assert not [held for held in azure.holdings() if held.startswith("schedule")]
-
-
-def test_a_lifetime_that_no_schedule_reaches_is_refused_before_anything_is_made(
-    azure: Cloud,
-) -> None:
-    plan = plain(azure, limits=Limits(max_lifetime=48 * 3600.0))
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    before = azure.holdings()
-    with pytest.raises(CloudConfigError, match="max_lifetime of 48 h") as caught:
-        account.launch(order_of(plan, plan.nodes[0], ground, lifetime=48 * 3600.0))
-    assert "24h or less" in str(caught.value.hint)
-    with pytest.raises(CloudConfigError):
-        account.places(plan)
-    assert azure.holdings() == before
-    findings = {finding.what: finding for finding in account.check(plan)}
-    assert not findings["lifetime"].ok
-
-
-def test_a_schedule_that_needs_a_finished_vm_is_made_after_it(azure: Cloud, plan: Plan) -> None:
-    refusal = {"status": 400, "code": "InvalidTargetResourceId"}
-    azure.fault("answer", action="PUT schedules*", times=1, **refusal)
-    first(plan, account_of(plan))
-    assert "schedule shutdown-computevm-mnist-chief0" in azure.holdings()
-
-
-def test_a_vm_that_cannot_be_armed_is_not_kept(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    azure.set(unregistered=["Microsoft.DevTestLab"])
-    with pytest.raises(PermissionsError, match="DevTestLab") as caught:
-        account.launch(order_of(plan, plan.nodes[0], ground))
-    assert "az provider register" in str(caught.value.hint)
-    assert not [held for held in azure.holdings() if "chief0" in held]
-
-
-def test_what_is_not_registered_and_may_not_be_is_told_before_anything_is_made(
-    azure: Cloud, plan: Plan
-) -> None:
-    azure.set(unregistered=["Microsoft.DevTestLab"], not_permitted=["*/register/action"])
-    with pytest.raises(PermissionsError, match="DevTestLab is not registered") as caught:
-        first(plan, account_of(plan))
-    assert "az provider register" in str(caught.value.hint)
-    assert azure.holdings() == []
-
-
-def test_a_region_that_turns_out_to_have_no_schedules_is_passed_over(
-    azure: Cloud, plan: Plan
-) -> None:
-    azure.fault(
-        "answer",
-        action="PUT schedules*",
-        status=400,
-        code="LocationNotAvailableForResourceType",
-        times=9,
-    )
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    with pytest.raises(CapacityError) as caught:
-        account.launch(order_of(plan, plan.nodes[0], ground))
-    assert caught.value.scope == "region"
-    assert not [held for held in azure.holdings() if "chief0" in held]
-
-
-def test_a_vm_whose_creation_was_cut_off_before_it_was_armed_is_armed_by_the_next_up(
-    azure: Cloud, plan: Plan
-) -> None:
-    account = account_of(plan)
-    machine = first(plan, account)
-    schedule = "schedule shutdown-computevm-mnist-chief0"
-    group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
-    arm(account).delete(f"{group}/Microsoft.DevTestLab/schedules/{schedule.split()[1]}")
-    assert schedule not in azure.holdings()
-    ground_of(account, plan)
-    assert schedule in azure.holdings()
-    assert machine.id in {m.id for m in account.machines()}
-
-
-def test_a_stopped_vm_is_started_and_armed_anew(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    first(plan, account, lifetime=3600.0)
-    azure.advance(3700.0)
-    FAST.sleep(0.05)
-    (stopped,) = account.machines()
-    assert stopped.node.state == "stopped"
-    account.start(stopped)
-    (machine,) = account.machines()
-    assert machine.node.state == "running"
-    assert machine.node.expires
-    assert abs(machine.node.expires - FAST.now() - 12 * 3600.0) < 60
-    assert machine.owner == stopped.owner
-    assert machine.node.role == "chief"
 
 
 # ── Listing ──────────────────────────────────────────────────────────────────

@@ -219,6 +219,36 @@ def test_a_node_that_joins_ends_with_its_cluster(rig: Rig) -> None:
     assert len({order.expires for order in rig.account.orders}) == 1
 
 
+def test_where_an_end_has_to_lie_ahead_all_of_the_cluster_moves_to_it(rig: Rig) -> None:
+    rig.account.soonest_end = 2100.0
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.account.clock.time += 12 * 3600 - 300.0
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    assert end == pytest.approx(rig.account.clock.now() + 2100.0, abs=1.0)
+
+
+def test_a_stopped_node_ends_with_the_others_when_it_is_started_again(rig: Rig) -> None:
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    id, machine = next(iter(rig.account.machines_.items()))
+    rig.account.machines_[id] = replace(machine, node=replace(machine.node, state="stopped"))
+    rig.account.clock.time += 3600
+    rig.create()
+    assert {machine.node.expires for machine in rig.account.machines()} == {end}
+
+
+def test_a_cluster_whose_end_has_come_begins_a_new_life_as_one(rig: Rig) -> None:
+    rig.create()
+    rig.account.clock.time += 13 * 3600
+    for id, machine in list(rig.account.machines_.items()):
+        state = "stopped" if machine.node.name != "mnist-chief0" else "running"
+        rig.account.machines_[id] = replace(machine, node=replace(machine.node, state=state))
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    assert end == pytest.approx(rig.account.clock.now() + 12 * 3600, abs=1.0)
+
+
 def test_one_wish_has_one_token_and_another_place_another(rig: Rig) -> None:
     rig.refuse("east-a", CapacityError("none", scope="zone"))
     rig.create()

@@ -430,7 +430,7 @@ def test_a_stopped_vm_is_started_with_its_disk(gcp: Gcp) -> None:
     account._api.run("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
     [stopped] = account.machines("mnist")
     assert stopped.node.state == "stopped"
-    account.start(stopped)
+    account.start(stopped, None)
     [started] = account.machines("mnist")
     assert (started.id, started.node.state) == (machine.id, "running")
 
@@ -440,7 +440,7 @@ def test_a_vm_that_is_still_stopping_is_waited_for_and_started(gcp: Gcp) -> None
     machine = account.launch(order(plan, gcp.ground(account, plan)))
     gcp.app.delay = 3.0
     account._api.call("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
-    account.start(machine)
+    account.start(machine, None)
     [started] = account.machines("mnist")
     assert started.node.state == "running"
 

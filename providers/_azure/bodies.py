@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -180,7 +182,36 @@ def machine(
     return {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
 
 
-def schedule(region: str, tags: Tags, *, vm: str, expires: float) -> Body:
+SUBMIT, STATUS, CANCEL = (
+    "virtualMachinesSubmitDeallocate",
+    "virtualMachinesGetOperationStatus",
+    "virtualMachinesCancelOperations",
+)
+
+
+def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
+    """Deallocates them at `expires` (Unix time). `asked` names this request.
+
+    https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
+    """
+    at = datetime.fromtimestamp(int(expires), timezone.utc)
+    return {
+        "schedule": {
+            "deadline": f"{at:%Y-%m-%dT%H:%M:%SZ}",
+            "timezone": "UTC",
+            "deadlineType": "InitiateAt",
+        },
+        "executionParameters": {"retryPolicy": {"retryCount": 4, "retryWindowInMinutes": 30}},
+        "resources": {"ids": list(vms)},
+        "correlationid": asked,
+    }
+
+
+def operations(ids: Sequence[str]) -> Body:
+    return {"operationIds": list(ids), "correlationid": str(uuid.uuid4())}
+
+
+def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
     """Deallocates the VM each day at the time of day of `expires` (Unix time; UTC, to the minute).
 
     https://learn.microsoft.com/rest/api/dtl/global-schedules
@@ -190,7 +221,7 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float) -> Body:
         "location": region,
         "tags": dict(tags),
         "properties": {
-            "status": "Enabled",
+            "status": "Enabled" if enabled else "Disabled",
             "taskType": "ComputeVmShutdownTask",
             "dailyRecurrence": {"time": f"{at:%H%M}"},
             "timeZoneId": "UTC",
@@ -198,6 +229,26 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float) -> Body:
             "targetResourceId": vm,
         },
     }
+
+
+def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
+    """Whether Azure keeps the end that was asked for."""
+    told, wanted = found.get("properties") or {}, body["properties"]
+    return bool(
+        str(told.get("status", "")).lower() == wanted["status"].lower()
+        and (told.get("dailyRecurrence") or {}).get("time") == wanted["dailyRecurrence"]["time"]
+        and str(told.get("targetResourceId", "")).lower() == wanted["targetResourceId"].lower()
+    )
+
+
+def seconds_to(found: Mapping[str, Any], now: float) -> float:
+    """Until the schedule runs, or since it ran, whichever is less."""
+    time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
+    if not re.fullmatch(r"\d{4}", time):
+        return 0.0
+    at = int(time[:2]) * 3600.0 + int(time[2:]) * 60.0
+    ahead = (at - now) % 86400.0
+    return min(ahead, 86400.0 - ahead)
 
 
 def _zones(zone: str) -> Body:

@@ -18,13 +18,14 @@ from cloudtrain.errors import (
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers._azure import bodies, ground
+from cloudtrain.providers._azure.bodies import CANCEL, STATUS, SUBMIT
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
+from cloudtrain.providers._azure.ends import LONGEST, refuse_lifetime
 from cloudtrain.providers._azure.faults import not_told
 from cloudtrain.providers._azure.places import asked, places, unserved
-from cloudtrain.providers._azure.services import Services, needed
+from cloudtrain.providers._azure.services import DEADLINES, Services, needed
 from cloudtrain.providers._azure.skus import Sku, Skus
-from cloudtrain.providers._azure.vms import refuse_long_life
 from cloudtrain.providers._cloud.account import Machine, Place
 from cloudtrain.providers._cloud.words import lasting
 
@@ -44,6 +45,11 @@ NEEDED = (
 """The actions that up and down take; docs/azure.md has them as a role."""
 ENDING = tuple(f"Microsoft.DevTestLab/schedules/{v}" for v in ("read", "write", "delete"))
 """More, where nodes end by themselves."""
+DEADLINE_ACTIONS = (
+    *(f"Microsoft.ComputeSchedule/locations/{v}/action" for v in (SUBMIT, STATUS, CANCEL)),
+    "Microsoft.Compute/virtualMachines/deallocate/action",
+)
+"""More, where they end at a date and time."""
 ALIVE = frozenset({"enabled", "active", "", "none"})
 
 
@@ -63,7 +69,7 @@ def check(
     found = [Finding(what="credentials", ok=True, text=subscription)]
     found += [_finding("permissions", lambda: _permissions(arm, plan))]
     found += [_finding("services", lambda: _registered(arm, services, plan))]
-    found += [_finding("lifetime", lambda: _lifetime(plan))]
+    found += [_finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:
         there = places(arm, skus, services, plan)
     except CloudError as error:
@@ -138,8 +144,7 @@ def _subscription(arm: Arm) -> str:
 
 
 def _permissions(arm: Arm, plan: Plan) -> _Said:
-    path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
-    told = optional(lambda: arm.pages(path))
+    told = _rights(arm)
     if not told:
         return _UNTOLD
     wanted = needed_actions(plan.config.limits.max_lifetime)
@@ -189,16 +194,41 @@ def _registered(arm: Arm, services: Services, plan: Plan) -> _Said:
 
 def _may_register(arm: Arm, namespaces: Sequence[str]) -> bool:
     """True where it is not told: `up` tries."""
-    told = optional(lambda: arm.pages(f"{arm.path}/providers/Microsoft.Authorization/permissions"))
+    told = _rights(arm)
     return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
 
 
-def _lifetime(plan: Plan) -> _Said:
+def _lifetime(arm: Arm, services: Services, plan: Plan) -> _Said:
     seconds = plan.config.limits.max_lifetime
-    refuse_long_life(seconds)
     if seconds is None:
         return _Said("no limit: nothing but `down` ends the VMs")
-    return _Said(f"each VM is deallocated after {lasting(seconds)} by a schedule of its own")
+    lacking = _no_deadline(arm, services)
+    refuse_lifetime(seconds, far=not lacking)
+    words = f"each VM is deallocated after {lasting(seconds)}"
+    if lacking:
+        return _Said(f"{words}, by a daily schedule alone: {lacking}")
+    behind = ", with a daily schedule behind it" if seconds <= LONGEST else ""
+    return _Said(f"{words}, at a date and time that Azure keeps{behind}")
+
+
+def _no_deadline(arm: Arm, services: Services) -> str:
+    """Why Microsoft.ComputeSchedule cannot end a VM; "" where it can, as far as this is told."""
+    told = services.of(DEADLINES)
+    if told is None:
+        return f"this endpoint has no {DEADLINES}"
+    rights = _rights(arm)
+    lacking = [action for action in DEADLINE_ACTIONS if rights and not allowed(action, rights)]
+    if lacking:
+        return f"not allowed: {', '.join(lacking)}"
+    if told.missing and rights and not allowed(f"{DEADLINES}/register/action", rights):
+        return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
+    return ""
+
+
+def _rights(arm: Arm) -> Sequence[Tree]:
+    """What this principal may do in the subscription; empty where that is not told."""
+    path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
+    return optional(lambda: arm.pages(path)) or ()
 
 
 def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> _Said:

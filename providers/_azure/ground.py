@@ -6,13 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NameTakenError
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    PermissionsError,
+)
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, side_by_side
-from cloudtrain.providers._azure.services import Services, needed
+from cloudtrain.providers._azure.ends import LONGEST
+from cloudtrain.providers._azure.services import DEADLINES, Services, needed
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
@@ -48,8 +55,7 @@ def make(
     The firewall is mended where the caller's address is another one now; `mend` mends what else
     a creation that was cut off left in the group.
     """
-    for namespace in services.missing(*needed(plan.config.limits.max_lifetime)):
-        services.register(namespace, journal)
+    register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
     group = arm.group(paths.group_name(cluster, place.region))
     site = _Site(arm, group, cluster, place, journal)
@@ -74,6 +80,18 @@ def make(
         proximity=made.get("placement group"),
         fast=frozenset(name for name, sku in known.items() if sku.fast),
     )
+
+
+def register(services: Services, lifetime: float | None, journal: Journal) -> None:
+    """What the subscription lacks yet. Raises PermissionsError for what cannot be done without."""
+    for namespace in services.missing(*needed(lifetime)):
+        services.register(namespace, journal)
+    if lifetime is not None and services.missing(DEADLINES):
+        try:
+            services.register(DEADLINES, journal)
+        except PermissionsError:
+            if lifetime > LONGEST:
+                raise
 
 
 def _stand_close(plan: Plan) -> bool:

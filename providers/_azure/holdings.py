@@ -10,6 +10,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure import listing, paths
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
+from cloudtrain.providers._azure.ends import Ends
 from cloudtrain.providers._azure.ground import BEING_DELETED
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud import labels
@@ -33,9 +34,10 @@ KINDS = (
 class Holdings:
     """Safe to use from many threads."""
 
-    def __init__(self, arm: Arm, vms: Vms) -> None:
+    def __init__(self, arm: Arm, vms: Vms, ends: Ends) -> None:
         self._arm = arm
         self._vms = vms
+        self._ends = ends
 
     def machines(self, cluster: str | None, place: Place | None) -> tuple[Machine, ...]:
         """From five lists side by side, however many VMs there are."""
@@ -115,6 +117,7 @@ class Holdings:
 
     def _drop(self, name: str) -> None:
         path = self._arm.group(name).itself
+        self._ends.disarm_all(self._arm.group(name))
         try:
             begun = self._arm.call("DELETE", path)
             self._arm.finish("DELETE", path, begun, within=BEING_DELETED)

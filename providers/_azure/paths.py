@@ -14,6 +14,7 @@ VERSIONS = (
     (r"/providers/microsoft\.compute/", "2026-04-01"),
     (r"/providers/microsoft\.network/", "2026-03-01"),
     (r"/providers/microsoft\.devtestlab/", "2018-09-15"),
+    (r"/providers/microsoft\.computeschedule/", "2025-05-01"),
     (r"/providers/microsoft\.authorization/", "2022-04-01"),
     (r"/(resourcegroups|resources|providers)\b", "2025-04-01"),
     (r"^/subscriptions\b", "2022-12-01"),

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Plan
 from cloudtrain.providers._azure.connection import Arm, optional
+from cloudtrain.providers._azure.ends import LONGEST, refuse_lifetime
 from cloudtrain.providers._azure.listing import plain
-from cloudtrain.providers._azure.services import SCHEDULES, Services
+from cloudtrain.providers._azure.services import DEADLINES, SCHEDULES, Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud.account import Place
 
@@ -21,6 +22,7 @@ def places(arm: Arm, skus: Skus, services: Services, plan: Plan) -> tuple[Place,
     Raises CloudConfigError for what does not exist. A region that lacks a machine stays in: the
     cloud's own refusal tells why. One in which nothing would end the nodes is left out.
     """
+    refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
     named = [asked(text) for text in plan.config.placement]
     if not named:
         raise CloudConfigError("no placement", hint="`placement: [eastus]`: a region, or a zone")
@@ -42,11 +44,17 @@ def places(arm: Arm, skus: Skus, services: Services, plan: Plan) -> tuple[Place,
 
 def unserved(services: Services, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
     """Regions in which the end of a node cannot be armed, each with the reason."""
-    told = services.of(SCHEDULES) if plan.config.limits.max_lifetime is not None else None
-    if told is None:
-        return {}
-    why = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
-    return {region: why for region in regions if not told.serves("schedules", region)}
+    lifetime = plan.config.limits.max_lifetime
+    told = services.of(SCHEDULES) if lifetime is not None else None
+    far, found = services.of(DEADLINES), {}
+    for region in regions:
+        if told is not None and not told.serves("schedules", region):
+            found[region] = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
+        elif (lifetime or 0.0) > LONGEST and far is not None and not far.is_far(region):
+            found[region] = (
+                "nothing there ends a VM after more than 24 h (Microsoft.ComputeSchedule)"
+            )
+    return found
 
 
 def asked(text: str) -> Place:

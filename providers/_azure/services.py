@@ -16,6 +16,7 @@ SCHEDULES = "Microsoft.DevTestLab"
 """Daily shutdowns of VMs."""
 DEADLINES = "Microsoft.ComputeSchedule"
 """Deallocations at a date and time: https://learn.microsoft.com/rest/api/computeschedule/"""
+SUBMITTING = "locations/virtualMachinesSubmitDeallocate"
 NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
 
 
@@ -36,6 +37,10 @@ class Service:
         """True where it is not told."""
         known = self.locations.get(type.lower())
         return not known or region in known
+
+    def is_far(self, region: str) -> bool:
+        """Of Microsoft.ComputeSchedule: whether it is there."""
+        return self.serves(SUBMITTING, region) and self.serves("locations", region)
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
@@ -60,6 +65,13 @@ class Services:
 
     def missing(self, *namespaces: str) -> tuple[str, ...]:
         return tuple(n for n in namespaces if (told := self.of(n)) is not None and told.missing)
+
+    def reach_far(self, region: str) -> bool:
+        """Whether Azure deallocates at a date and time there."""
+        told = self.of(DEADLINES)
+        if told is None or told.missing:
+            return False
+        return told.is_far(region)
 
     def register(self, namespace: str, journal: Journal) -> None:
         """Once per subscription, free, and left as it is by `down`. Raises PermissionsError."""

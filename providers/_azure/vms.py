@@ -14,31 +14,20 @@ from cloudtrain.errors import (
 from cloudtrain.model import Node
 from cloudtrain.providers._azure import bodies, paths
 from cloudtrain.providers._azure.client import Answer, Tree
-from cloudtrain.providers._azure.connection import Arm, optional
+from cloudtrain.providers._azure.connection import Arm
+from cloudtrain.providers._azure.ends import Ends, where
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
 from cloudtrain.providers._cloud.clear import told_with
 
-LONGEST = 24 * 3600.0
-"""Seconds: the schedule that ends a VM knows a time of day and no date."""
-
-
-def refuse_long_life(seconds: float | None) -> None:
-    """Raises CloudConfigError for a lifetime that Azure cannot end by itself."""
-    if seconds is not None and seconds > LONGEST:
-        raise CloudConfigError(
-            f"limits.max_lifetime of {seconds / 3600:.3g} h: on Azure a VM is ended by a schedule "
-            "that reaches 24 h ahead",
-            hint="limits.max_lifetime: 24h or less; a restarted cluster gets as much again",
-        )
-
 
 class Vms:
     """Safe to use from many threads."""
 
-    def __init__(self, arm: Arm) -> None:
+    def __init__(self, arm: Arm, ends: Ends) -> None:
         self._arm = arm
+        self._ends = ends
 
     def launch(self, order: Order[Ground]) -> Machine:
         """The VM is there and its allocation known. What was made of a refused one is removed."""
@@ -74,8 +63,7 @@ class Vms:
     def _make(self, order: Order[Ground]) -> None:
         ground, node, place = order.ground, order.node, order.place
         if order.expires is not None:
-            # A minute for the time since it was counted.
-            refuse_long_life(order.expires - self._arm.pace.now() - 60.0)
+            self._ends.refuse(order.expires - self._arm.pace.now(), place.region)
         region, tags = place.region, order.labels
         address, nic, vm = (
             ground.group.address(node.name, place.zone),
@@ -112,7 +100,7 @@ class Vms:
         else:
             self._arm.made(vm, begun, within=self._arm.pace.boot)
         if order.expires is not None and not armed:
-            self._arm_end(ground.group, node.name, region, tags, order.expires)
+            self._ends.arm(ground.group, node.name, region, tags, order.expires)
 
     def _begin(self, path: str, body: Tree) -> Answer | None:
         """None where it is being made already: by an earlier call whose answer was lost."""
@@ -126,44 +114,18 @@ class Vms:
     def _armed_early(self, order: Order[Ground], expires: float) -> bool:
         """As soon as the VM is accepted; later where the schedule wants one that is finished."""
         try:
-            self._arm_end(
+            return self._ends.arm(
                 order.ground.group, order.node.name, order.place.region, order.labels, expires
             )
         except (NotFoundError, BusyError, CloudConfigError):
             return False
-        return True
 
-    def _arm_end(
-        self, group: paths.Group, name: str, region: str, tags: bodies.Tags, expires: float
-    ) -> None:
-        body = bodies.schedule(region, tags, vm=group.vm(name), expires=expires)
-        self._arm.put(group.schedule(name), body)
-
-    def mend_ends(self, group: paths.Group) -> None:
-        """A schedule for each VM whose creation was cut off before it got one."""
-        vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
-        schedules = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
-        told = optional(lambda: self._arm.pages(schedules)) or []
-        armed = {str(schedule.get("name", "")).lower() for schedule in told}
-        for vm in vms:
-            name, tags = str(vm.get("name", "")), vm.get("tags") or {}
-            known = labels.read(tags)
-            if known is None or known.expires is None:
-                continue
-            if paths.last(group.schedule(name)).lower() not in armed:
-                region = str(vm.get("location", ""))
-                self._arm_end(group, name, region, tags, known.expires)
-
-    def start(self, machine: Machine, lifetime: float | None) -> None:
-        """A stopped one, armed anew for `lifetime` seconds before it costs anything."""
-        group, name = _where(machine)
+    def start(self, machine: Machine, expires: float | None) -> None:
+        """A stopped one, armed anew before it costs anything."""
+        group, name = where(machine)
         path = group.vm(name)
-        if lifetime is not None:
-            refuse_long_life(lifetime)
-            expires = self._arm.pace.now() + lifetime
-            tags = {**(self._arm.get(path).get("tags") or {}), labels.EXPIRES: str(int(expires))}
-            self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
-            self._arm_end(group, name, machine.place.region, tags, expires)
+        if expires is not None:
+            self._ends.move_one(machine, expires)
         begun = self._arm.call("POST", f"{path}/start", retried=BusyError)
         self._arm.finish("POST", f"{path}/start", begun, within=self._arm.pace.boot)
 
@@ -172,18 +134,13 @@ class Vms:
         path = group.vm(name)
         vm = self._arm.find(path)
         self._arm.delete(path, within=self._arm.pace.boot)
-        left = [group.schedule(name), group.nic(name), group.address(name, zone), *_disks(vm)]
+        self._ends.disarm(group, name)
+        left = [group.nic(name), group.address(name, zone), *_disks(vm)]
         for each in left:
             self._arm.delete(each)
 
     def erase(self, machine: Machine) -> None:
-        self.remove(*_where(machine), machine.place.zone)
-
-
-def _where(machine: Machine) -> tuple[paths.Group, str]:
-    found = paths.vm_of(machine.id)
-    assert found is not None, machine.id
-    return found
+        self.remove(*where(machine), machine.place.zone)
 
 
 def _disks(vm: Tree | None) -> list[str]:

@@ -89,6 +89,8 @@ class Account(Protocol[GroundT]):
     name: ProviderName
     ends_by_shutdown: bool
     """Whether a VM that shuts itself down is deleted, so that its user data can end it in time."""
+    soonest_end: float
+    """Seconds: an end that is nearer than this cannot be armed so that it comes in time."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Credentials, permissions, machine, accelerator, image, quota against the need of all
@@ -128,8 +130,12 @@ class Account(Protocol[GroundT]):
         It need not be running or listed yet. Raises CapacityError, QuotaError, …
         """
 
-    def start(self, machine: Machine) -> None:
-        """A stopped one, with its disk as it was."""
+    def start(self, machine: Machine, expires: float | None) -> None:
+        """A stopped one, with its disk as it was; it ends at `expires` (Unix time) by itself."""
+
+    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+        """These end at `expires` (Unix time) from now on, as their labels then say. False, and
+        nothing is changed, where this cloud cannot move the end of a VM."""
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         """Delete all of these in the order that the cloud needs, side by side where it can.

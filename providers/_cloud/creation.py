@@ -85,7 +85,11 @@ class Creation(Generic[GroundT]):
 
     def _start(self) -> None:
         stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
-        fan_out(stopped, self.account.start, name=lambda m: m.node.name, workers=AT_ONCE)
+
+        def start(machine: Machine) -> None:
+            self.account.start(machine, self.expires)
+
+        fan_out(stopped, start, name=lambda m: m.node.name, workers=AT_ONCE)
 
     def _planned_there(self) -> list[Machine]:
         names = [node.name for node in self.plan.nodes]

@@ -39,6 +39,7 @@ class CloudProvider(Generic[GroundT]):
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
         there = self._adopted(plan.config.name, journal)
+        expires = self._one_end(plan, there)
         creation = Creation(
             account=self._account,
             pace=self._pace,
@@ -47,7 +48,7 @@ class CloudProvider(Generic[GroundT]):
             identity=identity,
             journal=journal,
             there=there,
-            expires=self._expires(plan, there),
+            expires=expires,
             expected=expected or {},
         )
         places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
@@ -119,14 +120,33 @@ class CloudProvider(Generic[GroundT]):
             Clearance(self._account, self._pace, journal).clear(find, {})
         return kept
 
+    def _one_end(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
+        """When the cluster ends; all of its nodes, where one joins or is started again."""
+        expires = self._expires(plan, there)
+        names = {node.name for node in plan.nodes}
+        others = [m for m in there.values() if m.node.state != "stopped"]
+        joins = bool(names - there.keys()) or len(others) < len(there)
+        overdue = any((m.node.expires or expires or 0.0) <= self._pace.now() for m in others)
+        moved = [m for m in others if _differ(m.node.expires, expires)]
+        if expires is not None and moved and (joins or overdue):
+            self._account.move_ends(moved, expires)
+        return expires
+
     def _expires(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
-        """A node that joins a cluster ends with it."""
+        """A node that joins a cluster ends with it; one whose end has come begins a new life."""
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
-        now = self._pace.now()
-        if known:
-            return max(min(known), now + 60.0)
-        lifetime = plan.config.limits.max_lifetime
+        now, lifetime = self._pace.now(), plan.config.limits.max_lifetime
+        ahead = [end for end in known if end > now]
+        if ahead:
+            return max(min(ahead), now + self._account.soonest_end)
+        if known and lifetime is None:
+            return now + self._account.soonest_end
         return None if lifetime is None else now + lifetime
+
+
+def _differ(end: float | None, other: float | None) -> bool:
+    """By more than what labels round away."""
+    return end is None or other is None or abs(end - other) > 1.0
 
 
 def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def lasting(seconds: float) -> str:
-    """`30 s`, `45 min`, `12 h`, `1 h 30 min`, `3 d`."""
+    """`30 s`, `45 min`, `48 h`, `1 h 30 min`."""
     left, parts = round(seconds), []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
         number, left = divmod(left, size)
         if number:
             parts.append(f"{number} {unit}")

@@ -15,6 +15,7 @@ from werkzeug.wrappers import Request, Response
 
 from tests.standins import azure_auth as auth
 from tests.standins import (
+    azure_deadlines,
     azure_groups,
     azure_power,
     azure_schedules,
@@ -31,7 +32,14 @@ from tests.standins.azure_world import GROUPS, SUBSCRIPTION, Thing, World
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-__all__ = ["AzureStandIn", "azure_groups", "azure_schedules", "azure_skus", "azure_subresources"]
+__all__ = [
+    "AzureStandIn",
+    "azure_deadlines",
+    "azure_groups",
+    "azure_schedules",
+    "azure_skus",
+    "azure_subresources",
+]
 DEFAULTS = ("2026-04-01", "2026-03-03", "2026-03-02", "2026-03-01", "2025-04-01", "2021-07-01")
 """API versions that azure-mgmt's libraries ask for by themselves."""
 
@@ -159,6 +167,9 @@ class AzureStandIn(World):
                 f"'{', '.join(REGIONS)}'."
             )
             raise Refusal(400, "NoRegisteredProviderFound", text)
+        if namespace in [one.lower() for one in self.absent]:
+            text = f"The resource namespace '{namespace}' is invalid."
+            raise Refusal(404, "InvalidResourceNamespace", text)
         if not registered(self, namespace) and not action.endswith("/register/action"):
             shown = next(one for one in self.unregistered if one.lower() == namespace)
             text = (

@@ -19,9 +19,20 @@ ASSIGNMENTS = "Microsoft.Authorization/roleAssignments"
 NAMESPACES = (
     "Microsoft.Authorization",
     "Microsoft.Compute",
+    "Microsoft.ComputeSchedule",
     "Microsoft.DevTestLab",
     "Microsoft.Network",
 )
+MORE_TYPES = {
+    "Microsoft.ComputeSchedule": (
+        *("operations", "locations", "locations/virtualMachinesSubmitDeallocate"),
+        *(
+            "locations/virtualMachinesCancelOperations",
+            "locations/virtualMachinesGetOperationStatus",
+        ),
+    )
+}
+"""Besides those of resources."""
 NAMESPACES += ("Microsoft.Resources", "Microsoft.Storage", "Microsoft.ManagedIdentity")
 
 
@@ -86,7 +97,9 @@ _READ = "Microsoft.Resources/subscriptions/providers/read"
 
 @route("GET", _PROVIDERS, _READ)
 def _providers(call: Call) -> Response:
-    return call.page([_provider(call.world, name) for name in NAMESPACES])
+    return call.page(
+        [_provider(call.world, name) for name in NAMESPACES if name not in call.world.absent]
+    )
 
 
 @route("GET", _PROVIDERS + "/{namespace}", _READ)
@@ -111,7 +124,7 @@ def _register(call: Call) -> Response:
 def _namespace(call: Call) -> str:
     wanted = call.given["namespace"]
     found = next((one for one in NAMESPACES if one.lower() == wanted.lower()), None)
-    if found is None:
+    if found is None or found in call.world.absent:
         text = f"The resource namespace '{wanted}' is invalid."
         raise Refusal(404, "InvalidResourceNamespace", text)
     return found
@@ -130,7 +143,7 @@ def _provider(world: World, name: str) -> Body:
             ],
             "apiVersions": versions,
         }
-        for one in own
+        for one in [*own, *MORE_TYPES.get(name, ())]
     ]
     return {
         "id": f"/subscriptions/{SUBSCRIPTION}/providers/{name}",

@@ -189,6 +189,7 @@ API_VERSIONS = {
     "microsoft.compute/skus": ["2017-03-30", "2017-09-01", "2019-04-01", "2021-07-01"],
     "microsoft.network": _NETWORK.split(),
     "microsoft.resources": _RESOURCES.split(),
+    "microsoft.computeschedule": ["2024-08-15-preview", "2024-10-01", "2025-05-01"],
     "microsoft.devtestlab": ["2015-05-21-preview", "2016-05-15", "2018-09-15"],
     "microsoft.authorization": [
         "2015-07-01",

@@ -110,10 +110,16 @@ class World:
     retry_after: int | None = None
     """What calls that start or follow an operation tell; azure-mgmt's own default is 30 s."""
     subscription_state: str = "Enabled"
+    absent: list[str] = field(default_factory=list)
+    """Namespaces that this cloud has not at all."""
     unregistered: list[str] = field(default_factory=list)
     """Namespaces, such as `Microsoft.DevTestLab`."""
     not_permitted: list[str] = field(default_factory=list)
     """Actions that the caller may not do: `Microsoft.Compute/virtualMachines/write`, `*/delete`."""
+    deadlines_need_finished: bool = False
+    """Microsoft.ComputeSchedule takes no VM that is still being created."""
+    deadlines: dict[str, Any] = field(default_factory=dict)
+    """Operations of Microsoft.ComputeSchedule, by id."""
     token_lifetime: float = 3600.0
     nodes: Any = None
     """What runs behind the VMs: `start(name, user_data, address)`, `halt(name)`, `stop(name)`,

@@ -1,0 +1,190 @@
+"""Microsoft.ComputeSchedule: virtual machines are deallocated at a date and time.
+
+Bodies as https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions has them; where it
+is installed, azure-mgmt-computeschedule drives it in tests/test_standin_azure.py. What is refused
+for one resource stands in its own result, with the call answered 200.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from werkzeug.wrappers import Response
+
+from tests.standins.azure_call import Call, route
+from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
+from tests.standins.azure_machine_rules import VMS
+from tests.standins.azure_power import begin
+from tests.standins.azure_resources import location
+from tests.standins.azure_world import World, same
+
+NAMESPACE = "Microsoft.ComputeSchedule"
+MOST = 100
+"""Resources, or operations, of one request."""
+DEALLOCATE = "Microsoft.Compute/virtualMachines/deallocate/action"
+
+
+@dataclass(eq=False)
+class Deadline:
+    id: str
+    vm: str
+    at: float
+    state: str = "Scheduled"
+    error: tuple[str, str] | None = None
+
+
+_AT = f"/subscriptions/{{subscription}}/providers/{NAMESPACE}/locations/{{location}}"
+
+
+@route(
+    "POST",
+    f"{_AT}/virtualMachinesSubmitDeallocate",
+    f"{NAMESPACE}/locations/virtualMachinesSubmitDeallocate/action",
+)
+def _submit(call: Call) -> Response:
+    body, region = call.body(), _region(call)
+    _check_names(body, {"schedule", "executionParameters", "resources", "correlationid"})
+    at = _moment(call.world, body["schedule"])
+    retry = body["executionParameters"].get("retryPolicy") or {}
+    _check_names(body["executionParameters"], {"optimizationPreference", "retryPolicy"}, need=False)
+    _check_names(retry, {"retryCount", "retryWindowInMinutes"}, need=False)
+    ids = body["resources"].get("ids") or []
+    if not 0 < len(ids) <= MOST:
+        raise _bad(f"The request has {len(ids)} resources: from 1 to {MOST} are taken.")
+    results = [_submitted(call.world, region, str(id), at) for id in ids]
+    words = "Deallocate Resource request"
+    answer = {"description": words, "type": "VirtualMachines", "location": region}
+    return call.answer({**answer, "results": results})
+
+
+@route(
+    "POST",
+    f"{_AT}/virtualMachinesGetOperationStatus",
+    f"{NAMESPACE}/locations/virtualMachinesGetOperationStatus/action",
+)
+def _status(call: Call) -> Response:
+    return call.answer({"results": [_told(call.world, id) for id in _asked(call)]})
+
+
+@route(
+    "POST",
+    f"{_AT}/virtualMachinesCancelOperations",
+    f"{NAMESPACE}/locations/virtualMachinesCancelOperations/action",
+)
+def _cancel(call: Call) -> Response:
+    ids = _asked(call)
+    for id in ids:
+        found = call.world.deadlines.get(id)
+        if found is not None and found.state == "Scheduled":
+            found.state = "Cancelled"
+    return call.answer({"results": [_told(call.world, id) for id in ids]})
+
+
+def _region(call: Call) -> str:
+    type = "locations"
+    lacking = call.world.lacking.get(f"{NAMESPACE}/{type}", ())
+    return location(call.given["location"], f"{NAMESPACE}/{type}", lacking)
+
+
+def _asked(call: Call) -> list[str]:
+    body = call.body()
+    _region(call)
+    _check_names(body, {"operationIds", "correlationid"})
+    ids = [str(id) for id in body["operationIds"]]
+    if not 0 < len(ids) <= MOST:
+        raise _bad(f"The request has {len(ids)} operations: from 1 to {MOST} are taken.")
+    return ids
+
+
+def _check_names(body: Any, known: set[str], *, need: bool = True) -> None:
+    if not isinstance(body, dict) or set(body) - known:
+        raise _bad(f"The request body has other members than {', '.join(sorted(known))}.")
+    for name in known if need else ():
+        if not body.get(name):
+            raise missing(name)
+
+
+def _moment(world: World, schedule: Body) -> float:
+    _check_names(
+        schedule, {"deadline", "deadLine", "timezone", "timeZone", "deadlineType"}, need=False
+    )
+    if schedule.get("deadlineType") != "InitiateAt":
+        raise not_acted_out("other deadlines than InitiateAt")
+    if (schedule.get("timezone") or schedule.get("timeZone")) != "UTC":
+        raise not_acted_out("other time zones than UTC")
+    text = str(schedule.get("deadline") or schedule.get("deadLine") or "")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", text):
+        raise _bad(f"The deadline '{text}' is no date-time of RFC 3339.")
+    at = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    if at <= world.now():
+        raise _bad(f"The deadline '{text}' is in the past.")
+    return at
+
+
+def _submitted(world: World, region: str, id: str, at: float) -> Body:
+    vm = world.find(id)
+    if vm is None or not same(vm.type, VMS):
+        return _refused(id, "ResourceNotFound", f"The resource {id} was not found.")
+    if vm.region != region:
+        return _refused(id, "InvalidLocation", f"The resource {id} is in {vm.region}.")
+    if not may(world, DEALLOCATE):
+        text = f"The caller may not perform {DEALLOCATE} over {id}."
+        return _refused(id, "AuthorizationFailed", text)
+    if world.deadlines_need_finished and vm.state == "Creating":
+        return _refused(id, "ResourceNotReady", f"The resource {id} is being created.")
+    deadline = Deadline(str(uuid.uuid4()), vm.id, at)
+    world.deadlines[deadline.id] = deadline
+    world.at(at, lambda: _due(world, deadline))
+    return _told(world, deadline.id)
+
+
+def may(world: World, action: str) -> bool:
+    """Whether this principal may: the service acts for it."""
+    denied = any(fnmatch.fnmatchcase(action.lower(), one.lower()) for one in world.not_permitted)
+    return not denied
+
+
+def _due(world: World, deadline: Deadline) -> None:
+    if deadline.state != "Scheduled":
+        return
+    vm = world.find(deadline.vm)
+    if vm is None or vm.state == "Deleting":
+        deadline.state, deadline.error = "Failed", ("ResourceNotFound", "The VM was not found.")
+        return
+    begin(world, vm, "deallocate")
+    deadline.state = "Succeeded"
+
+
+def _told(world: World, id: str) -> Body:
+    found = world.deadlines.get(id)
+    if found is None:
+        return _refused("", "OperationNotFound", f"The operation {id} was not found.")
+    at = datetime.fromtimestamp(found.at, timezone.utc).isoformat()
+    operation: Body = {
+        "operationId": id,
+        "resourceId": found.vm,
+        "opType": "Deallocate",
+        "subscriptionId": found.vm.split("/")[2],
+        "deadline": at,
+        "deadlineType": "InitiateAt",
+        "state": found.state,
+        "timezone": "UTC",
+        "retryPolicy": {"retryCount": 4, "retryWindowInMinutes": 30},
+    }
+    if found.error:
+        code, text = found.error
+        operation["resourceOperationError"] = {"errorCode": code, "errorDetails": text}
+    return {"resourceId": found.vm, "errorCode": None, "errorDetails": None, "operation": operation}
+
+
+def _refused(id: str, code: str, text: str) -> Body:
+    return {"resourceId": id, "errorCode": code, "errorDetails": text}
+
+
+def _bad(text: str) -> Refusal:
+    return Refusal(400, "BadRequest", text)
