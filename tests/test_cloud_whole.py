@@ -117,3 +117,26 @@ def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
             transport.ask(node, ":")
         with SshTransport(identity) as transport:
             assert transport.ask(node, "echo here").stdout == b"here\n"
+
+
+@pytest.mark.parametrize("account", ["gcp", "aws"], indirect=True)
+def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: Account) -> None:
+    config = account.config()
+    told = json.loads(account.do("check", config, "--deep", "--json").stdout)["findings"]
+    (trial,) = [finding for finding in told if finding["what"] == "trial"]
+    assert trial["ok"]
+    assert "created, logged in to and deleted in" in trial["text"]
+    assert "about 0.01 $" in trial["text"]
+    assert (account.cloud.holdings(), account.nodes.running()) == ([], [])
+    assert list((account.project.home / "clusters").glob("*trial*")) == []
+
+
+@pytest.mark.parametrize("account", ["aws"], indirect=True)
+def test_a_deep_check_that_fails_leaves_nothing_either(account: Account) -> None:
+    full = {"status": 500, "code": "InsufficientInstanceCapacity", "times": 1000}
+    account.cloud.fault("answer", action="RunInstances *", **full)
+    done = account.project.cloudtrain("check", account.config(), "--deep", "--json")
+    assert done.returncode == 3, done.stdout
+    (trial,) = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "trial"]
+    assert "no placement has the nodes" in trial["text"]
+    assert (account.cloud.holdings(), account.nodes.running()) == ([], [])

@@ -14,6 +14,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    shown,
 )
 from cloudtrain.cli.target import config_of
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also rehearse `up` on the account, where that is free or costs a cent; says what it did.",
+    help="Also rehearse `up` on the account, for a cent at most: Azure judges the very requests; on"
+    " gcp and aws one small machine is created, logged in to and deleted.",
 )
 @ignore_option
 @json_option
@@ -41,7 +43,8 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.check import check
 
-    findings = check(config, deep=deep, ignore=ignore)
+    with shown(as_json=as_json) as progress:
+        findings = check(config, deep=progress if deep else None, ignore=ignore)
     codes = [0 if finding.ok else exit_code(finding) for finding in findings]
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})

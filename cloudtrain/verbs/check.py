@@ -20,18 +20,19 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import horovod, tensorflow
-from cloudtrain.protocols import Finding, Provider
+from cloudtrain.protocols import Console, Finding, Provider
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
 from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price
+from cloudtrain.verbs.trial import trial
 
 
 def check(
-    config: ClusterConfig, *, deep: bool = False, ignore: Collection[str] = ()
+    config: ClusterConfig, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Every finding, the good ones too. `deep`: also what the provider finds by a rehearsal.
-    `ignore`: findings that stop nothing."""
+    """Every finding, the good ones too. `deep`: where a rehearsal on the account is
+    shown. `ignore`: findings that stop nothing."""
     return (*findings(config, deep=deep, ignore=ignore), *differs(make_plan(config)))
 
 
@@ -50,7 +51,7 @@ def differs(plan: Plan) -> tuple[Finding, ...]:
 
 
 def findings(
-    config: ClusterConfig, *, deep: bool = False, ignore: Collection[str] = ()
+    config: ClusterConfig, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """All that does not depend on what exists already."""
     plan = make_plan(config)
@@ -59,8 +60,8 @@ def findings(
         provider = open_provider(config)
         asked = passed_over((*price(plan), *provider.check(plan)), ignore)
         fitting = (*fitting, *asked)
-        if deep:
-            fitting = (*fitting, *rehearsal(provider, plan, fitting))
+        if deep is not None:
+            fitting = (*fitting, *rehearsal(provider, plan, fitting, deep))
     return (
         *fitting,
         setup(config),
@@ -79,13 +80,19 @@ def passed_over(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[F
     )
 
 
-def rehearsal(provider: Provider, plan: Plan, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Not where it cannot come to its end."""
+def rehearsal(
+    provider: Provider, plan: Plan, found: tuple[Finding, ...], console: Console
+) -> tuple[Finding, ...]:
+    """Not where it cannot come to its end. A cloud that judges the very requests without carrying
+    them out is asked to; on any other, one small machine goes up and down."""
     wrong = [finding.what for finding in found if not finding.ok]
     if wrong:
         text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
         return (Finding(what="rehearsal", ok=True, text=text, told=False),)
-    return provider.rehearse(plan)
+    rehearsed = provider.rehearse(plan)
+    if plan.config.provider in CLOUDS and not any(finding.told for finding in rehearsed):
+        return (trial(plan.config, console),)
+    return rehearsed
 
 
 def refuse(config: ClusterConfig, ignore: Collection[str] = ()) -> None:

@@ -1,0 +1,103 @@
+"""`cloudtrain check --deep` where no dry run goes as far: one small machine, for about a minute."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+
+from cloudtrain.catalogue import DEFAULT
+from cloudtrain.catalogue.bill import bill
+from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.model import (
+    ArtifactRules,
+    ClusterConfig,
+    Code,
+    Limits,
+    Node,
+    NodeGroup,
+    Setup,
+    Train,
+)
+from cloudtrain.nodes import asked_for, make_whole
+from cloudtrain.plan import make_plan
+from cloudtrain.protocols import Console, Finding
+from cloudtrain.records import Records
+from cloudtrain.session import open_provider, open_session, record
+
+LIFETIME = 900.0
+"""Seconds after which the cloud ends the machine, should this program not."""
+
+
+def trial(config: ClusterConfig, console: Console) -> Finding:
+    """Creates one CPU machine in the config's placement, network and image, logs in and deletes
+    everything again: policies, image, firewall, first boot and SSH are proved, GPUs are not.
+
+    It is a cluster of its own: killed anywhere, `cloudtrain down NAME` or `gc` finds it, and the
+    cloud ends it after LIFETIME.
+    """
+    small = trial_config(config)
+    records, begun = Records(small.name), time.monotonic()
+    with records.lock("check --deep"):
+        record(small, records)
+        try:
+            node = first_login_to(small, records, console)
+        except CloudtrainError as error:
+            return Finding(
+                what="trial", ok=False, text=error.message, hint=error.hint, error=type(error)
+            )
+    took = time.monotonic() - begun
+    text = f"{node.machine} in {node.placement} created, logged in to and deleted in {took:.0f} s"
+    return Finding(what="trial", ok=True, text=f"{text}, {cost(small, took)}")
+
+
+def first_login_to(config: ClusterConfig, records: Records, console: Console) -> Node:
+    """The machine as it was; it is deleted on return. What goes wrong while it is deleted is
+    raised with what went wrong before."""
+    try:
+        with open_session(config, records, console) as session:
+            records.journal("up", nodes=[node.name for node in session.plan.nodes])
+            (node,) = make_whole(session).nodes
+    except BaseException as failure:
+        try:
+            clear(config, records)
+        except CloudtrainError as second:
+            if isinstance(failure, CloudtrainError):
+                raise NodesError({"up": failure, "down": second}) from failure
+            raise second from failure
+        raise
+    clear(config, records)
+    return node
+
+
+def trial_config(config: ClusterConfig) -> ClusterConfig:
+    """One machine of the size that is taken where none is named, with nothing to install."""
+    return replace(
+        config,
+        name=f"{config.name[:19].rstrip('-')}-trial-{secrets.token_hex(2)}",
+        strategy="one_device",
+        nodes={"chief": NodeGroup(machine=DEFAULT[config.provider])},
+        setup=Setup(),
+        code=Code(),
+        train=Train(),
+        artifacts=ArtifactRules(),
+        limits=Limits(max_lifetime=LIFETIME),
+        secrets={},
+    )
+
+
+def clear(config: ClusterConfig, records: Records) -> None:
+    """Deletes what the trial made, and its record once the cloud says that nothing is left."""
+    expected = asked_for(records.events())
+    records.journal("down", nodes=[])
+    open_provider(config).destroy(config.name, records.journal, expected)
+    records.close()
+    records.remove()
+
+
+def cost(config: ClusterConfig, seconds: float) -> str:
+    """For the minute that a cloud bills at least."""
+    billed = bill(make_plan(config))
+    if billed is None or billed.most is None:
+        return "at a price that is not known"
+    return f"about {max(0.01, billed.most * max(seconds, 60.0) / 3600):.2f} $"
