@@ -18,7 +18,7 @@ def kinds(kind: type[CloudtrainError] = CloudtrainError) -> list[type[Cloudtrain
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> CloudtrainError:
-    monkeypatch.setattr(check, "check", lambda config: findings)
+    monkeypatch.setattr(check, "findings", lambda config, **kwargs: findings)
     with pytest.raises(CloudtrainError) as caught:
         check.refuse(CONFIG)
     return caught.value
