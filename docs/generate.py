@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.catalogue import gpus, sold
+from cloudtrain.catalogue import cuda, gpus, sold
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
@@ -32,7 +32,8 @@ def page(now: str) -> str:
 
 
 def machines(now: str) -> str:
-    return between(now, gpu_table() + code_table() + sold_table())
+    made = gpu_table() + code_table() + toolkit_table() + library_table() + sold_table()
+    return between(now, made)
 
 
 def between(now: str, made: str) -> str:
@@ -67,6 +68,40 @@ def sold_table() -> str:
         cells = [row.cloud, row.shown, row.kind, f"{how}; {why}" if why else how, row.equivalent]
         lines.append(f"| {' | '.join(cells)} | {cited(row.source, row.read)} |")
     return "\n".join(lines) + "\n"
+
+
+def toolkit_table() -> str:
+    lines = ["\n| TensorFlow from | CUDA | oldest driver | source |", "|---|---|---|---|"]
+    for row in cuda.TOOLKITS:
+        source = cited(row.source, row.read)
+        lines.append(f"| {number(row.since)} | {row.cuda} | {row.driver} | {source} |")
+    lines += ["\n| GPU from | driver that is installed | source |", "|---|---|---|"]
+    for each in cuda.DRIVERS:
+        name = f"{each.branch}-server{'-open' if each.open else ''}"
+        lines.append(f"| {each.since} | `{name}` | {cited(each.source, each.read)} |")
+    return "\n".join(lines) + "\n"
+
+
+def library_table() -> str:
+    """Columns are releases that have the same set, rows the packages."""
+    sets: dict[tuple[str, ...], list[cuda.Libraries]] = {}
+    for row in cuda.LIBRARIES:
+        sets.setdefault(row.packages, []).append(row)
+    heads = [f"{number(rows[0].release)}–{number(rows[-1].release)}" for rows in sets.values()]
+    heads = [head.split("–")[0] if len(set(head.split("–"))) == 1 else head for head in heads]
+    lines = [f"\n| package | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    pinned = [dict(split(line) for line in packages) for packages in sets]
+    for name in dict.fromkeys(name for each in pinned for name in each):
+        lines.append(f"| {name} | {' | '.join(each.get(name, '–') for each in pinned)} |")
+    sources = [cited(rows[0].source, rows[0].read) for rows in sets.values()]
+    lines.append(f"| source | {' | '.join(sources)} |")
+    return "\n".join(lines) + "\n"
+
+
+def split(line: str) -> tuple[str, str]:
+    """`nvidia-cudnn-cu12==9.3.0.75` → cudnn, 9.3.0.75."""
+    package, _, version = line.partition("==")
+    return package.removeprefix("nvidia-").rpartition("-")[0], version
 
 
 def number(pair: tuple[int, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.playbooks import nvidia, tensorflow
+from cloudtrain.playbooks.cuda_links import LINK
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 
@@ -34,11 +35,9 @@ driver() {
 """
 _SEEN = _STAMP + """[ -e "$stamp" ] && [ "$(cat "$stamp")" = "$(driver)" ]\n"""
 
-# TensorFlow looks for CUDA's libraries beside itself. Some releases do not look where pip puts
-# them (before 2.14, and 2.16: https://github.com/tensorflow/tensorflow/issues/63362), and none
-# before 2.14 finds libdevice, without which XLA, and Keras's optimizers with it, fail on a GPU.
 _CHECK = (
     _STAMP
+    + LINK
     + """\
 set -eu
 python=$environment/bin/python
@@ -46,27 +45,21 @@ rm -f "$stamp"
 sees() {
     "$python" -I -c "$1" "$count" </dev/null
 }
-if ! words=$(sees "$4" 2>&1); then
-    place=$("$python" -I -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-    [ -d "$place/nvidia" ] || { echo "$words" >&2; exit 1; }
-    echo "linking CUDA's libraries to where TensorFlow looks for them"
-    for library in "$place"/nvidia/*/lib/*.so*; do
-        ln -sfn "../nvidia/${library#"$place/nvidia/"}" "$place/tensorflow/"
-    done
-    if [ -e "$place/nvidia/cuda_nvcc/nvvm/libdevice" ] && "$python" -I -c \\
-        'import sys, importlib.metadata as m
-sys.exit(tuple(map(int, m.version("tensorflow").split(".")[:2])) >= (2, 14))'; then
-        echo "import os; os.environ.setdefault('XLA_FLAGS'," \\
-            "'--xla_gpu_cuda_data_dir=$place/nvidia/cuda_nvcc')" >"$place/cloudtrain_xla.pth"
-    fi
-    sees "$4"
-fi
+code=0
+words=$(sees "$4" 2>&1) || code=$?
+case $code in
+    0) ;;
+    3) link_cuda "$environment"; sees "$4" || exit 1;;  # what setup.run installed has no links yet
+    *) echo "$words" >&2; exit 1;;
+esac
 driver >"$stamp.new"
 mv "$stamp.new" "$stamp"
 """
 )
 
-# What TensorFlow tells of its libraries is on stderr, in C++, and goes into a file first.
+# What TensorFlow tells of its libraries is on stderr, in C++, and goes into a file first. Of those
+# that it opened it tells too, and of TensorRT, which nothing here needs. Exit code 3: libraries of
+# CUDA, not of the driver, could not be loaded.
 _SEES = """\
 import os, re, subprocess, sys, tempfile
 wanted = int(sys.argv[1])
@@ -85,19 +78,30 @@ finally:
         print("\\n".join(said[-10:]), file=sys.stderr)
 if found == wanted:
     sys.exit(0)
-HINTS = (
+said = [line for line in said if not re.search("Successfully opened|libnvinfer|TF-TRT", line)]
+FEWER = (
+    ("minimum required Cuda capability", "this TensorFlow has no code for that GPU: take another "
+     "setup.tensorflow, or another accelerator"),
+)
+HINTS = FEWER + (
     ("driver version is insufficient", "the driver is too old for this TensorFlow's CUDA"),
     ("SYSTEM_NOT_READY|not yet init", "the NVSwitches need nvidia-fabricmanager: is it active?"),
-    ("cuInit|cuda drivers|NO_DEVICE", "TensorFlow cannot use the driver: try `nvidia-smi` there"),
-    ("libcudnn|cuDNN", "cuDNN is missing or of another version: look at nvidia-cudnn in "
+    ("Could not load.*libnvidia-ml", "the driver's user part is incomplete: libnvidia-ml.so.1 is "
+     "of the driver's package libnvidia-compute"),
+    ("libcuda[.]so|cuInit|cuda drivers|NO_DEVICE", "TensorFlow cannot use the driver: try "
+     "`nvidia-smi` there"),
+    ("Could not load.*cudnn", "cuDNN is missing or of another version: look at nvidia-cudnn in "
      "setup.packages and setup.requirements"),
-    ("dynamic library|dlopen|libcu", "libraries of CUDA are missing: `setup.tensorflow` from "
+    ("Could not load|dlopen", "libraries of CUDA are missing: `setup.tensorflow` from "
      "2.11 on brings them; an older one needs them in the image or from setup.run"),
 )
+of_driver = re.compile("libcuda[.]so|libnvidia-ml")
+missing = [l for l in said if "Could not load" in l and not of_driver.search(l)]
+hints = FEWER if found else HINTS
 telling = [
     re.sub(r"^.*?[IWEF]\\d* .*?\\S+:\\d+\\] *", "", line)
     for line in said
-    if any(re.search(pattern, line) for pattern, _ in HINTS)
+    if any(re.search(pattern, line) for pattern, _ in hints)
 ]
 for line in list(dict.fromkeys(telling))[-6:]:
     print(line, file=sys.stderr)
@@ -106,11 +110,18 @@ try:
     listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE).stdout.decode()
 except OSError:
     listed = ""
-hint = next((hint for p, hint in HINTS if any(re.search(p, line) for line in telling)), "")
+number = len(re.findall("^GPU ", listed, re.M))
+visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+hint = next((hint for p, hint in hints if any(re.search(p, line) for line in telling)), "")
 if "MIG " in listed:
     hint = "the GPUs are cut into MIG devices, of which CUDA uses one: sudo nvidia-smi -mig 0"
-elif found and not hint:
-    hint = "is CUDA_VISIBLE_DEVICES set on the node?"
+elif found > wanted:
+    hint = "nodes.….accelerator names fewer GPUs than the machine has"
+elif visible is not None:
+    hint = "CUDA_VISIBLE_DEVICES=%s is set on the node: unset it" % visible
+elif 0 < number < wanted:
+    hint = ("the driver lists %d GPUs of %d: `sudo dmesg | grep -E 'NVRM|Xid'` on the node tells "
+            "why; a node with a broken GPU is best replaced" % (number, wanted))
 print("hint: " + (hint or "`nvidia-smi` on the node tells what the driver sees"), file=sys.stderr)
-sys.exit(1)
+sys.exit(3 if not found and (missing or not said) else 1)
 """

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from cloudtrain import catalogue
+from cloudtrain.catalogue import cuda
 from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, Node
 from cloudtrain.playbooks import releases, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
-
-BRANCH = 580
-"""What is installed: the newest of Ubuntu's server branches that serves every kind from Pascal to
-Blackwell, and the last one for Pascal and Volta.
-https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server,
-https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588"""
-
-BEFORE_TURING = frozenset({"P4", "P40", "P100", "V100", "V100-32GB"})
-"""NVIDIA's open kernel modules serve Turing and later, and Blackwell is served by them alone.
-https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/
-"""
 
 ROOT = ""
 """Before every absolute path that is looked at on the node."""
@@ -32,13 +22,15 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Only on machines that we rent, and for a TensorFlow that is to use the GPUs: the driver of
-    any other is its owner's business, or that of the image."""
+    """Only on machines that we rent: the driver of any other is its owner's business. What uses the
+    GPUs may come from the user's own requirements, so that `setup.tensorflow` decides only which
+    driver is too old. That `nvidia-smi` tells all GPUs is the step's own check."""
     gpus, version = wanted(config, node), config.setup.tensorflow
-    if gpus is None or version is None or config.provider not in CLOUDS:
+    if gpus is None or config.provider not in CLOUDS:
         return ()
-    oldest = releases.cuda(version)[1]
-    modules = "" if gpus.kind in BEFORE_TURING else "-open"
+    oldest = releases.cuda(version)[1] if version else "0"
+    driver = cuda.driver(gpus.kind)
+    server, modules = f"{driver.branch}-server", "-open" if driver.open else ""
     arguments = (ROOT, str(gpus.count), oldest)
     return (
         Step(
@@ -46,7 +38,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             run=script(
                 scripts.DEBIAN + _LOOK + _INSTALL,
                 *arguments,
-                *(str(gpus), f"{BRANCH}-server", modules, _grid(config, gpus)),
+                *(str(gpus), server, modules, _grid(config, gpus)),
             ),
             unless=script(_LOOK + _THERE, *arguments),
             reboots=True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from cloudtrain.catalogue import cuda as table
+
 Build = Literal["cpu", "cuda"]
 Release = tuple[int, int]
 
@@ -49,37 +51,6 @@ _NEWEST: dict[Release, tuple[str, ...]] = {
 }
 _OLD_SETUPTOOLS = "setuptools<81"
 
-
-# What `tensorflow[and-cuda]==2.14.*` names, without its TensorRT, for which the index has no wheels
-# (pip fails, 2026-11-21). CUDA 11.8's libraries serve what was built with 11.2 (TensorFlow 2.11)
-# too, cuDNN 8.7 what was built with 8.1 and 8.6.
-_CUDA_11 = (
-    "nvidia-cublas-cu11==11.11.3.6",
-    "nvidia-cuda-cupti-cu11==11.8.87",
-    "nvidia-cuda-nvcc-cu11==11.8.89",
-    "nvidia-cuda-runtime-cu11==11.8.89",
-    "nvidia-cudnn-cu11==8.7.0.84",
-    "nvidia-cufft-cu11==10.9.0.58",
-    "nvidia-curand-cu11==10.3.0.86",
-    "nvidia-cusolver-cu11==11.4.1.48",
-    "nvidia-cusparse-cu11==11.7.5.86",
-    "nvidia-nccl-cu11==2.16.5",
-)
-
-# CUDA by first release: tensorflow.org/install/source#gpu. The oldest driver that serves it:
-# docs.nvidia.com/cuda/cuda-toolkit-release-notes, and for any 11.x and 12.x
-# docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
-_DRIVERS: dict[Release, tuple[str, str]] = {
-    (1, 13): ("10.0", "410.48"),
-    (2, 1): ("10.1", "418.39"),
-    (2, 4): ("11.0", "450.80.02"),
-    (2, 5): ("11.2", "450.80.02"),
-    (2, 12): ("11.8", "450.80.02"),
-    (2, 15): ("12.2", "525.60.13"),
-    (2, 16): ("12.3", "525.60.13"),
-    (2, 18): ("12.5", "525.60.13"),
-}
-
 HOROVOD = "0.28.1"
 """The last release there is."""
 
@@ -117,8 +88,8 @@ def pythons(version: str) -> tuple[str, str]:
 
 def cuda(version: str) -> tuple[str, str]:
     """The CUDA that the release is built with, and the oldest NVIDIA driver that serves it."""
-    known = [both for first, both in _DRIVERS.items() if first <= release(version)]
-    return known[-1] if known else next(iter(_DRIVERS.values()))
+    row = table.toolkit(version)
+    return row.cuda, row.driver
 
 
 def pinned(package: str, version: str) -> str:
@@ -138,7 +109,7 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
     if build == "cuda":
         name = "tensorflow[and-cuda]" if number >= (2, 15) else "tensorflow"
-        libraries = _CUDA_11 if (2, 11) <= number < (2, 15) else ()
+        libraries = table.libraries(version) if number < (2, 15) else ()
         return (pinned(name, version), *libraries, *board)
     if number < (2, 1):
         return (pinned("tensorflow", version), *board)
@@ -152,7 +123,8 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
 
 
 def constraints(version: str) -> tuple[str, ...]:
-    """Bounds on what the release leaves open, and the release again for whoever depends on it."""
+    """Bounds on what the release leaves open, and the release again for whoever depends on it.
+    What of CUDA fits it is in catalogue/cuda.py."""
     known = [newest for first, newest in _NEWEST.items() if first <= release(version)]
     latest = max(_NEWEST)
     bounds = known[-1] if known and release(version) <= latest else ()

@@ -5,6 +5,8 @@ A text that fails may end with a line `hint: …`, which becomes the error's hin
 
 from __future__ import annotations
 
+from cloudtrain.playbooks.cuda_links import LINK
+
 VERSIONS = """\
 import json, platform
 try:
@@ -66,6 +68,7 @@ ENVIRONMENT_THERE = """test -f "$1/.complete" && exec "$1/bin/python" -I -c 'imp
 
 ENVIRONMENT = (
     DEBIAN
+    + LINK
     + """\
 set -eu
 folder=$1 first=$2 last=$3 package=$4
@@ -171,13 +174,20 @@ echo "virtual environment with $python"
 "$python" -m venv "$folder" </dev/null
 mkdir "$folder/pip"
 tar -xf - -C "$folder/pip"
+cache=
+[ ! -e "$folder/pip/no-cache.txt" ] || cache=--no-cache-dir
 install() {
-    "$folder/bin/python" -m pip install --no-input --disable-pip-version-check \\
+    "$folder/bin/python" -m pip install $cache --no-input --disable-pip-version-check \\
         --progress-bar off --no-warn-script-location "$@" </dev/null && return
     echo 'hint: look at `setup.packages` and `setup.requirements`: an old pin may have no wheel' \\
         'for this Python, or not fit this TensorFlow' >&2
     exit 1
 }
+# First, so that what follows keeps them: only a package that needs others of them exchanges those.
+if [ -s "$folder/pip/cuda.txt" ]; then
+    echo "pip install of CUDA's libraries"
+    install -r "$folder/pip/cuda.txt" -c "$folder/pip/constraints.txt"
+fi
 if [ -s "$folder/pip/install.txt" ]; then
     echo "pip install"
     install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
@@ -185,6 +195,7 @@ fi
 if [ -s "$folder/pip/install-alone.txt" ]; then
     install --no-deps -r "$folder/pip/install-alone.txt"
 fi
+link_cuda "$folder" || true
 : >"$folder/.complete.new"
 mv "$folder/.complete.new" "$folder/.complete"
 """

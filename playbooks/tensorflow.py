@@ -6,12 +6,13 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 from cloudtrain import layout
-from cloudtrain.model import ClusterConfig, Node, Problem
+from cloudtrain.catalogue import cuda
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, releases, requirements, scripts
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
@@ -32,7 +33,9 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, line, folder) for line in config.setup.run)
-    return (_environment_step(wanted, wanted.folder(node)), *own) if wanted else own
+    # pip's cache would hold the gigabytes of CUDA once more, on a disk that is rented for this.
+    cache = config.provider not in CLOUDS or nvidia.wanted(config, node) is None
+    return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
 
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
@@ -117,18 +120,24 @@ class _Wanted:
     install_alone: tuple[str, ...] = ()
     """Without their dependencies."""
     constraints: tuple[str, ...] = ()
+    cuda: tuple[str, ...] = field(default=(), repr=False)
+    """Installed before the others, which keep these versions unless they need other ones."""
 
     def folder(self, node: Node) -> str:
-        text = repr((_RECIPE, self))
+        text = repr((_RECIPE, self, self.cuda) if self.cuda else (_RECIPE, self))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
-    def files(self) -> Iterable[bytes]:
-        """A tar of the three files that pip reads."""
-        named = {
+    def files(self, *, cache: bool = True) -> Iterable[bytes]:
+        """A tar of the files that pip reads, and of one that tells it to keep no downloads."""
+        named: dict[str, tuple[str, ...]] = {
             "install.txt": self.install,
             "install-alone.txt": self.install_alone,
             "constraints.txt": self.constraints,
         }
+        if self.cuda:
+            named["cuda.txt"] = self.cuda
+        if not cache:
+            named["no-cache.txt"] = ()
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name, lines in named.items():
@@ -151,7 +160,11 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     given = {*_TENSORFLOW, *(("tf-keras",) if legacy else ()), *(("horovod",) if horovod else ())}
     own = requirements.without(own, given)
     named = {requirements.package(line) for line in own}
-    build = _build(config, node)
+    gpus = nvidia.wanted(config, node)
+    build: releases.Build = "cuda" if gpus else "cpu"
+    kind = gpus.kind if gpus else ""
+    bounds = (*releases.constraints(version), *cuda.bounds(version, kind))
+    libraries = cuda.pins(version, kind) if gpus else ()
     keras = releases.pinned("tf-keras", releases.minor(version))
     first, last = releases.pythons(version)
     needs = requirements.without(releases.HOROVOD_NEEDS if horovod else (), named)
@@ -162,7 +175,8 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         python=_python(config, (first, last)),
         install=(*requirements.without(releases.tensorflow(version, build), named), *own, *needs),
         install_alone=(keras,) if legacy else (),
-        constraints=requirements.without(releases.constraints(version), named),
+        constraints=requirements.without(bounds, named),
+        cuda=requirements.without(libraries, named),
     )
 
 
@@ -170,10 +184,6 @@ _ANY_PYTHON = ("3.6", "3.99")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
 """`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files.
 Horovod is built by its playbook, once TensorFlow is there."""
-
-
-def _build(config: ClusterConfig, node: Node) -> releases.Build:
-    return "cpu" if nvidia.wanted(config, node) is None else "cuda"
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
@@ -210,14 +220,14 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _environment_step(wanted: _Wanted, folder: str) -> Step:
+def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
     python = wanted.python
     versions = (python.first, python.last, python.debian_package)
     return Step(
         name=wanted.label,
         run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),
         unless=script(scripts.ENVIRONMENT_THERE, folder),
-        stdin=wanted.files,
+        stdin=wanted.files if cache else partial(wanted.files, cache=False),
         once_per_host=True,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain import catalogue
-from cloudtrain.catalogue import gpus, sold
+from cloudtrain.catalogue import cuda, gpus, sold
 from cloudtrain.model import CLOUDS
 from tests.test_config_page import ROOT, generate
 
@@ -91,3 +91,22 @@ def test_an_accelerator_is_known_by_whatever_name_it_goes(said: str, kind: str) 
     row = gpus.known(said)
     assert row is not None
     assert row.kind == kind
+
+
+def test_every_release_with_cuda_on_the_index_has_a_set_of_its_libraries() -> None:
+    assert [row.release for row in cuda.LIBRARIES] == [(2, number) for number in range(11, 22)]
+    for row in cuda.LIBRARIES:
+        named = dict(line.split("==") for line in row.packages)
+        assert len(named) in (10, 12)
+        assert row.source
+        assert row.read.year >= 2026
+
+
+def test_only_the_gpus_before_turing_get_another_cudnn() -> None:
+    for version in ("2.20", "2.21.0"):
+        differ = {
+            row.kind for row in gpus.GPUS if cuda.pins(version, row.kind) != cuda.pins(version, "")
+        }
+        assert differ == {row.kind for row in gpus.GPUS if row.capability < (7, 5)}
+    assert cuda.pins("2.19", "V100") == cuda.bounds("2.19", "V100") == ()
+    assert cuda.pins("2.22", "T4") == ()

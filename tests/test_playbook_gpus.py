@@ -21,6 +21,7 @@ import os, sys
 __version__ = "2.16.2"
 here = os.path.dirname(__file__)
 state = os.path.join(here, "state")
+numbers = os.path.join(here, "numbers")
 with open(os.path.join(here, "imports"), "a") as file:
     file.write("x\\n")
 said = open(state).read()
@@ -29,8 +30,12 @@ linked = os.path.exists(os.path.join(here, "libcudnn.so.8"))
 class config:
     @staticmethod
     def list_physical_devices(kind):
-        needs = os.path.exists(os.path.join(here, "needs-links"))
-        return [] if said or needs and not linked else ["GPU:0", "GPU:1"]
+        if os.path.exists(numbers):
+            return ["GPU"] * int(open(numbers).read())
+        if os.path.exists(os.path.join(here, "needs-links")):
+            os.write(2, b"" if linked else open(os.path.join(here, "needs-links"), "rb").read())
+            return ["GPU:0", "GPU:1"] if linked else []
+        return [] if said else ["GPU:0", "GPU:1"]
 """
 
 
@@ -95,7 +100,7 @@ def test_what_is_proved_is_not_asked_again_until_the_driver_changes(
 def test_libraries_that_tensorflow_does_not_look_for_are_linked_to_where_it_does(
     tmp_path: Path, place: Path
 ) -> None:
-    (place / "tensorflow/needs-links").touch()
+    (place / "tensorflow/needs-links").write_text(OPENED + NO_CUDNN)
     (place / "nvidia/cudnn/lib").mkdir(parents=True)
     (place / "nvidia/cudnn/lib/libcudnn.so.8").write_text("cudnn")
     (place / "nvidia/cuda_nvcc/nvvm/libdevice").mkdir(parents=True)
@@ -110,6 +115,31 @@ def test_libraries_that_tensorflow_does_not_look_for_are_linked_to_where_it_does
     assert applied(tmp_path) == ["nothing to do"]
 
 
+# What TensorFlow 2.21.0 wrote with a pretended driver, 2026-11-22.
+OPENED = """\
+I0000 00:00:1795332725.494983   24397 dso_loader.cc:133] Successfully opened dynamic library \
+libcuda.so.1
+I0000 00:00:1795332725.497263   24397 dso_loader.cc:133] Successfully opened dynamic library \
+libnvidia-ml.so.1
+I0000 00:00:1795332725.498172   26036 dso_loader.cc:133] Successfully opened dynamic library \
+libcudnn.so.9
+I0000 00:00:1795332725.600083   24397 gpu_device.cc:2334] Found device 0 with properties
+pciBusID: 0000:00:04.0 name: NVIDIA T4 computeCapability: 7.5
+I0000 00:00:1795332725.600171   24397 dso_loader.cc:133] Successfully opened dynamic library \
+libcudart.so.12
+I0000 00:00:1795332726.095453   24397 dso_loader.cc:133] Successfully opened dynamic library \
+libcublas.so.12
+"""
+NO_CUSOLVER = """\
+I0000 00:00:1795332726.129491   24397 dso_loader.cc:144] Could not load dynamic library \
+'libcusolver.so.11'; dlerror: libcusolver.so.11: cannot open shared object file: No such file
+W0000 00:00:1795332726.266806   24397 gpu_device.cc:2365] Cannot dlopen some GPU libraries. \
+Skipping registering GPU devices...
+"""
+NO_NVML = """\
+I0000 00:00:1795333176.474859    9242 dso_loader.cc:144] Could not load dynamic library \
+'libnvidia-ml.so.1'; dlerror: libnvidia-ml.so.1: cannot open shared object file: No such file
+"""
 NO_DRIVER = """\
 I0000 00:00:1795271690.919595   32353 dso_loader.cc:144] Could not load dynamic library \
 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open shared object file: No such file or directory
@@ -122,6 +152,18 @@ not load dynamic library 'libcudnn.so.9'; dlerror: libcudnn.so.9: cannot open sh
 2023-05-20 10:00:00.000000: W tensorflow/core/common_runtime/gpu/gpu_device.cc:1956] Cannot dlopen \
 some GPU libraries. Skipping registering GPU devices...
 """
+NO_TENSORRT = """\
+2024-08-24 15:40:48.1: W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not \
+load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file
+2024-08-24 15:40:48.2: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: \
+Cannot dlopen some TensorRT libraries.
+"""
+OLD_GPU = """\
+2024-08-24 15:40:49.1: I tensorflow/core/common_runtime/gpu/gpu_device.cc:2275] Ignoring visible \
+gpu device (device: 0, name: NVIDIA M60) with Cuda compute capability 5.2. The minimum required \
+Cuda capability is 6.0.
+"""
+OLD_DRIVER = "x: CUDA driver version is insufficient for CUDA runtime version\n"
 
 
 @pytest.mark.parametrize(
@@ -130,12 +172,15 @@ some GPU libraries. Skipping registering GPU devices...
         (NO_DRIVER, "Could not load dynamic library 'libcuda.so.1'; dlerror", "use the driver"),
         (NO_CUDNN, "Could not load dynamic library 'libcudnn.so.9'; dlerror", "cuDNN is missing"),
         (
-            "x: CUDA driver version is insufficient for CUDA runtime version\n",
-            "CUDA driver version is insufficient",
-            "the driver is too old",
+            OPENED + NO_CUSOLVER,
+            "Could not load dynamic library 'libcusolver.so.11'",
+            "libraries of CUDA are missing",
         ),
+        (OPENED + NO_NVML, "Could not load dynamic library 'libnvidia-ml.so.1'", "libnvidia-ml"),
+        (NO_TENSORRT + OLD_DRIVER, "CUDA driver version is insuff", "the driver is too old"),
+        (NO_TENSORRT + OPENED + OLD_GPU, "Ignoring visible gpu device", "has no code for that GPU"),
     ],
-    ids=["driver", "cudnn", "old"],
+    ids=["driver", "cudnn", "cusolver", "nvml", "old", "old-gpu"],
 )
 def test_the_library_that_fails_is_named_with_what_to_do(
     tmp_path: Path, place: Path, said: str, shown: str, hint: str
@@ -147,12 +192,63 @@ def test_the_library_that_fails_is_named_with_what_to_do(
     assert "TensorFlow 2.16.2 sees 0 of 2 GPUs" in str(caught.value)
     assert hint in (caught.value.hint or "")
     assert "hint" not in str(caught.value)
+    assert "Successfully opened" not in str(caught.value)
+    assert "nvinfer" not in str(caught.value)
+
+
+def smi(tmp_path: Path, *lines: str) -> None:
+    """An nvidia-smi that lists these."""
+    (tmp_path / "bin").mkdir()
+    said = "".join(f"echo '{line}'\n" for line in lines)
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{said}")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("listed", "hint"),
+    [(3, "the driver lists 3 GPUs of 4"), (4, "`nvidia-smi` on the node")],
+    ids=["one-off-the-bus", "all-there"],
+)
+def test_where_some_gpus_are_seen_no_library_is_blamed(
+    tmp_path: Path, place: Path, listed: int, hint: str
+) -> None:
+    smi(tmp_path, *(f"GPU {number}: NVIDIA T4 (UUID: x)" for number in range(listed)))
+    (place / "nvidia/cudnn/lib").mkdir(parents=True)
+    (place / "nvidia/cudnn/lib/libcudnn.so.9").write_text("cudnn")
+    (place / "tensorflow/numbers").write_text("3")
+    (place / "tensorflow/state").write_text(NO_TENSORRT + OPENED)
+    with pytest.raises(StepFailed) as caught:
+        applied(tmp_path, config(count=4))
+    assert str(caught.value).splitlines()[1:] == ["  TensorFlow 2.16.2 sees 3 of 4 GPUs"]
+    assert hint in (caught.value.hint or "")
+    assert not (place / "tensorflow/libcudnn.so.9").is_symlink()
+
+
+@pytest.mark.parametrize("said", [NO_DRIVER, NO_NVML, NO_TENSORRT + OLD_DRIVER])
+def test_nothing_is_linked_where_no_library_of_cuda_is_missing(
+    tmp_path: Path, place: Path, said: str
+) -> None:
+    (place / "nvidia/cudnn/lib").mkdir(parents=True)
+    (place / "nvidia/cudnn/lib/libcudnn.so.9").write_text("cudnn")
+    (place / "tensorflow/state").write_text(OPENED + said)
+    with pytest.raises(StepFailed):
+        applied(tmp_path)
+    assert not (place / "tensorflow/libcudnn.so.9").is_symlink()
+    assert (place / "tensorflow/imports").read_text() == "x\n"
+
+
+def test_a_variable_that_hides_gpus_is_named(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (place / "tensorflow/numbers").write_text("1")
+    with pytest.raises(StepFailed) as caught:
+        applied(tmp_path)
+    assert caught.value.hint == "CUDA_VISIBLE_DEVICES=0 is set on the node: unset it"
 
 
 def test_gpus_that_are_cut_into_mig_devices_are_told(tmp_path: Path, place: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho '  MIG 3g.20gb Device 0: x'\n")
-    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    smi(tmp_path, "  MIG 3g.20gb Device 0: x")
     with pytest.raises(StepFailed) as caught:
         applied(tmp_path, config(count=4))
     assert "MIG" in (caught.value.hint or "")

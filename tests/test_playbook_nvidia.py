@@ -76,9 +76,14 @@ def test_nothing_is_done_where_no_gpu_should_be_or_the_machine_is_not_rented(
     assert nvidia.steps(wanted, node()) == ()
 
 
-def test_the_driver_is_the_images_business_where_no_tensorflow_is_to_use_it() -> None:
-    without = replace(config(), setup=Setup())
-    assert nvidia.steps(without, node()) == ()
+def test_gpus_get_their_driver_whoever_brings_what_uses_them(machine: FakeMachine) -> None:
+    without = replace(config(), setup=Setup(packages=("torch",)))
+    driver, _ = nvidia.steps(without, node())
+    assert driver.unless
+    assert driver.unless.arguments[-1] == "0", "no driver is too old"
+    assert applied(machine, without)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)}"]
+    assert applied(machine, without) == ["nothing to do"]
 
 
 def test_a_machines_own_gpus_count_without_being_named() -> None:

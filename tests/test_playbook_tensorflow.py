@@ -116,6 +116,46 @@ def test_cuda_11_comes_from_the_index_for_releases_whose_extra_cannot_be_had() -
         assert len(lines) == count, version
 
 
+@pytest.mark.parametrize("version", ["2.20", "2.21", "2.21.0"])
+def test_the_whole_cuda_set_is_pinned_where_the_release_leaves_it_open(version: str) -> None:
+    (step,) = tensorflow.steps(config(tensorflow=version, accelerator=T4), node())
+    asked = files(step)
+    pinned = dict(line.split("==") for line in asked["cuda"])
+    assert pinned["nvidia-cudnn-cu12"] == "9.24.0.43"
+    assert len(pinned) == 12
+    assert not [line for line in asked["constraints"] if "nvidia" in line]
+    (cpu,) = tensorflow.steps(config(tensorflow=version), node())
+    assert "cuda" not in files(cpu)
+
+
+@pytest.mark.parametrize("kind", ["V100", "V100-32GB", "nvidia-tesla-p100", "P4"])
+def test_gpus_before_turing_get_the_last_cudnn_that_has_code_for_them(kind: str) -> None:
+    older = config(tensorflow="2.21", accelerator=Accelerator(kind=kind))
+    (step,) = tensorflow.steps(older, node())
+    assert "nvidia-cudnn-cu12==9.10.2.21" in files(step)["cuda"]
+    assert "nvidia-cudnn-cu12<9.11" in files(step)["constraints"]
+    newer = config(tensorflow="2.21", accelerator=T4)
+    assert tensorflow.bin_folder(older, node()) != tensorflow.bin_folder(newer, node())
+    earlier = config(tensorflow="2.19", accelerator=Accelerator(kind=kind))
+    (step,) = tensorflow.steps(earlier, node())
+    assert "cuda" not in files(step), "its wheel names each, and cuDNN 9.3"
+
+
+def test_what_the_user_names_of_cuda_is_theirs() -> None:
+    own = ["nvidia-cudnn-cu12==9.20.0.48", "torch"]
+    (step,) = tensorflow.steps(config(tensorflow="2.21", accelerator=T4, packages=own), node())
+    assert not [line for line in files(step)["cuda"] if "cudnn" in line]
+    assert own[0] in files(step)["install"]
+
+
+def test_downloads_are_not_kept_beside_the_environment_on_a_rented_node_with_gpus() -> None:
+    (rented,) = tensorflow.steps(config(tensorflow="2.21", accelerator=T4), node())
+    own = config(tensorflow="2.21", accelerator=T4, provider="hosts")
+    (hosts,) = tensorflow.steps(own, node())
+    assert "no-cache" in files(rented)
+    assert "no-cache" not in files(hosts)
+
+
 def test_a_local_node_never_changes_the_users_own_machine() -> None:
     (step,) = tensorflow.steps(config(tensorflow="2.21", provider="local"), node())
     assert step.run.arguments[7] == ""
