@@ -187,7 +187,15 @@ class NodesError(CloudtrainError):
 
 
 class PreflightError(CloudtrainError):
-    pass
+    """`node`: the one where all that was found is; empty where they are several. `taken`: tasks
+    whose port another program has, where nothing else was found."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, node: str = "", taken: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.node = node
+        self.taken = tuple(taken)
 
 
 class RunFailed(CloudtrainError):

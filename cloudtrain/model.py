@@ -31,6 +31,9 @@ CLOUDS: tuple[ProviderName, ...] = ("gcp", "aws", "azure")
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 """TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
 
+DEFAULT_PORT = 8900
+"""Of TensorFlow's servers where none is named."""
+
 SINGLE_NODE_STRATEGIES = frozenset({"mirrored", "central_storage", "one_device"})
 
 
@@ -110,7 +113,7 @@ class Train:
     command: str = ""
     dir: str = "."
     env: Mapping[str, str] = field(default_factory=dict)
-    port: int = 8900
+    port: int = DEFAULT_PORT
     max_restarts: int = 0
     retry_exit_codes: tuple[int, ...] = ()
     success: Literal["chief", "all_workers", "all"] | None = None
@@ -189,6 +192,12 @@ class ClusterConfig:
         """Relative paths of the file (`code.path`, `setup.requirements`) start here."""
         return Path(self.source).parent
 
+    @property
+    def takes_other_ports(self) -> bool:
+        """Whether a task may have another port than the plan's: nobody chose one, and clusters of
+        `provider: local` share this machine's."""
+        return self.provider == "local" and self.train.port == DEFAULT_PORT
+
 
 # ── Plan: what is to be made ─────────────────────────────────────────────────
 
@@ -247,6 +256,8 @@ class Node:
     cache: str = ".cache/cloudtrain"
     placement: str = ""
     """The zone, or the region where it has none."""
+    task_ports: tuple[int, ...] = ()
+    """Kept for its TensorFlow server by its provider, first choice first."""
     host_keys: tuple[str, ...] = ()
     """What its provider vouches for where the host key is not one that we made."""
     machine: str = ""

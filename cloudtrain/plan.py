@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count, repeat
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import gpus
@@ -41,6 +43,7 @@ def make_plan(config: ClusterConfig) -> Plan:
             hint=f"it launches {', '.join(sorted(STRATEGIES))}",
         )
     nodes: list[NodePlan] = []
+    ports = task_ports(config)
     for role in sorted(config.nodes, key=role_rank):
         group = catalogue.resolved(config.provider, config.nodes[role], regions(config))
         for index in range(group.count):
@@ -49,7 +52,7 @@ def make_plan(config: ClusterConfig) -> Plan:
                     name=f"{config.name}-{role}{index}",
                     role=role,
                     index=index,
-                    port=config.train.port + (len(nodes) if shares_host(config) else 0),
+                    port=next(ports),
                     machine=group.machine,
                     accelerator=group.accelerator,
                     disk_gb=group.disk_gb,
@@ -57,6 +60,29 @@ def make_plan(config: ClusterConfig) -> Plan:
                 )
             )
     return Plan(config=config, nodes=tuple(nodes))
+
+
+def task_ports(config: ClusterConfig) -> Iterator[int]:
+    """The ports of the nodes' TensorFlow servers, in the plan's order.
+
+    TensorFlow binds `*:port` whatever address TF_CONFIG gives: tasks on one machine need a port
+    each, also where each has a loopback address of its own.
+    """
+    first = config.train.port
+    if config.provider == "local":
+        yield from count(first)
+    if config.provider != "hosts":
+        yield from repeat(first)
+    taken: Counter[str] = Counter()
+    for host in sorted(config.hosts, key=lambda host: role_rank(host.role)):
+        machine = "loopback" if is_loopback(host.address) else host.address.lower()
+        yield first + taken[machine]
+        taken[machine] += 1
+    yield from repeat(first)
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address.lower() in ("localhost", "::1")
 
 
 def misfits(plan: Plan) -> tuple[str, ...]:
@@ -136,17 +162,20 @@ def regions(config: ClusterConfig) -> tuple[str, ...]:
 def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
     """One task on each node, in the plan's order.
 
-    Nodes of a cloud that answer at loopback addresses are an emulator's and share this machine:
-    their tasks get ports of their own, as those of `provider: local` have by the plan.
+    A node that keeps ports for its task has the first of them. Nodes of a cloud that answer at
+    loopback addresses are an emulator's and share this machine: their tasks get ports of their own.
     """
+    own = {node.name: node.task_ports[0] for node in nodes if node.task_ports}
+    if not plan.config.takes_other_ports:
+        own = {}
     loopback = [node for node in nodes if node.internal.startswith("127.")]
-    apart = len(loopback) > 1 and not shares_host(plan.config)
+    apart = len(loopback) > 1 and plan.config.provider in CLOUDS
     return tuple(
         Task(
             role=node.role,
             index=node.index,
             node=node.name,
-            port=node.port + (number if apart else 0),
+            port=own.get(node.name, node.port + (number if apart else 0)),
         )
         for number, node in enumerate(plan.nodes)
     )
@@ -155,12 +184,6 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
 def role_rank(role: str) -> tuple[int, str]:
     """Sorts roles in TF_CONFIG's order, other roles after them by name."""
     return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
-
-
-def shares_host(config: ClusterConfig) -> bool:
-    """TensorFlow binds `*:port` whatever address TF_CONFIG gives, so that two tasks on one
-    machine need two ports even where each has a loopback address of its own."""
-    return config.provider in ("local", "hosts")
 
 
 def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:

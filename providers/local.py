@@ -161,6 +161,7 @@ class LocalProvider:
                     meta={"name": node.name, "role": node.role, "index": node.index},
                     places=[*kept, *places[node.name]],
                     links=links,
+                    task_port=node.port if plan.config.takes_other_ports else None,
                     settings={
                         "tag": tag,
                         "user": self._user,
@@ -202,6 +203,7 @@ class LocalProvider:
             host="localhost",
             cache=str(self._cache),
             placement="local",
+            task_ports=folder.task_ports() if state == "running" else (),
         )
 
     def _places(self, plan: Plan) -> list[list[tuple[str, int]]]:

@@ -9,6 +9,7 @@ import pytest
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Host, NodeGroup
+from cloudtrain.plan import make_plan
 
 
 def read(folder: Path, text: str) -> ClusterConfig:
@@ -293,7 +294,15 @@ def test_an_ini_file_gives_hosts_and_the_port(tmp_path: Path) -> None:
         ("ps", "::1", 22),
     ]
     assert config.train.port == 2222
+    assert {node.port for node in make_plan(config).nodes} == {2222}, "each host has its own"
     assert read(tmp_path, INI.replace("x}", "x, port: 3333}")).train.port == 3333
+
+
+def test_hosts_with_one_address_count_their_ports_up_and_no_others(tmp_path: Path) -> None:
+    listed = "[{address: a, role: chief}, {address: A, role: worker}, {address: b, role: worker},"
+    listed += " {address: b, role: ps}]"
+    config = read(tmp_path, cluster("parameter_server", more=f"provider: hosts\nhosts: {listed}"))
+    assert [node.port for node in make_plan(config).nodes] == [8900, 8901, 8900, 8901]
 
 
 @pytest.mark.parametrize(

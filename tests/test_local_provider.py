@@ -107,6 +107,42 @@ def test_another_port_is_taken_where_the_usual_one_is_in_use(cluster: LocalClust
     assert run(cluster, "echo here") == b"here\n"
 
 
+def test_clusters_that_name_no_port_have_ports_of_their_own(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {node.task_ports for node in cluster.create()}
+    (tmp_path / "elsewhere").mkdir()
+    other = local_cluster(tmp_path / "elsewhere", monkeypatch, workers=2)
+    try:
+        second = {node.task_ports for node in other.create()}
+    finally:
+        other.destroy()
+    kept = [port for ports in (*first, *second) for port in ports]
+    assert len(kept) == len(set(kept)) == 4 * (len(first) + len(second))
+    cluster.destroy()
+    assert min(port for node in cluster.create() for port in node.task_ports) <= min(kept)
+
+
+def test_a_port_that_is_in_use_is_not_kept_and_a_node_that_comes_back_has_its_own(
+    cluster: LocalCluster,
+) -> None:
+    (free, *_), *_ = (node.task_ports for node in cluster.create())
+    cluster.destroy()
+    with socket.create_server(("", free)):
+        nodes = cluster.create()
+        assert free not in {port for node in nodes for port in node.task_ports}
+    for pid in servers(cluster, nodes[0].name):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: states(cluster)[nodes[0].name] == "stopped")
+    assert cluster.create()[0].task_ports == nodes[0].task_ports
+
+
+def test_with_a_port_in_the_file_none_are_kept(cluster: LocalCluster) -> None:
+    train = replace(cluster.plan.config.train, port=12_345)
+    cluster.plan = replace(cluster.plan, config=replace(cluster.plan.config, train=train))
+    assert {node.task_ports for node in cluster.create()} == {()}
+
+
 def test_a_killed_server_is_a_stopped_node_that_comes_back_with_its_disk(
     cluster: LocalCluster,
 ) -> None:

@@ -177,7 +177,7 @@ def test_a_port_in_use_on_any_address_is_named_with_its_owner(here: Here, addres
         (line,) = problems(tasks, here)
         other.kill()
     assert line.startswith(f"mnist-worker1: port {port} is in use by pid {other.pid} ({PYTHON} -c")
-    assert line.endswith("): end it or set train.port")
+    assert line.endswith("): choose another train.port")
 
 
 def test_a_single_task_needs_no_port_and_is_only_warned(here: Here) -> None:
@@ -375,9 +375,7 @@ def test_a_node_without_python_is_tested_as_far_as_its_shell_goes(
         other.bind(("127.0.0.5", tasks[1][0].port))
         other.listen()
         (line,) = problems(tasks, here)
-    assert line == (
-        f"mnist-worker1: port {tasks[1][0].port} is in use: end what uses it or set train.port"
-    )
+    assert line == (f"mnist-worker1: port {tasks[1][0].port} is in use: choose another train.port")
 
 
 def test_the_named_python_is_taken_and_a_missing_one_is_not_needed(here: Here) -> None:

@@ -458,6 +458,47 @@ def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     assert project.processes() == {}
 
 
+def test_the_node_of_a_failed_preflight_is_named_once(project: Project) -> None:
+    config = project.config()
+    with socket.create_server(("", project.port + 1)):
+        done = project.cloudtrain("run", config)
+    (record,) = project.runs()
+    cause = record["attempts"][0]["cause"]
+    assert (cause["task"], cause["node"]) == ("worker0", f"{project.name}-worker0")
+    assert cause["text"].startswith(f"port {project.port + 1} is in use by pid {os.getpid()} (")
+    assert "end it" not in done.stderr
+    assert "hint: clusters of `provider: local` share this machine's ports" in done.stderr
+    shown = project.cloudtrain("status", project.name).stdout
+    assert shown.count(f"worker0 on {project.name}-worker0: port") == 1
+
+
+def test_rehearsals_side_by_side_do_not_touch_each_other(tmp_path: Path) -> None:
+    projects = [Project(tmp_path / f"{number}") for number in range(4)]
+    try:
+        for project in projects:
+            project.config(train={"port": None, "command": "python3 rank.py --steps 10"})
+        runs = [project.start("run", project.folder / "cluster.yaml") for project in projects]
+        assert [run.wait(100) for run in runs] == [0] * 4, [p.stderr for p in projects]
+        ports = [task["port"] for p in projects for task in p.runs()[0]["tasks"]]
+        assert len(set(ports)) == 8
+    finally:
+        for project in projects:
+            project.end()
+
+
+def test_a_port_taken_after_up_is_passed_over_where_the_file_names_none(project: Project) -> None:
+    config = project.config(train={"port": None})
+    assert project.cloudtrain("up", config).returncode == 0
+    found = project.home.glob("local/*/*-worker0/node.json")
+    (first, *_) = json.loads(next(iter(found)).read_text())["task_ports"]
+    with socket.create_server(("", first)):
+        trained = project.cloudtrain("train")
+    assert trained.returncode == 0, trained.stderr
+    assert f"port {first} is in use" in trained.stderr
+    (record,) = project.runs()
+    assert record["tasks"][1]["port"] != first
+
+
 def test_a_detached_start_that_fails_leaves_no_run_that_goes_on(project: Project) -> None:
     config = project.config()
     assert project.cloudtrain("up", config).returncode == 0

@@ -145,7 +145,8 @@ class TrainSection(Section):
         "The task's environment variables; the same braces are filled in as in `command`."
     )
     port: kinds.TaskPort | None = optional(
-        "The port of the TensorFlow servers; with `provider: local`, of the first one."
+        "The port of the TensorFlow servers; with `provider: local` of the first one. Without it "
+        "nodes of `local` take the next ones that are free."
     )
     max_restarts: kinds.Restarts | None = optional(
         "How often a run starts again after a failure that is worth it."

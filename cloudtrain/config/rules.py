@@ -224,6 +224,9 @@ def _ports(file: File) -> Found:
     """On one machine every task has a port of its own, counted up from `train.port`."""
     first = (file.train and file.train.port) or 0
     last = first + sum(counts(file).values()) - 1
+    if file.provider == "hosts":
+        shared = Counter(host.address for host in file.hosts or ())
+        last = first + max(shared.values(), default=1) - 1
     if file.provider in ("local", "hosts") and first and last > LAST_PORT:
         yield ("train", "port"), f"counts up to {last} over all nodes; the last port is {LAST_PORT}"
 

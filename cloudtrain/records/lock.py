@@ -22,6 +22,10 @@ PASSING = 2.0
 it had just forked has not closed it yet, or it is being taken this moment."""
 
 
+FOLLOWS = ("train", "run", "attend", "logs -f")
+"""What a command does that stays with a run until its end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holder:
     """Who works on a cluster now: `doing` is the command, `since` Unix time."""
@@ -103,9 +107,11 @@ def _acquire(path: Path, name: str, deadline: float) -> int:
 
 
 def _refusal(name: str, found: Holder | None) -> LockedError:
+    follows = found is not None and found.doing in FOLLOWS
+    hint = f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it"
     return LockedError(
         f"{name} is in use: {found or 'another command is at work on it'}",
-        hint=f"wait until it has ended, or end it: kill {found.pid}" if found else None,
+        hint=hint if follows else "try again when it has ended" if found else None,
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
-from cloudtrain.plan import first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.finish import finish
@@ -72,8 +71,10 @@ def not_started(run: Run, error: CloudtrainError) -> Run:
     """The error on record as the cause, for who lands the run later."""
     if not run.attempts:
         return run
-    task = first_task(run.tasks)
-    cause = Cause(task=task.name, node=task.node, kind="not_started", text=str(error))
+    node = getattr(error, "node", "")
+    task = next((task.name for task in run.tasks if task.node == node), "")
+    text = "\n".join(line.removeprefix(f"{node}: ") for line in error.message.split("\n"))
+    cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
     attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
     return replace(run, attempts=(*run.attempts[:-1], attempt))
 

@@ -57,9 +57,15 @@ def preflight(
     alone = len(_cluster(probes)) < 2
     for judge in (_silence, _clocks, _versions, _disks, _reachability):
         judge(probes, findings)
-    _ports(probes, findings.warnings if alone else findings.problems)
+    others = bool(findings.problems)
+    taken = _ports(probes, findings.warnings if alone else findings.problems)
     if findings.problems:
-        raise PreflightError("\n".join(findings.problems))
+        nodes = {text.partition(": ")[0] for text in findings.problems}
+        raise PreflightError(
+            "\n".join(findings.problems),
+            node=nodes.pop() if len(nodes) == 1 else "",
+            taken=() if others else taken,
+        )
     return tuple(findings.warnings)
 
 
@@ -235,7 +241,9 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
             )
 
 
-def _ports(probes: Sequence[_Probe], into: list[str]) -> None:
+def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
+    """Tasks whose port another program has."""
+    taken = []
     for probe in probes:
         facts = probe.facts
         if not facts or not facts["why"]:
@@ -244,14 +252,17 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> None:
         owner = facts["owner"] or {}
         if facts["why"] != "in use":
             into.append(f"{what} cannot be opened ({facts['why']}): set train.port")
-        elif "pid" in owner:
+            continue
+        taken.append(probe.task.name)
+        if "pid" in owner:
             command = str(owner["command"])[:100]
             into.append(
-                f"{what} is in use by pid {owner['pid']} ({command}): end it or set train.port"
+                f"{what} is in use by pid {owner['pid']} ({command}): choose another train.port"
             )
         else:
             whose = f" by a process of user id {owner['uid']}" if "uid" in owner else ""
-            into.append(f"{what} is in use{whose}: end what uses it or set train.port")
+            into.append(f"{what} is in use{whose}: choose another train.port")
+    return tuple(taken)
 
 
 def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:

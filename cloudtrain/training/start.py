@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
-from cloudtrain.errors import NodeError
+from cloudtrain.errors import NodeError, PreflightError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
@@ -55,7 +56,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     if again and unstarted and checkpoints is not None:
         restore(session, run, checkpoints)
     if unstarted:
-        check_before(session, run)
+        run = checked_before(session, run)
     start_tasks(session, run, launches(session.config, run, where))
     session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
     session = replace(session, transport=quick)
@@ -110,6 +111,45 @@ def restore(session: Session, run: Run, folder: str) -> None:
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
     )
+
+
+def checked_before(session: Session, run: Run) -> Run:
+    """The run, on other ports where another program of this machine has taken some of its own."""
+    while True:
+        try:
+            check_before(session, run)
+            return run
+        except PreflightError as error:
+            moved = on_spare_ports(session, run, error.taken)
+            if moved is None:
+                if error.taken and session.config.provider == "local":
+                    error.hint = SHARED
+                raise
+            session.console.say(f"{error.message.splitlines()[0]}: other ports are taken")
+            run = saved(session, moved)
+
+
+SHARED = (
+    "clusters of `provider: local` share this machine's ports: without `train.port` each takes "
+    "free ones of its own"
+)
+
+
+def on_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
+    """The same with the next port that its node keeps for each of these tasks; None where there
+    is none."""
+    if not names or not session.config.takes_other_ports:
+        return None
+    moved = []
+    for task in run.tasks:
+        ports = node_of(session, task).task_ports
+        if task.name in names:
+            later = ports[ports.index(task.port) + 1 :] if task.port in ports else ports
+            if not later:
+                return None
+            task = replace(task, port=later[0])
+        moved.append(task)
+    return replace(run, tasks=tuple(moved))
 
 
 def check_before(session: Session, run: Run) -> None:

@@ -27,6 +27,12 @@ class Folder:
         well = isinstance(meta, dict) and isinstance(meta.get("port"), int)
         return meta if well else {}
 
+    def task_ports(self) -> tuple[int, ...]:
+        """What its server keeps for the task; none of one that was started by an older version."""
+        ports = self.meta().get("task_ports", ())
+        whole = isinstance(ports, list) and all(isinstance(port, int) for port in ports)
+        return tuple(ports) if whole else ()
+
     def locked(self) -> bool:
         """Whether a server holds the lock: it cannot outlive its process as a pid file does."""
         try:

@@ -20,6 +20,8 @@ from typing import IO, Any
 sys.modules["invoke"] = None  # type: ignore[assignment]  # paramiko's 40 ms for a feature not used
 
 from cloudtrain.providers._local import processes  # noqa: E402
+from cloudtrain.providers._local.folders import Folder  # noqa: E402
+from cloudtrain.providers._local.ports import Kept  # noqa: E402
 from cloudtrain.providers._local.server import Settings, serve  # noqa: E402
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -29,8 +31,8 @@ def main() -> None:
     """Read one JSON line for each node on stdin, start its server, answer with one on stdout.
 
     A line: `folder`, `meta` (what node.json will hold), `places` ([address, port] in order of
-    preference), `links` (path in the node's home → what it leads to) and `settings`. The answer:
-    `node` with `meta`, or with `error`.
+    preference), `links` (path in the node's home → what it leads to), `task_port` (the first
+    choice; None: none is kept) and `settings`. The answer: `node` with `meta`, or with `error`.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a server would never hear of an end
     gc.disable()
@@ -55,14 +57,25 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
     with open(folder / "lock", "ab", opener=private) as lock:
         if not take(lock):
             return read(folder / "node.json")
-        with listen(order["places"]) as listener:
+        with (
+            listen(order["places"]) as listener,
+            contextlib.closing(keep_ports(order["task_port"], folder)) as kept,
+        ):
             address, port = listener.getsockname()
-            meta = {**order["meta"], "address": address, "port": port}
+            meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
             write(folder / "node.json", json.dumps(meta))
             if os.fork() == 0:
                 # The lock stays held: it belongs to the open file, which this child keeps.
                 become_server(listener, folder, Settings(**order["settings"]))
     return meta
+
+
+def keep_ports(first: int | None, folder: Path) -> Kept:
+    """Those that it had, where it was there before. The server keeps them: its child's sockets
+    are the same ones."""
+    if first is None:
+        return Kept(None)
+    return Kept(first, Folder(folder).task_ports())
 
 
 def link(path: Path, target: str) -> None:

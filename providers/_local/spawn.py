@@ -43,6 +43,7 @@ class Order:
     places: Sequence[tuple[str, int]]
     settings: Mapping[str, Any]
     links: Mapping[str, str]
+    task_port: int | None
 
     def line(self) -> str:
         return json.dumps({**vars(self), "folder": str(self.folder)}) + "\n"
