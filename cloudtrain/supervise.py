@@ -241,6 +241,9 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
 
 FollowFact = Heartbeat | Notice | Served | End
 
+MOST_IN_LINE = 1 << 20
+"""Bytes: a heartbeat with ten thousand processes has 400 kB."""
+
 
 class FollowReader:
     """Makes heartbeats and the end from a follower's stderr, however the bytes are cut."""
@@ -250,7 +253,8 @@ class FollowReader:
 
     def feed(self, data: bytes) -> tuple[FollowFact, ...]:
         """What is whole by now. Lines that are not ours (an SSH banner) are passed over."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-MOST_IN_LINE:]
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
         return tuple(one for one in parsed if one is not None)
 

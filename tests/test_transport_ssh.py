@@ -15,7 +15,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
+from cloudtrain.errors import HostKeyMismatch, NodeError, NodesError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.keys import create_identity
 from cloudtrain.model import Node
@@ -55,6 +55,19 @@ def test_a_command_starts_in_the_home_of_the_node(
 def test_outputs_and_exit_code_come_back_apart(ssh: SshTransport, node: Node) -> None:
     completed = ssh.run(node, script("printf out; printf err >&2; exit 3"))
     assert (completed.exit_code, completed.stdout, completed.stderr) == (3, b"out", b"err")
+
+
+@pytest.mark.parametrize("line", ["exec yes", "exec yes >&2"])
+def test_an_answer_without_end_is_given_up(
+    ssh: SshTransport, node: Node, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr("cloudtrain.transports.exchange.MOST", 1 << 20)
+    monkeypatch.setattr("cloudtrain.transports.control.MOST", 1 << 20)
+    with pytest.raises(NodeError, match=f"{node.name}: it answers more than 1 MB to"):
+        ssh.run(node, script(line))
+    with pytest.raises(NodeError, match=f"{node.name}: it answers more than 1 MB to"):
+        ssh.ask(node, line)
+    assert ssh.ask(node, "echo well").stdout == b"well\n"
 
 
 def test_a_signal_is_a_negative_exit_code(ssh: SshTransport, node: Node) -> None:

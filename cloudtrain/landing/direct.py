@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +39,9 @@ WINDOW = 64
 
 COMPLAINT = 4096
 """Bytes of what a sender says besides its answers: the last are kept."""
+
+MOST = 16 << 20
+"""Bytes of one answer: a file of ten thousand parts has 2 MB."""
 
 LOCK = "sending"
 """Beside the task's work folder: one sender at a time, and the later one wins."""
@@ -167,6 +171,8 @@ class _Exchange:
     def hear(self, data: bytes) -> None:
         self._stop.check()
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST:
+            lines, self._rest = [*lines, self._rest[-COMPLAINT:]], b""
         for line in lines:
             try:
                 self._take(json.loads(line))
@@ -185,9 +191,7 @@ class _Exchange:
         elif why is not None:
             self.sent.why = self.sent.why or shown(" ".join(str(told["text"]).split()))
         else:
-            artifact = Artifact(
-                path=ticket.path, size=told["size"], sha256=told["sha256"], md5=told["md5"]
-            )
+            artifact = _artifact(ticket.path, told)
             receipts = [Receipt(**receipt) for receipt in told["receipts"]]
             self._land(source, ticket, artifact, receipts)
 
@@ -211,6 +215,15 @@ class _Exchange:
                 self.sent.arrived[source] = artifact
             except CloudtrainError as error:
                 self.sent.why = error.message
+
+
+def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
+    """Raises ValueError or LookupError for what describes no file."""
+    size, sha256, md5 = told["size"], told["sha256"], told["md5"]
+    digests = re.fullmatch(r"[0-9a-f]{64} ([0-9a-f]{32})?", f"{sha256} {md5}")
+    if type(size) is not int or size < 0 or digests is None:
+        raise ValueError("no file is like that")
+    return Artifact(path=path, size=size, sha256=sha256, md5=md5)
 
 
 def _line(order: Mapping[str, object]) -> bytes:

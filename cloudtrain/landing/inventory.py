@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from cloudtrain.errors import NodeError, NotLanded
 from cloudtrain.landing.links import Entry, Lost, resolved
 from cloudtrain.model import Node
-from cloudtrain.paths import matches, may_hold, shown
+from cloudtrain.paths import is_inside, matches, may_hold, shown
 from cloudtrain.protocols import Completed, Transport
 from cloudtrain.shell import Command, script
+
+T = TypeVar("T")
 
 SILENCE = 120.0
 """Seconds without a byte from a listing, a checksum or a stream: the node is then not there."""
@@ -47,10 +51,11 @@ def take_inventory(
     node: Node, folder: str, patterns: Sequence[str], transport: Transport
 ) -> Inventory:
     """Every file of the folder that a pattern means. A folder that is not there has none."""
-    done = transport.run(node, listing(folder), timeout=SILENCE)
+    answer = Answer(node, f"its list of the files in {folder}", LISTED)
+    done = transport.run(node, listing(folder), on_stdout=answer.take, timeout=SILENCE)
     if done.exit_code == NO_FOLDER:
         return Inventory(files=())
-    roots, entries = parse_listing(done.stdout)
+    roots, entries = understood(answer, parse_listing)
     if not roots or done.exit_code not in (0, 1):  # 1: find could not read some of it
         raise failed(node, f"its files in {folder} cannot be listed", done)
     files, warnings = chosen(roots, entries, patterns)
@@ -58,6 +63,44 @@ def take_inventory(
 
 
 NO_FOLDER = 44
+
+LISTED = 256 << 20
+"""Bytes of a listing: some two million files."""
+
+
+class Answer:
+    """What a node answers, up to `most` bytes: it may not be what it was, and this machine's memory
+    serves all of them."""
+
+    def __init__(self, node: Node, what: str, most: int) -> None:
+        self.node, self.what = node, what
+        self._most, self._data = most, bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Raises NodeError for a byte too many."""
+        if len(self._data) + len(data) > self._most:
+            raise NodeError(
+                self.node.name,
+                f"{self.what} has more than {self._most >> 20} MB",
+                hint="`cloudtrain ssh` shows the node as it is",
+            )
+        self._data += data
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._data)
+
+
+def understood(answer: Answer, parse: Callable[[bytes], T]) -> T:
+    """Raises NodeError with the node and the words that make no sense."""
+    try:
+        return parse(answer.data)
+    except ValueError as error:
+        raise NodeError(
+            answer.node.name,
+            f"{answer.what} makes no sense: {shown(str(error))[:300]}",
+            hint="`cloudtrain ssh` shows the node as it is; find or sha256sum there may be others",
+        ) from error
 
 
 def listing(folder: str) -> Command:
@@ -77,19 +120,27 @@ LC_ALL=C exec find . -mindepth 1 -printf '%y %s %T@ %C@ %i\0%P\0%l\0'
 
 
 def parse_listing(data: bytes) -> tuple[tuple[str, ...], dict[str, Entry]]:
-    """The folder's own absolute paths (none: nothing came) and every name below it."""
+    """The folder's own absolute paths (none: nothing came) and every name below it.
+
+    Raises ValueError with the row that is none.
+    """
     fields = os.fsdecode(data).split("\0")
     if len(fields) < 3:
         return (), {}
     rows = fields[2:-1]
     entries = {}
     for facts, path, target in zip(rows[::3], rows[1::3], rows[2::3], strict=False):
+        if not (_FACTS.fullmatch(facts) and is_inside(path)):
+            raise ValueError(f"{path}: {facts}")
         kind, size, mtime, ctime, inode = facts.split(" ")
         stamp = f"{mtime}/{ctime}/{inode}"
         entries[path] = Entry(
             kind=kind, size=int(size), mtime=nanoseconds(mtime), stamp=stamp, target=target
         )
     return tuple(fields[:2]), entries
+
+
+_FACTS = re.compile(r"\S \d+ -?\d+(\.\d+)? -?\d+(\.\d+)? \d+", re.ASCII)
 
 
 def nanoseconds(seconds: str) -> int:
@@ -115,23 +166,36 @@ def chosen(
     roots: Sequence[str], entries: Mapping[str, Entry], patterns: Sequence[str]
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
     """The files that the patterns mean, and a warning for each other thing that they mean."""
-    files, warnings = [], []
+    files: list[File] = []
+    skipped: dict[str, list[str]] = defaultdict(list)
     for path, source in resolved(roots, entries, patterns):
         if isinstance(source, Lost):
-            warnings.append(f"{shown(path)} {source.why}: not landed")
+            skipped[source.why].append(path)
             continue
         if not any(matches(path, pattern) for pattern in patterns):
             continue
         entry = entries[source]
         if entry.kind != "f":
-            kind = _KINDS.get(entry.kind, "not a regular file")
-            warnings.append(f"{shown(path)} is {kind}: not landed")
+            skipped[f"is {_KINDS.get(entry.kind, 'not a regular file')}"].append(path)
             continue
         files.append(
             File(path=path, source=source, size=entry.size, mtime=entry.mtime, stamp=entry.stamp)
         )
-    return tuple(files), tuple(warnings)
+    return tuple(files), tuple(_warnings(skipped))
 
+
+def _warnings(skipped: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A line for each of a few names of a kind, and how many more there are: a data set that is
+    linked into the work folder has hundreds of thousands."""
+    for why, paths in skipped.items():
+        for path in paths[:NAMED]:
+            yield f"{shown(path)} {why}: not landed"
+        if len(paths) > NAMED:
+            yield f"… {len(paths) - NAMED} more: {why}: not landed"
+
+
+NAMED = 10
+"""Names of one kind that are told and kept."""
 
 _KINDS = {"p": "a named pipe", "s": "a socket", "b": "a device", "c": "a device"}
 
@@ -161,18 +225,28 @@ def checksums(
     names = names_on_stdin(sources)
     if not names:
         return {}
-    words = bytearray()
+    # Each name comes back with 64 digits and a few marks, or with a complaint of its length.
+    most = 4 * len(names) + 256 * names.count(b"\0") + (1 << 20)
+    answer = Answer(node, f"its checksums in {folder}", most)
+    words = Answer(node, f"what it says of the files in {folder}", most)
 
     def hear(data: bytes) -> None:
         stop.check()
-        words.extend(data)
+        words.take(data.replace(b"\0", b""))
 
-    done = transport.run(node, summing(folder), stdin=names, on_stderr=hear, timeout=SILENCE)
-    done = replace(done, stderr=bytes(words).replace(b"\0", b""))
+    done = transport.run(
+        node,
+        summing(folder),
+        stdin=names,
+        on_stdout=answer.take,
+        on_stderr=hear,
+        timeout=SILENCE,
+    )
+    done = replace(done, stderr=words.data)
     if done.exit_code not in (0, 123):  # xargs: some of the files could not be read
         raise failed(node, f"its files in {folder} cannot be checked", done)
     found = {}
-    for row in os.fsdecode(done.stdout).split("\0")[:-1]:
+    for row in os.fsdecode(answer.data).split("\0")[:-1]:
         digest, name = row[:64], row[66:]
         found[name.removeprefix("./")] = digest
     return found

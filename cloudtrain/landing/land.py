@@ -13,7 +13,14 @@ from pathlib import Path
 from posixpath import normpath
 
 from cloudtrain import layout
-from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, StoreError, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    NodeError,
+    NodesError,
+    NotLanded,
+    StoreError,
+    UsageError,
+)
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.landing.ledger import Ledger
@@ -165,7 +172,10 @@ def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, 
     if done.exit_code != 0:
         raise failed(node, "its runs cannot be listed", done)
     rows = os.fsdecode(done.stdout).split("\0")[:-1]
-    return tuple((run, task) for run, task, _ in (row.split("/") for row in rows))
+    parts = [row.split("/") for row in rows]
+    if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
+        raise NodeError(node.name, f"its list of runs makes no sense: {_names(rows)}")
+    return tuple((run, task) for run, task, _ in parts)
 
 
 def listing_runs(cluster: str) -> Command:

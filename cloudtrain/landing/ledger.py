@@ -64,7 +64,8 @@ class Ledger:
         with self._lock:
             of_task = tuple(f"{task}/{warning}" for warning in warnings)
             others = (w for w in self.manifest.warnings if not w.startswith(f"{task}/"))
-            new = tuple(w for w in of_task if w not in self.manifest.warnings)
+            known = frozenset(self.manifest.warnings)
+            new = tuple(warning for warning in of_task if warning not in known)
             self.manifest = replace(self.manifest, warnings=(*others, *of_task))
             return new
 

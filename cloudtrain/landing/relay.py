@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import IO
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, names_on_stdin
 from cloudtrain.model import Artifact, Node
+from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import Command, script
 
@@ -23,6 +24,14 @@ SMALL = 1 << 17
 MOST_WAITING = 32
 """Small files of one node that are in memory at most."""
 
+GROWTH = 1 << 30
+"""Bytes by which a file, or all of them, may have grown since they were listed."""
+
+PATH_MAX = 4096
+
+_HEADERS = 8 * 512
+"""Bytes around each file and its name in a stream."""
+
 _CHUNK = 1 << 20
 
 
@@ -30,6 +39,7 @@ def relay(
     node: Node,
     folder: str,
     places: Mapping[str, str],
+    sizes: Mapping[str, int],
     transport: Transport,
     store: ArtifactStore,
     pool: ThreadPoolExecutor,
@@ -47,7 +57,7 @@ def relay(
     with ThreadPoolExecutor(1) as beside:
         sums = beside.submit(checksums, node, folder, places, transport, stop)
         try:
-            arrived = stream(node, folder, places, transport, store, pool, stop)
+            arrived = stream(node, folder, places, sizes, transport, store, pool, stop)
         except BaseException:
             stop.set()
             raise
@@ -63,16 +73,23 @@ def stream(
     node: Node,
     folder: str,
     places: Mapping[str, str],
+    sizes: Mapping[str, int],
     transport: Transport,
     store: ArtifactStore,
     pool: ThreadPoolExecutor,
     stop: Stop,
 ) -> dict[str, Artifact]:
-    """What the node sent, as it was stored."""
-    receiver = _Receiver(places, store, pool)
+    """What the node sent, as it was stored. Raises NodeError for much more than was announced."""
+    most = {source: sizes[source] + GROWTH for source in places}
+    receiver = _Receiver(node, places, most, store, pool)
+    left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
 
     def take(data: bytes) -> None:
+        nonlocal left
         stop.check()
+        left -= len(data)
+        if left < 0:
+            raise _too_much(node, f"the files in {folder}")
         receiver.write(data)
 
     try:
@@ -113,9 +130,16 @@ class _Receiver:
     """
 
     def __init__(
-        self, places: Mapping[str, str], store: ArtifactStore, pool: ThreadPoolExecutor
+        self,
+        node: Node,
+        places: Mapping[str, str],
+        most: Mapping[str, int],
+        store: ArtifactStore,
+        pool: ThreadPoolExecutor,
     ) -> None:
+        """`most`: bytes of each file."""
         self.arrived: dict[str, Artifact] = {}
+        self._node, self._most = node, most
         self._places, self._store, self._pool = places, store, pool
         self._waiting: deque[tuple[str, Future[Artifact]]] = deque()
         self._error: BaseException | None = None
@@ -166,6 +190,8 @@ class _Receiver:
 
     def _take(self, source: str, size: int, data: IO[bytes] | None) -> None:
         assert data is not None, "a regular file has data"
+        if size > self._most[source]:
+            raise _too_much(self._node, source)
         place = self._places[source]
         if size > SMALL:
             self.arrived[source] = self._store.upload(place, _pieces(data))
@@ -178,6 +204,14 @@ class _Receiver:
     def _settle(self) -> None:
         source, future = self._waiting.popleft()
         self.arrived[source] = future.result()
+
+
+def _too_much(node: Node, what: str) -> NodeError:
+    return NodeError(
+        node.name,
+        f"{shown(what)}: it sends more than {GROWTH >> 20} MB beyond what it had announced",
+        hint="what writes there so fast? the same command again lands it",
+    )
 
 
 def _pieces(data: IO[bytes]) -> Iterator[bytes]:

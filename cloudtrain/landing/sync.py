@@ -185,7 +185,7 @@ class _Carrier:
         }
         if rest and sent.why is not None:
             self.detour = f"{len(rest)} files come through this machine: {sent.why}"
-        return sent.arrived | relay(source.node, source.folder, rest, *common)
+        return sent.arrived | relay(source.node, source.folder, rest, sizes, *common)
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))

@@ -11,7 +11,7 @@ import paramiko
 
 from cloudtrain.protocols import Completed
 from cloudtrain.transports.connection import BROKEN, start, why_ended
-from cloudtrain.transports.exchange import Ended, Silent, Wakeup, drain
+from cloudtrain.transports.exchange import MOST, Ended, Silent, TooMuch, Wakeup, drain
 
 _LOOK_SECONDS = 0.5
 """A shell that was killed while its child still holds the outputs wakes nobody."""
@@ -106,6 +106,8 @@ class _Frame:
         """What stands in the end mark: the exit code."""
 
     def feed(self, data: bytes) -> None:
+        if len(self._data) + len(data) > MOST:
+            raise TooMuch
         self._data += data
         begin = self._data.find(self._first) + len(self._first)
         if begin < len(self._first):

@@ -37,16 +37,18 @@ def exchange(
     on_stderr: Handler | None,
     timeout: float | None,
 ) -> Completed:
-    """Handlers run in this thread. Raises Silent, Ended, and what a handler or `stdin` raises."""
+    """Handlers run in this thread. Raises Silent, Ended, TooMuch, and what a handler or `stdin`
+    raises."""
     wakeup = Wakeup(channel)
-    stdout, stderr = bytearray(), bytearray()
+    stdout, keep_out = _up_to_most()
+    stderr, keep_err = _up_to_most()
     start(channel, line)
     feeder = _Feeder(channel, stdin, wakeup)
     try:
         while True:
             # Looked at before the pipes are emptied: what comes later wakes us again.
             over = bool(channel.eof_received or channel.closed)
-            drain(channel, on_stdout or stdout.extend, on_stderr or stderr.extend)
+            drain(channel, on_stdout or keep_out, on_stderr or keep_err)
             if over:
                 break
             wakeup.wait(timeout)
@@ -60,6 +62,25 @@ def exchange(
     finally:
         channel.close()
         feeder.join()
+
+
+MOST = 64 << 20
+"""Bytes of an output that no handler takes."""
+
+
+class TooMuch(Exception):
+    """The answer is larger than any that was asked for."""
+
+
+def _up_to_most() -> tuple[bytearray, Handler]:
+    data = bytearray()
+
+    def take(piece: bytes) -> None:
+        if len(data) + len(piece) > MOST:
+            raise TooMuch
+        data.extend(piece)
+
+    return data, take
 
 
 def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import CredentialsError, NodeUnreachable
+from cloudtrain.errors import CredentialsError, NodeError, NodeUnreachable
 from cloudtrain.model import Identity, Node
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command
@@ -54,7 +54,7 @@ class SshTransport:
         except NodeUnreachable as error:
             error.began = self._closed
             raise
-        from cloudtrain.transports.exchange import Ended, Silent, exchange
+        from cloudtrain.transports.exchange import Ended, Silent, TooMuch, exchange
 
         line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal
         try:
@@ -66,6 +66,8 @@ class SshTransport:
                 on_stderr=on_stderr,
                 timeout=timeout,
             )
+        except TooMuch:
+            raise _too_much(node, line) from None
         except Silent:
             raise NodeUnreachable(
                 node.name,
@@ -81,7 +83,7 @@ class SshTransport:
         link = self._link(node)
         shell = link.shell()
         from cloudtrain.transports.control import Stale
-        from cloudtrain.transports.exchange import Ended, Silent
+        from cloudtrain.transports.exchange import Ended, Silent, TooMuch
 
         try:
             while True:
@@ -89,6 +91,8 @@ class SshTransport:
                     return shell.ask(script, timeout)
                 except Stale:
                     shell = link.shell()
+        except TooMuch:
+            raise _too_much(node, script) from None
         except Silent:
             raise NodeUnreachable(
                 node.name,
@@ -145,6 +149,16 @@ class SshTransport:
 
 
 _SILENT_HINT = "the node may be frozen, overloaded or cut off: `cloudtrain status` asks for it"
+
+
+def _too_much(node: Node, line: str) -> NodeError:
+    from cloudtrain.transports.exchange import MOST
+
+    return NodeError(
+        node.name,
+        f"it answers more than {MOST >> 20} MB to `{_short(line)}`",
+        hint="`cloudtrain ssh` shows the node as it is",
+    )
 
 
 def _broken(node: Node, what: str) -> NodeUnreachable:
