@@ -15,6 +15,7 @@ from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ends import SOONEST, Ends
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
+from cloudtrain.providers._azure.removal import Removal
 from cloudtrain.providers._azure.services import Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms
@@ -45,7 +46,8 @@ class AzureAccount:
         self._services = Services(self._arm)
         self._ends = Ends(self._arm, self._services)
         self._vms = Vms(self._arm, self._ends)
-        self._holdings = Holdings(self._arm, self._vms, self._ends)
+        self._holdings = Holdings(self._arm)
+        self._removal = Removal(self._arm, self._vms, self._ends)
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)
@@ -81,4 +83,4 @@ class AzureAccount:
         return True
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
-        self._holdings.erase(machines, resources)
+        self._removal.erase(machines, resources)

@@ -290,6 +290,33 @@ def test_a_vm_has_all_that_it_needs_and_nothing_more(azure: Cloud, plan: Plan) -
     assert "priority" not in vm["properties"]
 
 
+def security(account: AzureAccount, name: str = "mnist-chief0") -> Any:
+    vm = thing(account, "Microsoft.Compute/virtualMachines", name)
+    return vm["properties"].get("securityProfile") or {}
+
+
+def test_no_secure_boot_stands_in_the_way_of_a_gpus_driver(azure: Cloud) -> None:
+    """Where the subscription has it for all machines that say nothing."""
+    azure.set(features=["Microsoft.Compute/TrustedLaunchByDefaultPreview"])
+    bare = account_of(plain(azure))
+    first(plain(azure), bare)
+    assert security(bare)["uefiSettings"]["secureBootEnabled"]
+    bare.erase((), bare.resources())
+    plan = plan_of(azure)
+    account = account_of(plan)
+    first(plan, account)
+    assert security(account) == {"securityType": "Standard"}
+
+
+def test_a_cloud_that_knows_no_standard_security_makes_the_machine_without(azure: Cloud) -> None:
+    azure.set(api_versions={"microsoft.compute": ["2024-07-01"]})
+    plan = plan_of(azure)
+    account = account_of(plan)
+    first(plan, account)
+    assert security(account) == {}
+    assert [machine.node.state for machine in account.machines()] == ["running"]
+
+
 def test_everything_bears_our_labels_from_its_first_second(azure: Cloud, plan: Plan) -> None:
     account = account_of(plan)
     first(plan, account)
@@ -401,23 +428,39 @@ def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan:
 # ── Listing ──────────────────────────────────────────────────────────────────
 
 
-def test_listing_takes_five_calls_however_many_vms_there_are(azure: Cloud, plan: Plan) -> None:
+def test_a_cluster_is_listed_from_its_own_group(azure: Cloud, plan: Plan) -> None:
+    """A subscription may hold thousands of VMs; lists of all of them are what it is limited in."""
     account = account_of(plan)
     ground = ground_of(account, plan)
     for node in plan.nodes:
         account.launch(order_of(plan, node, ground))
     azure.forget_calls()
     assert len(account.machines("mnist", HERE)) == 3
-    assert sorted(actions(azure, "LIST")) == [
+    assert sorted(actions(azure, "LIST", "GET")) == [
+        f"GET resourceGroups {GROUP}",
+        "LIST instanceView",
+        "LIST instanceView",
+        "LIST instanceView",
         "LIST networkInterfaces",
         "LIST publicIPAddresses",
-        "LIST resourceGroups",
-        "LIST virtualMachines",
         "LIST virtualMachines",
     ]
-    assert len(azure.calls()) == 5
+    assert len(account.machines("mnist")) == 3
     assert account.machines("mnist", ANYWHERE) == ()
     assert account.machines("other") == ()
+    assert account.machines("other", HERE) == ()
+
+
+def test_all_clusters_are_listed_by_five_calls_however_many_vms_there_are(
+    azure: Cloud, plan: Plan
+) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.forget_calls()
+    assert len(account.machines()) == 3
+    assert len(azure.calls()) == 5
 
 
 def test_all_pages_are_read(azure: Cloud, plan: Plan) -> None:
@@ -496,6 +539,51 @@ def test_a_cluster_goes_with_its_groups_in_every_region(azure: Cloud, plan: Plan
         f"DELETE resourceGroups {GROUP}",
         "DELETE resourceGroups cloudtrain-mnist-westeurope",
     ]
+
+
+def test_machines_stop_costing_before_their_group_is_deleted(azure: Cloud, plan: Plan) -> None:
+    """Deallocating takes seconds; deleting a group with GPU machines minutes."""
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    machines, resources = account.machines("mnist"), account.resources("mnist")
+    azure.set(delays={"resourceGroups": 0.3})
+    azure.forget_calls()
+    account.erase(machines, resources)
+    done = actions(azure, "POST virtualMachines/deallocate", "DELETE")
+    assert [action.split()[0] for action in done] == ["POST", "POST", "POST", "DELETE"]
+    assert azure.app.forced == ["Microsoft.Compute/virtualMachines"]
+    assert azure.holdings() == []
+
+
+def test_a_locked_group_costs_no_more_than_what_cannot_be_deallocated(
+    azure: Cloud, plan: Plan
+) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.set(locks=[GROUP])
+    with pytest.raises(PermissionsError) as caught:
+        account.erase(account.machines("mnist"), account.resources("mnist"))
+    refusal = caught.value
+    assert (
+        f"resource group {GROUP}: deallocated, not deleted: still billed are 3 disks and "
+        "addresses, about 25.35 $ a month" in refusal.message
+    )
+    assert "locked" in refusal.message
+    assert "az lock" in str(refusal.hint)
+    assert {machine.node.state for machine in account.machines("mnist")} == {"stopped"}
+
+
+def test_a_machine_that_cannot_be_deallocated_is_named_as_billed(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    azure.set(locks=[GROUP], not_permitted=["*/deallocate/action"])
+    words = "not deleted: still billed are the machine mnist-chief0, disk and address"
+    with pytest.raises(PermissionsError, match=words):
+        account.erase(account.machines("mnist"), account.resources("mnist"))
 
 
 def test_a_group_that_is_being_deleted_already_is_waited_for(azure: Cloud, plan: Plan) -> None:

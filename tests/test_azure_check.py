@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
-from cloudtrain.model import Accelerator, Limits, NodeGroup, Plan
+from cloudtrain.model import Accelerator, ArtifactRules, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers._azure import checks
 from cloudtrain.providers._azure.skus import Skus
@@ -181,6 +181,47 @@ def test_a_region_that_could_not_end_a_node_is_left_out_with_the_reason(
     found = findings(plan)["placement"]
     assert not found.ok
     assert "max_lifetime: off" in str(found.hint)
+
+
+def test_what_is_billed_after_the_end_is_told_with_its_price(azure: Cloud, plan: Plan) -> None:
+    text = findings(plan)["lifetime"].text
+    assert "until `down`, still billed: 3 disks and addresses, about 25.35 $ a month" in text
+
+
+def test_infiniband_that_stays_unconnected_is_told(azure: Cloud) -> None:
+    group = NodeGroup(
+        machine="Standard_ND96isr_H100_v5", accelerator=Accelerator(kind="H100", count=8)
+    )
+    alone = plan_of(azure, nodes={"chief": group})
+    assert "network" not in findings(alone)
+    pair = plan_of(azure, nodes={"chief": group, "worker": group})
+    found = findings(pair)["network"]
+    assert found.ok
+    assert "within a scale set only" in found.text
+    assert "NCCL_IB_DISABLE=1" in found.text
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({}, "keeps nothing that is deleted"),
+        ({"deleteRetentionPolicy": {"enabled": True, "days": 7}}, "soft delete (7 days) on"),
+        (
+            {"deleteRetentionPolicy": {"enabled": True, "days": 7}, "isVersioningEnabled": True},
+            "soft delete (7 days) and versioning on: each checkpoint that is replaced is still",
+        ),
+    ],
+)
+def test_what_blob_storage_keeps_of_old_checkpoints_is_told(
+    azure: Cloud, properties: dict[str, Any], words: str
+) -> None:
+    plan = plain(azure, artifacts=ArtifactRules(store="az://models1/runs/mnist"))
+    azure.set(storage_accounts={"models1": properties, "other": {}})
+    found = findings(plan)["blobs"]
+    assert found.ok
+    assert words in found.text
+    azure.set(storage_accounts={})
+    assert "blobs" not in findings(plan)
 
 
 def test_a_lifetime_is_told_in_words(azure: Cloud) -> None:

@@ -62,6 +62,27 @@ def test_a_strategy_of_a_later_version_is_refused_with_those_that_are_there() ->
         make_plan(config(strategy="tpu"))
 
 
+@pytest.mark.parametrize(
+    ("machine", "count", "env", "wanted"),
+    [
+        ("Standard_ND96isr_H100_v5", 1, {}, "1"),
+        ("Standard_ND96asr_v4", 1, {"NCCL_IB_DISABLE": "0"}, "0"),
+        ("Standard_NC4as_T4_v3", 1, {}, None),
+        ("Standard_ND96isr_H100_v5", 0, {}, None),
+    ],
+)
+def test_infiniband_that_is_not_connected_is_not_tried(
+    machine: str, count: int, env: dict[str, str], wanted: str | None
+) -> None:
+    """Azure connects it within a scale set alone; the user's own word counts."""
+    group = NodeGroup(machine=machine)
+    nodes = {"chief": group, **({"worker": group} if count else {})}
+    made = config(provider="azure", nodes=nodes, train=Train(command="x", env=env))
+    run = run_of(made)
+    environment = launch(made, run, run.tasks[0], site(made)).environment
+    assert environment.get("NCCL_IB_DISABLE") == wanted
+
+
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
     made = launch(config(), run_of(config()), run_of(config()).tasks[2], site(config()))
     assert made.command == "python train.py --out /home/u/mnist-worker1/output --as worker:1"

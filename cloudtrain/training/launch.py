@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from cloudtrain import catalogue, layout
-from cloudtrain.catalogue import gpus
+from cloudtrain.catalogue import fabric, gpus
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.shell import Command, Secret, script
 from cloudtrain.tf_config import tf_config_for
@@ -50,6 +50,7 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
         "PYTHONUNBUFFERED": "1",
         **(horovod.environment(config) if config.strategy == "horovod" else {}),
         **gpu_environment(config, task.role),
+        **(fabric.NO_INFINIBAND if fabric.unconnected(config) else {}),
         **site.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
         "CLOUDTRAIN_ROLE": task.role,

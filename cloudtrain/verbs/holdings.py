@@ -172,7 +172,10 @@ def _lines(answer: Answer) -> Iterator[str]:
         state = "known here" if held.known else "known to no record here"
         yield "  ".join(filter(None, [f"{answer.account}: {holding.cluster}", owner, state]))
         for node in holding.nodes:
-            yield f"  {node.name}  {node.state}  {node.machine}  {node.placement}".rstrip()
+            state = node.state
+            if state == "stopped" and holding.provider == "azure":
+                state += " (disk and address still billed)"
+            yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
         yield from (f"  {resource}" for resource in holding.resources)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.catalogue.kept import after_the_end
 from cloudtrain.config import line_of
 from cloudtrain.drift import drift_by_record
 from cloudtrain.errors import UsageError
@@ -78,7 +79,10 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
         "nodes": nodes,
         "deciding": sorted(deciding(run.tasks, config)),
         "differs": changed_since(plan),
-        "notes": [*remarks(plan), *filter(None, (tensorflow.keras_note(config),))],
+        "notes": [
+            *remarks(plan),
+            *filter(None, (tensorflow.keras_note(config), after_the_end(plan))),
+        ],
         "store": config.artifacts.store,
         "price": words(cost, plan) if cost else "none: nothing is rented",
         **price_json(plan),

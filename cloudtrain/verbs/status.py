@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ class ClusterStatus:
     """Where the runs were read, as none is on record here."""
     idle: Idle | None = None
     """When it goes down by itself, as nobody uses it."""
+    still_billed: str | None = None
+    """What nodes that have ended cost on until `down`."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → when its record was stored, Unix time: of those that went on then."""
 
@@ -198,7 +200,19 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
         return replace(cluster, error=error)
     prices = {node.name: _price(config, node) for node in nodes}
     in_order = tuple(sorted(nodes, key=lambda node: node.rank))
+    cluster = replace(cluster, still_billed=_kept(config, nodes))
     return replace(cluster, nodes=in_order, prices=prices)
+
+
+def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
+    """Of stopped nodes, on a cloud that bills what they leave."""
+    from cloudtrain.catalogue import kept
+
+    stopped = [node for node in nodes if node.state == "stopped"]
+    if config.provider != "azure" or not stopped:
+        return None
+    disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
+    return kept.words(disks, address=not config.network.private)
 
 
 def _price(config: ClusterConfig, node: Node) -> float | None:
@@ -264,6 +278,8 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
         so_far = cluster.cost(now)
         text = "not known" if so_far is None else f"{so_far:.2f} $, without disks"
         yield f"  cost so far  {text}"
+    if cluster.still_billed is not None:
+        yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
     if cluster.ends is not None:
         yield f"  ends by itself  {_clock(cluster.ends)}, {_when(cluster.ends - now)}"
     if cluster.idle is not None and cluster.idle.due is not None:
@@ -336,6 +352,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         else [{**node_json(n), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
         "cost": cluster.cost(now),
         "ends": cluster.ends,
+        "still_billed": cluster.still_billed,
         "idle": None if cluster.idle is None else vars(cluster.idle),
         "runs": [_run_json(run, cluster) for run in cluster.runs],
         "store": cluster.store,

@@ -170,6 +170,8 @@ def machine(
             ]
         },
     }
+    if has_gpu(node):
+        properties["securityProfile"] = dict(PLAIN_BOOT)
     if node.spot:
         # Never evicted for its price, which is at most that on demand; a VM that is only
         # deallocated keeps a disk that is billed.
@@ -209,6 +211,21 @@ def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
 
 def operations(ids: Sequence[str]) -> Body:
     return {"operationIds": list(ids), "correlationid": str(uuid.uuid4())}
+
+
+PLAIN_BOOT = {"securityType": "Standard"}
+"""Without Secure Boot, under which the kernel refuses NVIDIA's modules: a subscription may have it
+on by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
+
+
+def has_gpu(node: NodePlan) -> bool:
+    """N is the letter of all families with GPUs."""
+    return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
+
+
+def without_security(body: Body) -> Body:
+    properties = {k: v for k, v in body["properties"].items() if k != "securityProfile"}
+    return {**body, "properties": properties}
 
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cloudtrain.catalogue import fabric, kept
 from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
@@ -17,7 +18,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._azure import bodies, ground
+from cloudtrain.providers._azure import blobs, bodies, ground
 from cloudtrain.providers._azure.bodies import CANCEL, STATUS, SUBMIT
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
@@ -81,6 +82,8 @@ def check(
     found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
     found += _in_each("image", regions, lambda region: _image(arm, region, plan))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
+    found += _network(plan)
+    found += blobs.kept(arm, plan.config.artifacts.store)
     subnet = plan.config.network.subnet
     if subnet is not None:
         found.append(_finding("subnet", lambda: _Said(", ".join(ground.ranges(arm, subnet)))))
@@ -205,10 +208,11 @@ def _lifetime(arm: Arm, services: Services, plan: Plan) -> _Said:
     lacking = _no_deadline(arm, services)
     refuse_lifetime(seconds, far=not lacking)
     words = f"each VM is deallocated after {lasting(seconds)}"
+    stays = kept.after_the_end(plan)
     if lacking:
-        return _Said(f"{words}, by a daily schedule alone: {lacking}")
+        return _Said(f"{words}, by a daily schedule alone: {lacking}; {stays}")
     behind = ", with a daily schedule behind it" if seconds <= LONGEST else ""
-    return _Said(f"{words}, at a date and time that Azure keeps{behind}")
+    return _Said(f"{words}, at a date and time that Azure keeps{behind}; {stays}")
 
 
 def _no_deadline(arm: Arm, services: Services) -> str:
@@ -229,6 +233,15 @@ def _rights(arm: Arm) -> Sequence[Tree]:
     """What this principal may do in the subscription; empty where that is not told."""
     path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
     return optional(lambda: arm.pages(path)) or ()
+
+
+def _network(plan: Plan) -> Iterator[Finding]:
+    for machine in fabric.unconnected(plan.config):
+        text = (
+            f"{machine}: Azure connects InfiniBand within a scale set only, and these are single "
+            "VMs: nodes talk over Ethernet (tasks get NCCL_IB_DISABLE=1)"
+        )
+        yield Finding(what="network", ok=True, text=text)
 
 
 def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> _Said:

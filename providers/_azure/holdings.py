@@ -1,56 +1,104 @@
-"""What the subscription holds under our label, in all regions; and its removal."""
+"""What the subscription holds under our label, in all regions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from cloudtrain.errors import BusyError, NotFoundError
+from cloudtrain.errors import NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure import listing, paths
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
-from cloudtrain.providers._azure.ends import Ends
-from cloudtrain.providers._azure.ground import BEING_DELETED
-from cloudtrain.providers._azure.vms import Vms
+from cloudtrain.providers._azure.removal import AT_ONCE, GROUP, KINDS
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Place, Resource
 
-GROUP = "resource group"
-AT_ONCE = 64
-KINDS = (
-    # In the order in which they can be deleted.
-    "Microsoft.DevTestLab/schedules",
-    "Microsoft.Network/networkInterfaces",
-    "Microsoft.Network/publicIPAddresses",
-    "Microsoft.Compute/disks",
-    "Microsoft.Network/virtualNetworks",
-    "Microsoft.Network/networkSecurityGroups",
-    "Microsoft.Compute/proximityPlacementGroups",
-)
-"""All that we make besides VMs and groups."""
+COMPUTE = "/providers/Microsoft.Compute/virtualMachines"
+NETWORK = "/providers/Microsoft.Network"
 
 
 class Holdings:
     """Safe to use from many threads."""
 
-    def __init__(self, arm: Arm, vms: Vms, ends: Ends) -> None:
+    def __init__(self, arm: Arm) -> None:
         self._arm = arm
-        self._vms = vms
-        self._ends = ends
 
     def machines(self, cluster: str | None, place: Place | None) -> tuple[Machine, ...]:
-        """From five lists side by side, however many VMs there are."""
-        compute = f"{self._arm.path}/providers/Microsoft.Compute/virtualMachines"
-        network = f"{self._arm.path}/providers/Microsoft.Network"
+        """Of a cluster from its own groups, so that a subscription with thousands of other VMs
+        costs nothing; of all from five lists of the subscription."""
+        found = self._of_all() if cluster is None else self._of_groups(cluster, place)
+        return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
+
+    def _of_all(self) -> list[Machine]:
         vms, views, nics, addresses, groups = side_by_side(
-            lambda: self._arm.pages(compute),
-            lambda: optional(lambda: self._arm.pages(compute, statusOnly="true")) or [],
-            lambda: self._arm.pages(f"{network}/networkInterfaces"),
-            lambda: self._arm.pages(f"{network}/publicIPAddresses"),
+            lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
+            lambda: (
+                optional(lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}", statusOnly="true"))
+                or []
+            ),
+            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/networkInterfaces"),
+            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
             self._groups,
         )
-        ours = [vm for vm in vms if (name := _cluster(vm)) and cluster in (None, name)]
+        return self._machines(vms, views, nics, addresses, groups)
+
+    def _of_groups(self, cluster: str, place: Place | None) -> list[Machine]:
+        if place is None:
+            names, groups = self._groups_of(cluster)
+        else:
+            # Nothing of a region is outside of this group, once it has been made.
+            names = [paths.group_name(cluster, place.region)]
+            groups = []
+        found = fan_out(names, lambda name: self._of_group(name, groups), name=str)
+        return [machine for machines in found for machine in machines]
+
+    def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
+        """Of our name or tag, and those of others that hold a VM with our tag."""
+        query = f"tagName eq '{labels.CLUSTER}' and tagValue eq '{cluster}'"
+        groups, tagged = side_by_side(
+            self._groups,
+            lambda: (
+                optional(
+                    lambda: self._arm.pages(f"{self._arm.path}/resources", **{"$filter": query})
+                )
+                or []
+            ),
+        )
+        names = {
+            str(group.get("name", "")).lower()
+            for group in groups
+            if _cluster(group) == cluster or _is_named(group, cluster)
+        }
+        vms = [t for t in tagged if str(t.get("type", "")).lower().endswith("/virtualmachines")]
+        names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
+        return sorted(names), groups
+
+    def _of_group(self, name: str, groups: list[Tree]) -> list[Machine]:
+        group = self._arm.group(name)
+
+        def listed(path: str) -> list[Tree]:
+            return self._arm.pages(f"{group.path}{path}")
+
+        try:
+            vms, nics, addresses, itself = side_by_side(
+                lambda: listed(COMPUTE),
+                lambda: listed(f"{NETWORK}/networkInterfaces"),
+                lambda: listed(f"{NETWORK}/publicIPAddresses"),
+                lambda: groups or [self._arm.get(group.itself)],
+            )
+        except NotFoundError:
+            return []
+        return self._machines(vms, [], nics, addresses, itself)
+
+    def _machines(
+        self,
+        vms: Sequence[Tree],
+        views: Sequence[Tree],
+        nics: Sequence[Tree],
+        addresses: Sequence[Tree],
+        groups: Sequence[Tree],
+    ) -> list[Machine]:
+        ours = [vm for vm in vms if _cluster(vm)]
         lists = listing.Lists(
             vms=listing.by_id(ours),
             views=self._views(ours, views),
@@ -58,7 +106,7 @@ class Holdings:
             addresses=listing.by_id(addresses),
             dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_dying(g)),
         )
-        return tuple(m for m in listing.machines(lists) if place in (None, m.place))
+        return list(listing.machines(lists))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
         """Of each VM; asked one by one where the list does not tell them."""
@@ -66,7 +114,11 @@ class Holdings:
             id: (vm.get("properties") or {}).get("instanceView") or {}
             for id, vm in listing.by_id(listed).items()
         }
-        missing = [vm for vm in vms if not listing.tells_power(told.get(str(vm["id"]).lower()))]
+        missing = [
+            vm
+            for vm in vms
+            if not listing.tells_power(told.get(str(vm["id"]).lower())) and not _is_in_work(vm)
+        ]
 
         def ask(vm: Tree) -> Tree:
             return optional(lambda: self._arm.get(f"{vm['id']}/instanceView")) or {}
@@ -98,48 +150,20 @@ class Holdings:
     def _groups(self) -> list[Tree]:
         return self._arm.pages(f"{self._arm.path}/resourcegroups")
 
-    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
-        """A group goes with all that is in it; only the rest goes one by one."""
-        groups = [resource for resource in resources if resource.kind == GROUP]
-        whole = {group.name.lower() for group in groups}
-        steps: dict[str, Callable[[], None]] = {
-            f"{GROUP} {group.name}": partial(self._drop, group.name) for group in groups
-        }
-        for machine in machines:
-            if paths.group_of(machine.id) not in whole:
-                steps[machine.id] = partial(self._vms.erase, machine)
-        try:
-            fan_out(list(steps), lambda name: steps[name](), name=paths.last, workers=AT_ONCE)
-        finally:
-            others = [resource for resource in resources if resource.kind != GROUP]
-            for other in sorted(others, key=lambda r: KINDS.index(r.kind)):
-                self._arm.delete(other.id)
-
-    def _drop(self, name: str) -> None:
-        path = self._arm.group(name).itself
-        self._ends.disarm_all(self._arm.group(name))
-        try:
-            begun = self._arm.call("DELETE", path)
-            self._arm.finish("DELETE", path, begun, within=BEING_DELETED)
-        except NotFoundError:
-            return
-        except BusyError as error:
-            if error.code != "ResourceGroupBeingDeleted":
-                raise
-        gone = self._arm.pace.until(
-            lambda: True if self._arm.find(path) is None else None, within=BEING_DELETED
-        )
-        if gone is None:
-            raise BusyError(
-                f"resource group {name} is still being deleted",
-                hint="run it again in some minutes",
-                scope="region",
-            )
-
 
 def _cluster(thing: Tree) -> str | None:
     known = labels.read(thing.get("tags") or {})
     return known.cluster if known else None
+
+
+def _is_named(group: Tree, cluster: str) -> bool:
+    return str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
+
+
+def _is_in_work(vm: Tree) -> bool:
+    """Its power says nothing yet."""
+    state = (vm.get("properties") or {}).get("provisioningState", "")
+    return str(state).lower() in ("creating", "deleting")
 
 
 def _is_dying(group: Tree) -> bool:

@@ -16,6 +16,8 @@ VERSIONS = (
     (r"/providers/microsoft\.devtestlab/", "2018-09-15"),
     (r"/providers/microsoft\.computeschedule/", "2025-05-01"),
     (r"/providers/microsoft\.authorization/", "2022-04-01"),
+    (r"/providers/microsoft\.storage/", "2024-01-01"),
+    (r"/providers/microsoft\.features/", "2021-07-01"),
     (r"/(resourcegroups|resources|providers)\b", "2025-04-01"),
     (r"^/subscriptions\b", "2022-12-01"),
 )

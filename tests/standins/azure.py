@@ -106,6 +106,7 @@ class AzureStandIn(World):
         )
         self._check_permitted(request, action)
         self._check_version(version, action, given.get("kind", ""))
+        self.version = version
         response = route.handler(Call(world=self, request=request, given=given, version=version))
         response.headers["x-ms-request-id"] = str(self.number())
         response.headers["Cache-Control"] = "no-cache"

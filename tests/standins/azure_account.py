@@ -34,6 +34,7 @@ MORE_TYPES = {
 }
 """Besides those of resources."""
 NAMESPACES += ("Microsoft.Resources", "Microsoft.Storage", "Microsoft.ManagedIdentity")
+NAMESPACES += ("Microsoft.Features",)
 
 
 @route("GET", "/subscriptions", "Microsoft.Resources/subscriptions/read")
@@ -156,6 +157,48 @@ def _provider(world: World, name: str) -> Body:
 
 def registered(world: World, namespace: str) -> bool:
     return namespace.lower() not in [one.lower() for one in world.unregistered]
+
+
+# ── Features, storage accounts ───────────────────────────────────────────────
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/providers/Microsoft.Features/providers/{owner}/features/{name}",
+    "Microsoft.Features/providers/features/read",
+)
+def _feature(call: Call) -> Response:
+    """https://learn.microsoft.com/rest/api/resources/features/get"""
+    name = f"{call.given['owner']}/{call.given['name']}"
+    has = name.lower() in [one.lower() for one in call.world.features]
+    properties = {"state": "Registered" if has else "NotRegistered"}
+    body = {"id": call.request.path, "name": name, "type": "Microsoft.Features/providers/features"}
+    return call.answer({**body, "properties": properties})
+
+
+_ACCOUNTS = "Microsoft.Storage/storageAccounts"
+
+
+@route("GET", f"/subscriptions/{{subscription}}/providers/{_ACCOUNTS}", f"{_ACCOUNTS}/read")
+def _storage_accounts(call: Call) -> Response:
+    base = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/stores/providers/{_ACCOUNTS}"
+    things = [
+        {"id": f"{base}/{name}", "name": name, "type": _ACCOUNTS, "location": "eastus"}
+        for name in call.world.storage_accounts
+    ]
+    return call.page(things)
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/resourceGroups/stores/providers/Microsoft.Storage"
+    "/storageAccounts/{name}/blobServices/default",
+    f"{_ACCOUNTS}/blobServices/read",
+)
+def _blob_services(call: Call) -> Response:
+    """https://learn.microsoft.com/rest/api/storagerp/blob-services/get-service-properties"""
+    properties = call.world.storage_accounts[call.given["name"]]
+    return call.answer({"id": call.request.path, "name": "default", "properties": properties})
 
 
 # ── Permissions ──────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from tests.standins.azure_errors import Body, Refusal, group_being_deleted
 from tests.standins.azure_resources import (
     KINDS,
     check_tags,
+    check_unlocked,
     group_of,
     kind_of,
     location,
@@ -27,6 +28,12 @@ _READ, _WRITE, _DELETE = (
     f"Microsoft.Resources/subscriptions/resourceGroups/{verb}"
     for verb in ("read", "write", "delete")
 )
+FORCED = (
+    "microsoft.compute/virtualmachines",
+    "microsoft.compute/virtualmachinescalesets",
+    "microsoft.databricks/workspaces",
+)
+"""https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
 FIELDS = ("tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup")
 
 
@@ -91,6 +98,12 @@ def _list(call: Call) -> Response:
 @route("DELETE", _GROUP, _DELETE)
 def _delete(call: Call) -> Response:
     thing, world = group_of(call), call.world
+    check_unlocked(world, thing.name, thing.id)
+    forced = call.query.get("forceDeletionTypes", "")
+    for one in filter(None, forced.split(",")):
+        world.forced.append(one)
+        if one.lower() not in FORCED:
+            raise Refusal(400, "InvalidForceDeletionTypes", f"'{one}' cannot be force deleted.")
     if thing.state != "Deleting":
         world.operate(thing, "Deleting", lambda: _emptied(world, thing))
         for one in _in_order(world.in_group(thing.name)):

@@ -91,7 +91,7 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
         text = "Virtual machines do not support more than one zone."
         raise Refusal(400, "BadRequest", text)
     image = _image(given["location"], properties)
-    _check_disk(properties, image, size)
+    _check_disk(world, properties, image, size)
     _check_os(properties)
     _check_spot(properties, size)
     _check_network(world, id, given, old)
@@ -105,6 +105,27 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
         ):
             text = f"The entity {group.get('id')} was not found. (proximityPlacementGroup)"
             raise Refusal(404, "NotFound", text)
+
+
+TRUSTED: Body = {
+    "securityType": "TrustedLaunch",
+    "uefiSettings": {"secureBootEnabled": True, "vTpmEnabled": True},
+}
+DEFAULT_FEATURE = "Microsoft.Compute/TrustedLaunchByDefaultPreview"
+TRUSTED_SINCE = "2025-11-01"
+"""https://learn.microsoft.com/azure/virtual-machines/trusted-launch#trusted-launch-as-default"""
+
+
+def is_trusted_by_default(world: World, given: Body) -> bool:
+    """A VM that says nothing gets Secure Boot where the subscription has registered the feature,
+    the request is of a late version, and image and size can."""
+    image = _image(given["location"], given["properties"])
+    return (
+        DEFAULT_FEATURE in world.features
+        and world.version >= TRUSTED_SINCE
+        and not given["properties"].get("securityProfile")
+        and image.generation == "V2"
+    )
 
 
 def size_of(properties: Body) -> Size:
@@ -144,7 +165,7 @@ def _image(region: str, properties: Body) -> Image:
     return image
 
 
-def _check_disk(properties: Body, image: Image, size: Size) -> None:
+def _check_disk(world: World, properties: Body, image: Image, size: Size) -> None:
     storage = properties["storageProfile"]
     if storage.get("dataDisks"):
         raise not_acted_out("data disks")
@@ -172,6 +193,9 @@ def _check_disk(properties: Body, image: Image, size: Size) -> None:
         )
         raise Refusal(400, "BadRequest", text)
     security = properties.get("securityProfile") or {}
+    if security.get("securityType") == "Standard" and world.version < TRUSTED_SINCE:
+        text = "The value of parameter securityProfile.securityType is invalid."
+        raise invalid(text, "securityProfile.securityType")
     if security.get("securityType") == "TrustedLaunch" and image.generation != "V2":
         text = (
             "Use of TrustedLaunch setting is not supported for the provided image. "

@@ -58,6 +58,8 @@ class Machines(Kind):
         if old_given is None:
             thing.made |= {"vmId": str(uuid.uuid4()), "timeCreated": world.stamp(), "_power": ""}
             _make_disk(world, thing)
+            if rules.is_trusted_by_default(world, thing.given):
+                thing.made["_trusted"] = True
         if (thing.given.get("identity") or {}).get("type", "").startswith("SystemAssigned"):
             thing.made.setdefault("_principal", str(uuid.uuid4()))
 
@@ -80,6 +82,8 @@ class Machines(Kind):
                 "storageAccountType": disk.given["sku"]["name"],
                 "id": disk.id,
             }
+        if thing.made.get("_trusted"):
+            found["securityProfile"] = copy.deepcopy(rules.TRUSTED)
         return {**found, "vmId": thing.made["vmId"], "timeCreated": thing.made["timeCreated"]}
 
     def view(self, call: Call, thing: Thing) -> Body:

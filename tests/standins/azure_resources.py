@@ -205,6 +205,7 @@ def _delete(call: Call) -> Response:
     thing = call.world.find(resource_id(group.name, found.type, call.given["name"]))
     if thing is None:
         return call.nothing(204)
+    check_unlocked(call.world, group.name, thing.id)
     if thing.state != "Deleting":
         found.check_delete(call.world, thing)
     return call.started(call.nothing(202), found.delete(call.world, thing))
@@ -250,6 +251,17 @@ def group_of(call: Call) -> Thing:
     if group is None:
         raise group_not_found(call.given["group"])
     return group
+
+
+def check_unlocked(world: World, group: str, id: str) -> None:
+    """https://learn.microsoft.com/azure/azure-resource-manager/management/lock-resources: a lock
+    CanNotDelete forbids to delete, and to do nothing else: a VM is still deallocated."""
+    if any(same(group, one) for one in world.locks):
+        text = (
+            f"The scope '{id}' cannot perform delete operation because following scope(s) are "
+            f"locked: '{group_id(group)}'. Please remove the lock and try again."
+        )
+        raise Refusal(409, "ScopeLocked", text)
 
 
 def open_group(call: Call) -> Thing:

@@ -14,6 +14,7 @@ from tests.standins.azure_resources import (
     KINDS,
     Kind,
     check_tags,
+    check_unlocked,
     existing,
     kind,
     location,
@@ -89,11 +90,15 @@ def _patch(call: Call) -> Response:
 
 @route("DELETE", _ITEM, f"{TYPE}/delete")
 def _delete(call: Call) -> Response:
-    open_group(call)
+    group = open_group(call)
     call.given.update(namespace="Microsoft.DevTestLab", kind="schedules")
     try:
-        call.world.remove(existing(call))
-    except Refusal:
+        thing = existing(call)
+        check_unlocked(call.world, group.name, thing.id)
+        call.world.remove(thing)
+    except Refusal as refusal:
+        if refusal.code == "ScopeLocked":
+            raise
         return call.nothing(204)
     return call.nothing(200)
 

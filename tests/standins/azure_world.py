@@ -110,6 +110,14 @@ class World:
     retry_after: int | None = None
     """What calls that start or follow an operation tell; azure-mgmt's own default is 30 s."""
     subscription_state: str = "Enabled"
+    locks: list[str] = field(default_factory=list)
+    """Resource groups with a lock CanNotDelete: nothing in them is deleted, all else is done."""
+    forced: list[str] = field(default_factory=list)
+    """What groups were deleted with by force."""
+    features: list[str] = field(default_factory=list)
+    """Registered in the subscription: `Microsoft.Compute/TrustedLaunchByDefaultPreview`."""
+    storage_accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name, what their blobServices/default says: `{"mine": {"isVersioningEnabled": True}}`."""
     absent: list[str] = field(default_factory=list)
     """Namespaces that this cloud has not at all."""
     unregistered: list[str] = field(default_factory=list)
@@ -130,6 +138,8 @@ class World:
     operations: dict[str, Operation] = field(default_factory=dict)
     tokens: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Until when, and for which audience."""
+    version: str = ""
+    """The API version of the call that is answered."""
     lock: Any = field(default_factory=threading.RLock)
     _skew: float = 0.0
     _due: float | None = None
