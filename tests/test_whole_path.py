@@ -518,15 +518,33 @@ def test_train_with_a_file_runs_what_the_file_says_now(project: Project) -> None
     assert project.landed("chief0", "output/chief0.txt") == "done at 2\n"
 
 
-def test_required_artifacts_that_are_not_made_keep_the_nodes(project: Project) -> None:
+def test_a_run_that_did_not_make_what_is_required_has_failed_and_its_nodes_go(
+    project: Project,
+) -> None:
     config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
     done = project.cloudtrain("run", config)
-    assert done.returncode == 5
-    assert "output/model/saved_model.pb" in done.stderr
-    assert project.processes() != {}
-    down = project.cloudtrain("down")
-    assert down.returncode == 0, down.stderr
+    assert done.returncode == 1
+    why = "no task made what artifacts.require names: output/model/saved_model.pb"
+    assert why in done.stderr
     assert project.processes() == {}
+    (record,) = project.runs()
+    assert (record["state"], record["exit_code"]) == ("failed", 1)
+    cause = record["attempts"][-1]["cause"]
+    assert (cause["kind"], cause["task"]) == ("require", "")
+    assert why in cause["text"]
+    assert why in project.cloudtrain("status", project.name).stdout
+    assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
+
+
+def test_without_a_chief_the_hint_says_who_would_have_saved(project: Project) -> None:
+    config = project.config(
+        artifacts={"require": ["output/model"]}, nodes={"chief": False, "worker": {"count": 2}}
+    )
+    done = project.cloudtrain("run", config, "--keep-on-failure")
+    assert done.returncode == 1
+    assert "`chief: false`" in done.stderr
+    assert project.processes() != {}
+    assert project.cloudtrain("down").returncode == 0
 
 
 def test_a_run_that_lands_nothing_says_so(project: Project) -> None:

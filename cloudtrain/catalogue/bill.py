@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from cloudtrain import catalogue
-from cloudtrain.model import CLOUDS, NodePlan, Plan
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,24 @@ def bill(plan: Plan) -> Bill | None:
     places = plan.config.placement or (catalogue.FIRST_REGION[provider],)
     bills = [_at(plan, place) for place in places]
     return max(bills, key=lambda one: (one.most is None, one.most or 0.0, one.per_hour is None))
+
+
+def price_of(config: ClusterConfig, node: Node) -> float | None:
+    """$/hour of the machine that the cloud says it is; what is attached to it says the config."""
+    if config.provider not in CLOUDS:
+        return 0.0
+    group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
+    has = catalogue.resolved(config.provider, group, ())
+    exists = NodePlan(
+        name=node.name,
+        role=node.role,
+        index=node.index,
+        port=0,
+        machine=node.machine or None,
+        accelerator=has.accelerator,
+        spot=node.spot,
+    )
+    return catalogue.price(config.provider, exists, node.placement)
 
 
 def _at(plan: Plan, place: str) -> Bill:

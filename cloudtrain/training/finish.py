@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
@@ -25,7 +26,7 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
     try:
         lacking = land_all(session, run)
         if run.state == "succeeded" and lacking:
-            run = replace(run, state="failed", exit_code=NotLanded.exit_code)
+            run = without_required(run, lacking)
         run = replace(run, ended=time.time())
         land_logs(run, log_files(session, run), session.store)
     except CloudtrainError as error:
@@ -34,15 +35,33 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
         raise not_landed(error) from error
     saved(session, run)
     session.records.journal("ended", run=run.id, state=run.state, exit_code=run.exit_code)
-    if run.exit_code == NotLanded.exit_code:
-        raise NotLanded(
-            f"run {run.id} ended well, but did not make what artifacts.require names: "
-            + ", ".join(lacking),
-            hint="the nodes are kept: `cloudtrain ssh` looks there, `cloudtrain down` ends them",
-        )
     if run.state == "failed" and failed_by is None:
         raise failure(run)
     return run
+
+
+def without_required(run: Run, lacking: Sequence[str]) -> Run:
+    """A run whose scripts ended well, and whose model was never made, has failed: all that was made
+    is landed, and nothing more is on the nodes."""
+    roles = {task.role for task in run.tasks}
+    hint = "see where the script saves: below {output}, or below what artifacts.paths names?"
+    if "chief" not in roles:
+        hint += " With `chief: false` a script that saves only as `chief` saves nothing"
+    cause = Cause(
+        task="",
+        node="",
+        kind="require",
+        text=f"the scripts ended well, but no task made what artifacts.require names: "
+        f"{', '.join(lacking)}",
+        hint=hint,
+    )
+    attempt = replace(run.attempts[-1], cause=cause)
+    return replace(
+        run,
+        state="failed",
+        exit_code=RunFailed.exit_code,
+        attempts=(*run.attempts[:-1], attempt),
+    )
 
 
 def outcome(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:

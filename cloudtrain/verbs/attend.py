@@ -8,6 +8,7 @@ from cloudtrain.records import Records
 from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend as attend_run
 from cloudtrain.training.background import DOING
+from cloudtrain.verbs.billed import what_is_billed_is_told
 
 
 def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
@@ -17,5 +18,8 @@ def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
         run = records.active_run()
         if run is None:
             return None
-        with open_session(recorded_config(records), records, console) as session:
+        with (
+            open_session(recorded_config(records), records, console) as session,
+            what_is_billed_is_told(session),
+        ):
             return attend_run(session, run)

@@ -17,6 +17,7 @@ from cloudtrain.session import (
 )
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
+from cloudtrain.verbs.billed import tell_billed
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.down import bring_down
 from cloudtrain.verbs.exchange import NOTHING, settle_drift
@@ -54,9 +55,11 @@ def run(
                 f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
                 "they hold and destroys them, with --discard it destroys it too"
             )
+            tell_billed(config, console)
             raise
         except BaseException as error:
             if isinstance(error, RunFailed) and keep_on_failure:
+                tell_billed(config, console)
                 raise
             clean_up(config, records, console, error)
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.training.idle import Idle, idle
@@ -191,6 +191,7 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
+    from cloudtrain.catalogue.bill import price_of
     from cloudtrain.session import open_provider, recorded_config
 
     try:
@@ -198,7 +199,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
         nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    prices = {node.name: _price(config, node) for node in nodes}
+    prices = {node.name: price_of(config, node) for node in nodes}
     in_order = tuple(sorted(nodes, key=lambda node: node.rank))
     cluster = replace(cluster, still_billed=_kept(config, nodes))
     return replace(cluster, nodes=in_order, prices=prices)
@@ -213,26 +214,6 @@ def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
     return kept.words(disks, address=not config.network.private)
-
-
-def _price(config: ClusterConfig, node: Node) -> float | None:
-    """$/hour of the machine that the cloud says it is; what is attached to it says the config."""
-    if config.provider not in CLOUDS:
-        return 0.0
-    from cloudtrain import catalogue
-
-    group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
-    has = catalogue.resolved(config.provider, group, ())
-    exists = NodePlan(
-        name=node.name,
-        role=node.role,
-        index=node.index,
-        port=0,
-        machine=node.machine or None,
-        accelerator=has.accelerator,
-        spot=node.spot,
-    )
-    return catalogue.price(config.provider, exists, node.placement)
 
 
 # ── as text ──────────────────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ from cloudtrain.session import (
 from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved
+from cloudtrain.verbs.billed import what_is_billed_is_told
 from cloudtrain.verbs.exchange import NOTHING, settle_drift
 
 
@@ -56,9 +57,10 @@ def train(
             refuse_second_run(session)
             record(config, records)
             run = new_run(session, arguments)
-            if not detach:
-                return attend(session, run)
-            run = start_only(session, run)
+            with what_is_billed_is_told(session):
+                if not detach:
+                    return attend(session, run)
+                run = start_only(session, run)
     except KeyboardInterrupt:
         if run is not None:
             attend_in_background(records, run, console)

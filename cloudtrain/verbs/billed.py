@@ -1,0 +1,54 @@
+"""What the nodes that exist cost from now on, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cloudtrain.catalogue.bill import price_of, total
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import CLOUDS, ClusterConfig, Node
+from cloudtrain.protocols import Console
+from cloudtrain.session import Session, open_provider
+from cloudtrain.verbs.price import dollars
+
+NAMED = 8
+"""Nodes in one line; the rest is counted."""
+
+
+@contextmanager
+def what_is_billed_is_told(session: Session) -> Iterator[None]:
+    """Whoever is left with nodes that make a bill knows which, how large, and until when."""
+    try:
+        yield
+    except CloudtrainError:
+        tell_billed(session.config, session.console)
+        raise
+
+
+def tell_billed(config: ClusterConfig, console: Console) -> None:
+    """Nothing where no node is, or none is billed. A cloud that does not answer hides no error."""
+    if config.provider not in CLOUDS:
+        return
+    with suppress(CloudtrainError):
+        nodes = open_provider(config).nodes(config.name)
+        if nodes:
+            console.warn(
+                f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "
+                "and ends them"
+            )
+
+
+def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
+    """`still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`"""
+    names = ", ".join(node.name for node in nodes[:NAMED])
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    price = total(price_of(config, node) for node in nodes)
+    cost = f"{dollars(price)}/hour" if price is not None else "price not known"
+    ends = [node.expires for node in nodes]
+    last = max((end for end in ends if end is not None), default=None)
+    until = "without an end (limits.max_lifetime is off)"
+    if last is not None and None not in ends:
+        until = f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(last))}"
+    return f"still billed: {names}{more}, {cost}, {until}"
