@@ -1,4 +1,5 @@
-"""Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md.
+"""Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md,
+the role of docs/gcp.md.
 
 Run it after a change of cloudtrain/config/file.py or cloudtrain/catalogue: python docs/generate.py
 """
@@ -14,10 +15,12 @@ from cloudtrain.catalogue import cuda, gpus, sold
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
+from cloudtrain.providers._gcp import permissions
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
+GCP = ROOT / "docs" / "gcp.md"
 MACHINES = ROOT / "docs" / "machines.md"
 BEGIN, END = "<!-- made by docs/generate.py: begin -->\n", "<!-- end -->\n"
 
@@ -172,7 +175,17 @@ def default_of(value: Any, kind: str) -> str:
     return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
+def role(now: str) -> str:
+    """docs/gcp.md with the role that the driver needs."""
+    lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
+    lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
+    lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
+    shell = "\n".join(lines)
+    return between(now, f"```yaml\n{permissions.role()}```\n\n```sh\n{shell}\n```\n")
+
+
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    GCP.write_text(role(GCP.read_text(encoding="utf-8")), encoding="utf-8")
     MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,6 +15,7 @@ from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
 from cloudtrain.providers._cloud.boot import user_data
 from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._gcp import permissions
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers.gcp import GcpAccount
 from cloudtrain.shell import Secret
@@ -79,6 +80,7 @@ def standing_in(**settings: Any) -> Iterator[Gcp]:
         gcp = Gcp(cloud)
         yield gcp
         assert gcp.app.wrong == []
+        assert gcp.app.methods <= permissions.CALLS.keys() | BY_TESTS
 
 
 def order(
@@ -106,4 +108,6 @@ def groups(**changes: Any) -> dict[str, NodeGroup]:
     return {"chief": group, "worker": replace(group, count=2)}
 
 
+BY_TESTS = {"instances.stop"}
+"""Called by tests alone."""
 T4 = Accelerator(kind="T4", count=1)

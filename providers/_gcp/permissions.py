@@ -1,8 +1,13 @@
-"""What these credentials may do in the project, and what up and down need."""
+"""The permissions of every call that the driver makes, and which of them the credentials have.
+
+https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; that a role of
+exactly these is enough on a real project was not tried.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from cloudtrain.errors import CloudError
 from cloudtrain.providers._gcp.api import Api
@@ -10,44 +15,72 @@ from cloudtrain.providers._gcp.api import Api
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"
 
-NEEDED = (
-    # roles/compute.admin has them all: https://cloud.google.com/iam/docs/roles-permissions/compute
-    "compute.disks.create",
-    "compute.disks.delete",
-    "compute.disks.list",
-    "compute.disks.setLabels",
-    "compute.firewalls.create",
-    "compute.firewalls.delete",
-    "compute.firewalls.get",
-    "compute.firewalls.list",
-    "compute.firewalls.update",
-    "compute.instances.create",
-    "compute.instances.delete",
-    "compute.instances.get",
-    "compute.instances.list",
-    "compute.instances.setLabels",
-    "compute.instances.setMetadata",
-    "compute.instances.setTags",
-    "compute.instances.start",
-    "compute.networks.create",
-    "compute.networks.delete",
-    "compute.networks.get",
-    "compute.networks.list",
-    "compute.networks.updatePolicy",
-    "compute.projects.get",
-    "compute.regions.get",
-    "compute.resourcePolicies.create",
-    "compute.resourcePolicies.delete",
-    "compute.resourcePolicies.list",
-    "compute.resourcePolicies.use",
-    "compute.subnetworks.create",
-    "compute.subnetworks.delete",
-    "compute.subnetworks.get",
-    "compute.subnetworks.list",
-    "compute.subnetworks.use",
-    "compute.subnetworks.useExternalIp",
-    "compute.zones.list",
-)
+CALLS: Mapping[str, tuple[str, ...]] = {
+    "acceleratorTypes.get": ("acceleratorTypes.get",),
+    "acceleratorTypes.list": ("acceleratorTypes.list",),
+    "disks.aggregatedList": ("disks.list",),
+    "disks.delete": ("disks.delete",),
+    "disks.get": ("disks.get",),
+    "firewalls.delete": ("firewalls.delete",),
+    "firewalls.get": ("firewalls.get",),
+    "firewalls.insert": ("firewalls.create", "networks.updatePolicy"),
+    "firewalls.list": ("firewalls.list",),
+    "firewalls.patch": ("firewalls.update", "networks.updatePolicy"),
+    "globalOperations.get": ("globalOperations.get",),
+    "globalOperations.wait": ("globalOperations.get",),
+    "images.get": ("images.get",),
+    "images.getFromFamily": ("images.getFromFamily",),
+    "images.list": ("images.list",),
+    "instances.aggregatedList": ("instances.list",),
+    "instances.delete": ("instances.delete",),
+    "instances.get": ("instances.get",),
+    "instances.insert": (
+        "instances.create",
+        "instances.setLabels",
+        "instances.setMetadata",
+        "instances.setTags",
+        "disks.create",
+        "disks.setLabels",
+        "images.useReadOnly",
+        "resourcePolicies.use",
+        "subnetworks.use",
+        "subnetworks.useExternalIp",
+    ),
+    "instances.list": ("instances.list",),
+    "instances.resume": ("instances.resume",),
+    "instances.start": ("instances.start",),
+    "machineTypes.get": ("machineTypes.get",),
+    "machineTypes.list": ("machineTypes.list",),
+    "networks.delete": ("networks.delete",),
+    "networks.get": ("networks.get",),
+    "networks.insert": ("networks.create",),
+    "networks.list": ("networks.list",),
+    "projects.get": ("projects.get",),
+    "regionOperations.get": ("regionOperations.get",),
+    "regionOperations.wait": ("regionOperations.get",),
+    "regions.get": ("regions.get",),
+    "resourcePolicies.aggregatedList": ("resourcePolicies.list",),
+    "resourcePolicies.delete": ("resourcePolicies.delete",),
+    "resourcePolicies.get": ("resourcePolicies.get",),
+    "resourcePolicies.insert": ("resourcePolicies.create",),
+    "subnetworks.aggregatedList": ("subnetworks.list",),
+    "subnetworks.delete": ("subnetworks.delete",),
+    "subnetworks.get": ("subnetworks.get",),
+    "subnetworks.insert": ("subnetworks.create", "networks.updatePolicy"),
+    "zoneOperations.get": ("zoneOperations.get",),
+    "zoneOperations.wait": ("zoneOperations.get",),
+    "zones.list": ("zones.list",),
+}
+"""Method of the API → what it needs, all below `compute.`"""
+
+NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each in needed}))
+"""roles/compute.admin has them all: https://cloud.google.com/iam/docs/roles-permissions/compute"""
+
+
+def role() -> str:
+    """A custom role in the form that `gcloud iam roles create --file` reads."""
+    lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
+    return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
 
 
 def missing(api: Api) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import gcp_instances, gcp_networks, gcp_offer, gcp_operations  # noqa: F401
+from tests.standins import gcp_iam, gcp_instances, gcp_networks, gcp_offer, gcp_operations  # noqa: F401
 from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
 from tests.standins.gcp_catalogue import IMAGES, REGIONS, ZONES
@@ -44,6 +44,11 @@ class GcpStandIn(World):
         self.authority = Authority()
         self.wrong: list[str] = []
         """Answers that Google would never give, each one a fault of this stand-in."""
+        self.granted: list[str] | None = None
+        """Permissions of whoever calls; None: all."""
+        self.denied: list[str] = []
+        self.methods: set[str] = set()
+        """What was called."""
         if default_network:
             self._default_network()
         self._first = frozenset(self.things)
@@ -137,10 +142,21 @@ class GcpStandIn(World):
             message = f"compute.{method.id} is not acted out by this stand-in"
             raise ApiError(501, "notImplemented", message)
         self._check_place(method, given)
+        self._check_permissions(method, given, body)
         call = Call(world=self, method=method.id, given=given, body=body, user=user)
         with self.changed:
             self.tick()
             return copy.deepcopy(handler(call))
+
+    def _check_permissions(self, method: Method, given: Body, body: Body) -> None:
+        self.methods.add(method.id)
+        if self.granted is None or given["project"] != self.project:
+            return
+        for permission in gcp_iam.needed(method.id, body, self.project):
+            if permission not in self.granted:
+                self.denied.append(permission)
+                message = f"Required '{permission}' permission for 'projects/{self.project}'"
+                raise ApiError(403, "forbidden", message)
 
     def _check_place(self, method: Method, given: Body) -> None:
         project = given["project"]
