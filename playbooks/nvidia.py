@@ -26,8 +26,10 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     GPUs may come from the user's own requirements, so that `setup.tensorflow` decides only which
     driver is too old. That `nvidia-smi` tells all GPUs is the step's own check."""
     gpus, version = wanted(config, node), config.setup.tensorflow
-    if gpus is None or config.provider not in CLOUDS:
+    if config.provider not in CLOUDS:
         return ()
+    if gpus is None:
+        return _none(config, node)
     oldest = releases.cuda(version)[1] if version else "0"
     driver = cuda.driver(gpus.kind)
     server, modules = f"{driver.branch}-server", "-open" if driver.open else ""
@@ -47,6 +49,23 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             name="NVIDIA persistence mode",
             run=script(scripts.DEBIAN + "as_root nvidia-smi -pm 1 </dev/null"),
             unless=script(_PERSISTENT),
+        ),
+    )
+
+
+def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """A machine that the table lacks may have GPUs that nobody named: it would train on its CPU,
+    for the price of the GPUs."""
+    group = config.nodes.get(node.role)
+    machine = group.machine if group else None
+    known = machine is None or catalogue.machine_type(config.provider, machine) is not None
+    if known or config.strategy == "tpu":
+        return ()
+    return (
+        Step(
+            name="no GPUs but those named",
+            run=script(_LOOK + _UNNAMED, ROOT, "0", "0", str(machine)),
+            unless=script(_LOOK + """[ "$(on_bus 03)" = 0 ]\n""", ROOT, "0", "0"),
         ),
     )
 
@@ -82,6 +101,12 @@ list=$(drivers) || exit 1
 [ "$(echo "$list" | grep -cE '^[0-9.]+$')" = "$count" ] && serves "${list%%[!0-9.]*}" && fabric
 """
 
+_UNNAMED = """\
+echo "$4 has $(on_bus 03) NVIDIA GPUs, and the config names none: it would train on its CPU" >&2
+echo "hint: name them beside the machine (accelerator: KIND:COUNT), or take one without" >&2
+exit 1
+"""
+
 # Without it the driver lets each GPU go when its last user ends, and takes seconds to return.
 _PERSISTENT = """\
 modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader </dev/null) &&
@@ -91,6 +116,7 @@ modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader </dev/null
 _INSTALL = """\
 set -eu
 wanted=$4 server=$5 open=$6 grid=$7
+switches=$(on_bus 0680)
 fail() {
     echo "$1" >&2
     echo "hint: $2" >&2
@@ -100,12 +126,26 @@ answers() {
     list=$(drivers)
 }
 load() {
-    as_root modprobe nvidia && as_root modprobe nvidia_uvm || return 0
-    [ "$(on_bus 0680)" = 0 ] || as_root systemctl enable --now nvidia-fabricmanager || true
+    for module in nvidia nvidia_uvm; do
+        words=$(as_root modprobe "$module" 2>&1) && continue
+        [ -z "$words" ] || echo "$words"
+        case $words in
+            *"Key was rejected"*|*"Required key not available"*) refused;;
+        esac
+        return 0
+    done
+    [ "$switches" = 0 ] || as_root systemctl enable --now nvidia-fabricmanager || true
+}
+refused() {
+    state=$(mokutil --sb-state 2>/dev/null | head -n 1) || true
+    fail "the kernel takes no NVIDIA module that is not signed with a key it knows: \
+${state:-Secure Boot seems to be on} (${words##*: })" \
+        "take image: auto, whose modules are signed, or an image or a policy of yours without \
+Secure Boot"
 }
 
 there=$(on_bus 03)
-[ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, for $wanted" \\
+[ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, for $wanted" \
     "name the machine type that has $wanted, or see what the cloud made"
 
 # Google's deep learning images put the driver on at their first boot, or when asked.
@@ -120,18 +160,24 @@ if [ -x "$own" ] && ! answers; then
     answers || as_root "$own" </dev/null || true
 fi
 
+from_ubuntu() {
+    dpkg-query -W -f '${db:Status-Abbrev}\\n' 'nvidia-utils-*' 2>/dev/null | grep -q '^[ih]i'
+}
 other=
 if answers; then
     version=${list%%[!0-9.]*}
     if serves "$version"; then
         load
-        exit 0
+        ! fabric || exit 0
+        other="the driver $version is there without the fabric manager that its NVSwitches need"
+        way="\\`systemctl status nvidia-fabricmanager\\` on the node tells more"
+    else
+        other="the driver $version is there, and $oldest is the oldest that will do"
+        way="take image: auto, or an older setup.tensorflow"
     fi
-    other="the driver $version is there, and $oldest is the oldest that will do"
     echo "$other"
-    dpkg-query -W -f '${db:Status-Abbrev}\\n' 'nvidia-utils-*' 2>/dev/null | grep -q '^[ih]i' ||
-        fail "$other; it is not one of Ubuntu's packages, which could be exchanged" \
-            "take image: auto, or an older setup.tensorflow"
+    from_ubuntu ||
+        fail "$other; it is not one of Ubuntu's packages, which could be exchanged" "$way"
 fi
 [ -z "$grid" ] || fail "$grid" "take an image that has it, or other GPUs"
 
@@ -142,35 +188,42 @@ complete() {
     modinfo -k "$kernel" nvidia && command -v nvidia-smi && [ -z "$(dpkg --audit)" ]
 }
 if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
-    grep -qs '^ID=ubuntu' "$root/etc/os-release" || fail \\
-        "no NVIDIA driver, and cloudtrain installs it on Ubuntu alone" \\
+    grep -qs '^ID=ubuntu' "$root/etc/os-release" || fail \
+        "no NVIDIA driver, and cloudtrain installs it on Ubuntu alone" \
         "take image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
     debian_repair || true
     apt_get update || true
     # Signed modules, built for this kernel; where the archive has them no more, or with another
-    # version of the driver than the newest, for the kernel that it has gone on to.
-    modules=
+    # version of the driver than the newest, for the kernel that it has gone on to. What is tried is
+    # all that is installed: each of these packages wants the others in exactly its own version.
+    found= why=
     for name in "$kernel" "$flavour-$series" "$flavour"; do
-        set -- "linux-modules-nvidia-$server$open-$name" \\
+        set -- "linux-modules-nvidia-$server$open-$name" \
             "nvidia-headless-no-dkms-$server$open" "nvidia-utils-$server"
-        if apt-get -s install "$@" >/dev/null 2>&1; then
-            modules=$1
+        [ "$switches" = 0 ] || set -- "$@" "nvidia-fabricmanager-${server%-server}"
+        if said=$(apt_get -s install "$@" 2>&1); then
+            found=$1
             break
         fi
+        why=${why:-$(echo "$said" | grep -E '^E:|Depends:|held' | tail -n 3)}
     done
-    [ -n "$modules" ] || fail "Ubuntu has no modules $server$open for the kernel $kernel" \\
-        "take image: auto, ubuntu-22.04 or deeplearning"
-    [ "$(on_bus 0680)" = 0 ] || set -- "$@" "nvidia-fabricmanager-${server%-server}"
-    debian_install "$@" || fail "apt-get did not bring the driver" \\
+    if [ -z "$found" ]; then
+        [ -z "$why" ] || echo "$why" >&2
+        with=
+        [ "$switches" = 0 ] || with=", with the fabric manager that its NVSwitches need,"
+        fail "Ubuntu has no modules $server$open$with for the kernel $kernel" \
+            "take image: auto, ubuntu-22.04, ubuntu-24.04 or deeplearning"
+    fi
+    debian_install "$@" || fail "apt-get did not bring the driver" \
         "it needs root or sudo without a password, and Ubuntu's package mirror"
 fi
 
 # An upgrade of one of them without the other, or of the kernel, ends in no driver.
-held=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-image*' 'linux-headers*' \\
+held=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-image*' 'linux-headers*' \
     'linux-modules*' "linux-$flavour*" 'nvidia-*' 'libnvidia-*' 2>/dev/null |
     sed -n 's/^[ih]i *//p')
 [ -z "$held" ] || as_root apt-mark hold $held >/dev/null
 load
-answers || as_root dmesg 2>/dev/null | grep -E 'NVRM|nouveau' | tail -n 3 || true
+answers || as_root dmesg 2>/dev/null | grep -E 'NVRM|nouveau|[Ll]ockdown' | tail -n 3 || true
 echo "$list"
 """

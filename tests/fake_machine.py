@@ -72,10 +72,20 @@ case " $* " in
     *" update "*) echo update >>$STATE/log; exit 0;;
     *" install "*) names=${*#*install };;
 esac
+fit() {  # each line of `misfits` is two packages that want different versions of a third
+    while read -r one other; do
+        case " $names " in *" $one "*) case " $names " in *" $other "*)
+            echo " $other : Depends: another version of $one"
+            echo "E: Unable to correct problems, you have held broken packages." >&2
+            return 1;; esac;;
+        esac
+    done <$STATE/misfits
+}
 case " $* " in
-    *" -s "*) for name in $names; do
-        /usr/bin/grep -qx -- "$name" $STATE/archive || exit 100; done; exit 0;;
+    *" -s "*) for name in $names; do /usr/bin/grep -qx -- "$name" $STATE/archive ||
+        { echo "E: Unable to locate package $name" >&2; exit 100; }; done; fit && exit 0; exit 100;;
 esac
+fit || exit 100
 [ ! -s $STATE/half ] || { echo "E: dpkg was interrupted" >&2; exit 100; }
 echo "install $names" >>$STATE/log
 [ ! -e $STATE/mirror-fails ] || { rm $STATE/mirror-fails; echo "E: Failed to fetch" >&2; exit 100; }
@@ -89,9 +99,11 @@ for name in $names; do [ ! -e $STATE/brings-$name ] || . $STATE/brings-$name; do
     "modinfo": 'exec /usr/bin/grep -q "^linux-modules-nvidia-.*-$2$" "$STATE/installed"',
     "modprobe": (
         'echo "modprobe $*" >>$STATE/log\n'
+        '[ ! -s "$STATE/rejected" ] || { cat "$STATE/rejected" >&2; exit 1; }\n'
         '/usr/bin/grep -q "^linux-modules-nvidia-.*-$(cat $STATE/kernel)$" $STATE/installed ||\n'
         '{ echo "modprobe: FATAL: Module $1 not found" >&2; exit 1; }; touch "$STATE/loaded"'
     ),
+    "mokutil": '[ "$1" = --sb-state ] && cat "$STATE/secure-boot"',
     "nvidia-smi": """\
 if [ ! -e $STATE/loaded ]; then
     echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
@@ -113,7 +125,9 @@ case "$1" in
     is-enabled) [ -e $STATE/masked ] && echo masked || echo enabled;;
     mask) touch $STATE/masked;;
     is-active) test -e $STATE/fabric;;
-    enable) touch $STATE/fabric;;
+    enable) [ ! -e $STATE/fabric-missing ] ||
+        /usr/bin/grep -q fabricmanager $STATE/installed || exit 1
+        touch $STATE/fabric;;
 esac""",
     "timedatectl": (
         'case "$1" in\nshow) [ -e $STATE/synchronized ] && echo yes || echo no;;\n'
@@ -198,6 +212,8 @@ def fake_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     (folder / "machine/etc/os-release").write_text("NAME=Ubuntu\nID=ubuntu\n")
     machine.put("installed")
     machine.put("archive")
+    machine.put("misfits")
+    machine.put("secure-boot", "SecureBoot disabled")
     machine.put("kernel", "6.8.0-1015-gcp")
     machine.put("boot", "first")
     machine.put("boot-exit", "0")

@@ -198,6 +198,70 @@ def test_nvswitch_brings_the_fabric_manager(machine: FakeMachine) -> None:
     assert applied(machine)[0] == "NVIDIA driver", "one that ended is started again"
 
 
+FABRIC = "nvidia-fabricmanager-580"
+
+
+def test_modules_that_do_not_fit_the_fabric_manager_are_passed_over_for_those_that_do(
+    machine: FakeMachine,
+) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    newer = EXACT.replace("1015", "1018")
+    machine.put("archive", EXACT, META, *OPEN, FABRIC)
+    machine.put("misfits", f"{EXACT} {FABRIC}")
+    machine.put(f"brings-{META}", f"echo {newer} >>$STATE/installed")
+    machine.put("next-kernel", "6.8.0-1018-gcp")
+    assert applied(machine)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {META} {' '.join(OPEN)} {FABRIC}"]
+
+
+def test_nothing_is_changed_where_no_modules_fit_and_apts_own_words_are_shown(
+    machine: FakeMachine,
+) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    machine.put("archive", EXACT, *OPEN, FABRIC)
+    machine.put("misfits", f"{OPEN[1]} {FABRIC}")
+    with pytest.raises(StepFailed, match="Depends: another version of") as caught:
+        applied(machine)
+    assert "with the fabric manager that its NVSwitches need" in str(caught.value)
+    assert installs(machine) == []
+    assert machine.read("held") == []
+
+
+def test_a_driver_of_ubuntus_without_its_fabric_manager_gets_it(machine: FakeMachine) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    machine.put("loaded")
+    machine.put("installed", EXACT, *OPEN)
+    machine.put("archive", EXACT, *OPEN, FABRIC)
+    machine.put("fabric-missing")
+    assert applied(machine)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)} {FABRIC}"]
+
+
+def test_secure_boot_that_refuses_the_modules_is_told_as_such(machine: FakeMachine) -> None:
+    machine.put("installed", EXACT, *OPEN)
+    machine.put(
+        "rejected", "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+    )
+    machine.put("secure-boot", "SecureBoot enabled")
+    with pytest.raises(StepFailed) as caught:
+        applied(machine)
+    assert "SecureBoot enabled (Key was rejected by service)" in str(caught.value)
+    assert "without Secure Boot" in (caught.value.hint or "")
+    assert "systemctl reboot" not in machine.read("log")
+
+
+def test_a_machine_that_the_table_lacks_is_not_made_ready_as_a_cpu_node_with_its_gpus(
+    machine: FakeMachine,
+) -> None:
+    unknown = config(kind=None, provider="aws", machine="z9.giant")
+    with pytest.raises(StepFailed, match=r"z9\.giant has 1 NVIDIA GPUs, and the config names none"):
+        applied(machine, unknown)
+    for device in (machine.root / "machine/sys/bus/pci/devices").glob("*:04.0/vendor"):
+        device.write_text("0x1d0f\n")
+    assert applied(machine, unknown) == ["nothing to do"]
+    assert nvidia.steps(config(kind=None, provider="aws", machine="m6i.xlarge"), node()) == ()
+
+
 def test_a_step_killed_while_apt_installs_is_repaired(machine: FakeMachine) -> None:
     for at in (EXACT, *OPEN):
         machine.put("installed")
