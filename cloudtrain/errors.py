@@ -15,6 +15,7 @@ CloudtrainError                      exit
 │   ├── BusyError                     1     something else has to end or go first
 │   ├── RateError                     1     too many calls; still so after many tries
 │   └── TransientError                1     it did not answer; still so after many tries
+│       └── NotAskedError             6     places that did not: what is there is not known
 ├── NodeError                         1     one node: what failed there
 │   ├── NodeUnreachable               1     no answer over SSH
 │   ├── HostKeyMismatch               1     another machine answers at that address
@@ -134,6 +135,12 @@ class RateError(CloudError):
 
 class TransientError(CloudError):
     pass
+
+
+class NotAskedError(TransientError):
+    """Zones or regions that could not be asked, where nodes may be."""
+
+    exit_code = 6
 
 
 class NodeError(CloudtrainError):

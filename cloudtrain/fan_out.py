@@ -42,6 +42,22 @@ def fan_out(
     return [batch.results[number] for number in range(len(items))]
 
 
+def ask_all(
+    items: Sequence[T], ask: Callable[[T], R], *, name: Callable[[T], str], workers: int = 64
+) -> list[R]:
+    """`fan_out` for questions, which change nothing: Ctrl-C does not wait for the answers."""
+    if len(items) == 1:
+        return [ask(items[0])]
+    batch = _Batch(items, ask)
+    batch.answer(workers)
+    failures = _by_name(items, batch.failures, name)
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+    return [batch.results[number] for number in range(len(items))]
+
+
 class _Batch(Generic[T, R]):
     """`missing` counts the items that are waiting or in flight."""
 
@@ -67,6 +83,16 @@ class _Batch(Generic[T, R]):
                 _to_the_end(self._wait)
             return interrupt
         return None
+
+    def answer(self, workers: int) -> None:
+        """The same where nothing is lost with what is in flight when Ctrl-C comes."""
+        try:
+            for _ in range(min(workers, len(self._waiting))):
+                threading.Thread(target=self._drain, daemon=True).start()
+            self._wait()
+        except KeyboardInterrupt:
+            _to_the_end(self._cancel)
+            raise
 
     def _drain(self) -> None:
         while True:

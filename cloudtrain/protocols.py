@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Artifact, Holding, Identity, Node, Plan
 from cloudtrain.shell import Command, Secret
 
 Journal = Callable[..., None]
 """`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made.
 
-Providers write: `create` and `destroy` (node=), `make` (what=, name=) before anything else that
-they make, `refused` (placement=, error=, text=) for a placement that did not have the nodes.
+Providers write: `place` (placement=, region=) before anything is asked for there, `create` and
+`destroy` (node=), `make` (what=, name=) before anything else that they make, `refused`
+(placement=, error=, text=) for a placement that did not have the nodes.
 """
 
 
@@ -43,6 +45,8 @@ class Provider(Protocol):
     """
 
     name: str
+    whereabouts: Whereabouts | None
+    """Where the cluster may be that this is opened for; set by who opens it."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """What would stop `create`: changes nothing, costs nothing."""
@@ -69,15 +73,28 @@ class Provider(Protocol):
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """Every node of the cluster that exists, asked now. A destroyed one is not listed."""
+        """Every node of the cluster that exists, asked now, where its record and its config say
+        that it may be. A destroyed one is not listed. Raises NotAskedError for a zone or region
+        that counts and does not answer."""
+
+    def find(self, cluster: str) -> Listing[Node]:
+        """Every node of it that is seen anywhere in the account, and where nobody could look."""
 
     def destroy(
-        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
-    ) -> None:
-        """Everything of the cluster, then ask again. Raises LeftoverError naming what is left.
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
+        """Everything of the cluster, then ask again. Raises LeftoverError naming what is left,
+        NotAskedError naming the places where something may be left.
 
+        Returns the places that did not answer and where, by the record, nothing of it ever was.
         `expected` has the nodes that were asked for of late, by name, with the Unix time of the
-        request: a cloud may list a new node late, and it is waited for.
+        request: a cloud may list a new node late, and it is waited for. Nodes in the places
+        `spared` stay.
         """
 
     def remove(
@@ -89,7 +106,7 @@ class Provider(Protocol):
     ) -> None:
         """These nodes, and nothing else of the cluster, which goes on: as `destroy`."""
 
-    def sweep(self) -> tuple[Holding, ...]:
+    def sweep(self) -> Listing[Holding]:
         """Everything under our label, in all regions, by cluster; sorted by name."""
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import ConfigError, NotLanded, UsageError
 from cloudtrain.keys import create_identity, pin, ssh_config
-from cloudtrain.model import ClusterConfig, Identity, Node, Plan
+from cloudtrain.listing import Whereabouts
+from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
 from cloudtrain.plan import make_plan
 from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
 from cloudtrain.records import Records
@@ -98,7 +99,42 @@ def open_provider(config: ClusterConfig) -> Provider:
             hint=f"pip install 'cloudtrain[{config.provider}]'",
         )
     make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
-    return make(config)
+    provider = make(config)
+    if config.provider in CLOUDS:
+        provider.whereabouts = whereabouts(config)
+    return provider
+
+
+def whereabouts(config: ClusterConfig) -> Whereabouts:
+    """Where this config's cluster may be, by the record here where that is of the same account."""
+    records = Records(config.name)
+    try:
+        recorded = recorded_config(records)
+        same = records.is_open() and _account(recorded) == _account(config)
+    except ConfigError:
+        same = False
+    if not same:
+        return Whereabouts(cluster=config.name, places=config.placement)
+    asked, complete = asked_in(records.events())
+    places = dict.fromkeys((*asked, *recorded.placement, *config.placement))
+    return Whereabouts(cluster=config.name, places=tuple(places), complete=complete)
+
+
+def asked_in(events: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], bool]:
+    """The places in which anything was asked for since the cluster was last known to be gone, the
+    last first; and whether these are all: earlier versions did not write them down."""
+    places: list[str] = []
+    begun = untold = False
+    for event in events:
+        if event["event"] == "gone":
+            places, begun, untold = [], False, False
+        elif event["event"] == "up":
+            begun = True
+        elif event["event"] in ("place", "refused"):
+            places.insert(0, str(event["placement"]))
+        elif event["event"] == "create":
+            untold = untold or not places
+    return tuple(dict.fromkeys(places)), begun and not untold
 
 
 def missing_extra(provider: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from cloudtrain.errors import BusyError, CloudError
+from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._aws import (
@@ -67,21 +68,21 @@ class AwsAccount:
         return self._regions.places(plan)
 
     def machines(
-        self, cluster: str | None = None, place: Place | None = None
-    ) -> tuple[Machine, ...]:
+        self,
+        cluster: str | None = None,
+        place: Place | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Machine]:
         if place is not None:
-            found = self._machines(place.region, cluster)
-            return tuple(m for m in found if not place.zone or m.place == place)
-        return tuple(self._regions.everywhere(lambda region: self._machines(region, cluster)))
+            return Listing(self._machines(self._ec2, place.region, cluster, place.zone))
+        return self._regions.ask([partial(self._machines, cluster=cluster)], places)
 
-    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
-        asks = [
-            (region, partial(holdings.of_kind, self._ec2, kind))
-            for region in self._regions.names()
-            for kind in holdings.KINDS
-        ]
-        found = self._regions.all_of(asks)
-        return tuple(resource for resource in found if cluster in (None, resource.cluster))
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        asks = [partial(holdings.of_kind, kind=kind) for kind in holdings.KINDS]
+        found = self._regions.ask(asks, places)
+        return Listing((r for r in found if cluster in (None, r.cluster)), found.not_asked)
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
         found: dict[tuple[str, ...], Image] = {}
@@ -149,9 +150,14 @@ class AwsAccount:
         with self._lock:
             return self._pace.now() - self._launched.get(id, 0.0) < self._pace.listing
 
-    def _machines(self, region: str, cluster: str | None) -> list[Machine]:
-        wanted = bodies.filters(**{f"tag:{labels.CLUSTER}": cluster or "*"})
-        found = self._ec2.pages(region, "DescribeInstances", "reservationSet", wanted)
+    def _machines(
+        self, ec2: Ec2, region: str, cluster: str | None, zone: str = ""
+    ) -> list[Machine]:
+        wanted = {f"tag:{labels.CLUSTER}": cluster or "*"}
+        if zone:
+            wanted["availability-zone"] = zone
+        asked = bodies.filters(**wanted)
+        found = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
         private = self._config.network.private
         read = [machines.machine(i, region, private=private) for i in machines.instances(found)]
         return [m for m in read if m is not None and cluster in (None, m.cluster)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._azure import checks, ground, places
@@ -59,12 +60,17 @@ class AzureAccount:
         return places.places(self._arm, self._skus, self._services, plan)
 
     def machines(
-        self, cluster: str | None = None, place: Place | None = None
-    ) -> tuple[Machine, ...]:
-        return self._holdings.machines(cluster, place)
+        self,
+        cluster: str | None = None,
+        place: Place | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Machine]:
+        return Listing(self._holdings.machines(cluster, place))
 
-    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
-        return self._holdings.resources(cluster)
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        return Listing(self._holdings.resources(cluster))
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:
         mend = self._ends.mend

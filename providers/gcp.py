@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
@@ -47,11 +48,16 @@ class GcpAccount:
         return places.places(self._api, plan)
 
     def machines(
-        self, cluster: str | None = None, place: Place | None = None
-    ) -> tuple[Machine, ...]:
-        return listing.machines(self._api, cluster, place)
+        self,
+        cluster: str | None = None,
+        place: Place | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Machine]:
+        return listing.machines(self._api, cluster, place, places)
 
-    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
         return listing.resources(self._api, cluster)
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> Ground:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Plan
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._hosts import scripts
@@ -38,6 +39,7 @@ class HostsProvider:
     """A node exists while its machine has the file `~/.cloudtrain/<cluster>/nodes/<node>`."""
 
     name = "hosts"
+    whereabouts: Whereabouts | None = None
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -90,9 +92,17 @@ class HostsProvider:
         found = self._each(self._seats(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
 
+    def find(self, cluster: str) -> Listing[Node]:
+        return Listing(self.nodes(cluster))
+
     def destroy(
-        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
-    ) -> None:
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
         """What is ours there goes, running tasks too. The machines themselves run on."""
         left: dict[str, str] = {}
 
@@ -117,6 +127,7 @@ class HostsProvider:
             raise LeftoverError(
                 f"still there: {'; '.join(things)}", hint="run it again once they answer"
             )
+        return ()
 
     def remove(
         self,
@@ -153,7 +164,7 @@ class HostsProvider:
                 f"still there: {'; '.join(things)}", hint="run it again once they answer"
             )
 
-    def sweep(self) -> tuple[Holding, ...]:
+    def sweep(self) -> Listing[Holding]:
         """Of the machines that this config names."""
         names: set[str] = set()
 
@@ -162,7 +173,7 @@ class HostsProvider:
                 names.update(door.run(scripts.CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
-        return tuple(
+        return Listing(
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name))
             for name in sorted(names)
         )

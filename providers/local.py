@@ -6,12 +6,13 @@ import hashlib
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
     Holding,
@@ -41,6 +42,7 @@ class LocalProvider:
     """
 
     name = "local"
+    whereabouts: Whereabouts | None = None
 
     def __init__(self, *, home: Path, cache: Path) -> None:
         self._root = home / "local"
@@ -102,14 +104,23 @@ class LocalProvider:
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
         return tuple(sorted(nodes, key=lambda node: node.rank))
 
+    def find(self, cluster: str) -> Listing[Node]:
+        return Listing(self.nodes(cluster))
+
     def destroy(
-        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
-    ) -> None:
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
             Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
+        return ()
 
     def remove(
         self,
@@ -128,12 +139,12 @@ class LocalProvider:
         tags = {self._tag(cluster, name) for name in names}
         self._erase(lambda tag: tag in tags, folders)
 
-    def sweep(self) -> tuple[Holding, ...]:
+    def sweep(self) -> Listing[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}
         if self._root.is_dir():
             names |= {path.name for path in self._root.iterdir() if path.is_dir()}
-        return tuple(
+        return Listing(
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(self._user,))
             for name in sorted(names)
         )

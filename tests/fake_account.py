@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloudtrain.errors import BusyError, CloudError, TransientError
+from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
@@ -51,6 +52,8 @@ class FakeAccount:
     stays: set[str] = field(default_factory=set)
     busy: int = 0
     lag: float = 0.0
+    silent: set[str] = field(default_factory=set)
+    """Zones that do not answer a list."""
     machines_: dict[str, Machine] = field(default_factory=dict)
     listed_from: dict[str, float] = field(default_factory=dict)
     resources_: dict[str, Resource] = field(default_factory=dict)
@@ -71,16 +74,24 @@ class FakeAccount:
         return PLACES
 
     def machines(
-        self, cluster: str | None = None, place: Place | None = None
-    ) -> tuple[Machine, ...]:
+        self,
+        cluster: str | None = None,
+        place: Place | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Machine]:
         with self.lock:
             found = []
             for id, machine in self.machines_.items():
                 if self.clock.now() < self.listed_from[id]:
                     continue
+                if str(machine.place) in self.silent:
+                    continue
                 if cluster in (None, machine.cluster) and place in (None, machine.place):
                     found.append(self._aged(machine))
-            return tuple(found)
+            return Listing(found, self._not_asked())
+
+    def _not_asked(self) -> list[NotAsked]:
+        return [NotAsked(place=place, why="it does not answer") for place in sorted(self.silent)]
 
     def _aged(self, machine: Machine) -> Machine:
         node = machine.node
@@ -95,9 +106,12 @@ class FakeAccount:
             self.machines_[machine.id] = replace(machine, node=node)
         return machine
 
-    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
         with self.lock:
-            return tuple(r for r in self.resources_.values() if cluster in (None, r.cluster))
+            found = [r for r in self.resources_.values() if cluster in (None, r.cluster)]
+            return Listing(found, self._not_asked())
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> str:
         cluster = plan.config.name

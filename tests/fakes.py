@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloudtrain.errors import LeftoverError
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
     Holding,
@@ -37,6 +38,8 @@ class FakeProvider:
     rehearsed: tuple[Finding, ...] = ()
     create_fails: Mapping[str, Exception] = field(default_factory=dict)
     cannot_destroy: frozenset[str] = frozenset()
+    not_asked: tuple[NotAsked, ...] = ()
+    whereabouts: Whereabouts | None = None
     deeds: list[tuple[str, str]] = field(default_factory=list)
     place: str = ""
     """Where its nodes are."""
@@ -75,9 +78,17 @@ class FakeProvider:
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         return tuple(sorted(self.cloud.get(cluster, {}).values(), key=lambda node: node.rank))
 
+    def find(self, cluster: str) -> Listing[Node]:
+        return Listing(self.nodes(cluster), self.not_asked)
+
     def destroy(
-        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
-    ) -> None:
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
         for node in self.nodes(cluster):
             journal("destroy", node=node.name)
             if node.name not in self.cannot_destroy:
@@ -85,6 +96,7 @@ class FakeProvider:
         if left := self.nodes(cluster):
             raise LeftoverError(f"still there: {', '.join(node.name for node in left)}")
         self.cloud.pop(cluster, None)
+        return self.not_asked
 
     def remove(
         self,
@@ -101,12 +113,13 @@ class FakeProvider:
         if left := [node.name for node in self.nodes(cluster) if node.name in names]:
             raise LeftoverError(f"still there: {', '.join(left)}")
 
-    def sweep(self) -> tuple[Holding, ...]:
-        return tuple(
+    def sweep(self) -> Listing[Holding]:
+        held = (
             Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))
             for cluster in sorted(self.cloud)
             if self.cloud[cluster]
         )
+        return Listing(held, self.not_asked)
 
     def stop(self, cluster: str, node: str) -> None:
         """As a cloud does that takes a machine away and keeps its disk."""

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
-    {"model", "shell", "errors"},
+    {"model", "listing", "shell", "errors"},
     {"protocols", "tf_config", "step", "layout", "paths", "rekeying", "fan_out", "catalogue"},
     {
         *{"config", "records", "console", "keys", "supervise"},

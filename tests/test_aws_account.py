@@ -16,7 +16,6 @@ import pytest
 from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
-    CloudError,
     CloudtrainError,
     CredentialsError,
     NameTakenError,
@@ -86,6 +85,10 @@ def erase_all(account: AwsAccount, cluster: str | None = None) -> None:
 
 def tries(aws: Cloud, action: str) -> int:
     return sum(call["action"].startswith(f"{action} ") for call in aws.calls())
+
+
+def actions(aws: Cloud) -> list[str]:
+    return [call["action"] for call in aws.calls()]
 
 
 # ── Places ───────────────────────────────────────────────────────────────────
@@ -751,7 +754,10 @@ def test_a_denied_region_is_passed_over_where_it_is_not_in_the_placement(aws: Cl
     launched(aws, plan)
     deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
     aws.fault("answer", action="Describe* eu-west-1", **deny)
-    assert len(account_of(plan).machines("mnist")) == 3
+    found = account_of(plan).machines("mnist")
+    assert len(found) == 3
+    (denied,) = found.not_asked
+    assert (denied.place, denied.denied) == ("eu-west-1", True)
     in_it = plan_of(aws, placement=("us-east-1a", "eu-west-1"))
     with pytest.raises(PermissionsError, match="eu-west-1"):
         account_of(in_it).machines("mnist")
@@ -766,9 +772,46 @@ def test_where_every_region_is_denied_it_is_an_error_and_not_an_empty_list(aws: 
 
 
 def test_a_region_that_does_not_answer_is_never_taken_for_an_empty_one(aws: Cloud) -> None:
+    """It is told, with EC2's words, and hides no other; nobody waits long for it."""
     plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
     aws.fault("answer", action="DescribeInstances eu-west-1", status=503, times=1000)
-    with pytest.raises(CloudError, match="DescribeInstances in eu-west-1"):
+    aws.fault("answer", action="DescribeVolumes us-west-2", status=503, times=1000)
+    found = account_of(plan).machines("mnist")
+    assert len(found) == 3
+    (silent,) = found.not_asked
+    assert (silent.place, silent.denied) == ("eu-west-1", False)
+    assert silent.why.startswith("DescribeInstances in eu-west-1: ")
+    assert actions(aws).count("DescribeInstances eu-west-1") == 2
+    resources = account_of(plan).resources("mnist")
+    assert [each.place for each in resources.not_asked] == ["us-west-2"]
+    assert {r.kind for r in resources} == {"security group", "placement group"}
+
+
+def test_only_the_regions_that_count_are_asked_where_these_are_told(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    aws.fault("answer", action="* eu-west-1", status=503, times=1000)
+    aws.forget_calls()
+    account = account_of(plan)
+    assert len(account.machines("mnist", places=("us-east-1a", "us-west-2"))) == 3
+    assert len(account.resources("mnist", places=("us-east-1a",))) == 2
+    assert {action.split()[1] for action in actions(aws)} == {"us-east-1", "us-west-2"}
+
+
+def test_the_region_that_is_asked_for_the_others_may_be_down(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("eu-west-1",))
+    aws.fault("answer", action="* eu-west-1", status=503, times=1000)
+    (silent,) = account_of(plan).machines("mnist").not_asked
+    assert silent.place == "eu-west-1"
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"])
+def test_credentials_that_have_expired_are_no_denied_region(aws: Cloud, code: str) -> None:
+    plan = plan_of(aws, placement=("us-east-1a",))
+    refusal = {"status": 400, "code": code, "times": 1000}
+    aws.fault("answer", action="DescribeInstances eu-west-1", **refusal)
+    with pytest.raises(CredentialsError, match="eu-west-1"):
         account_of(plan).machines("mnist")
 
 

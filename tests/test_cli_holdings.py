@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
+from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Holding, Node
 from cloudtrain.records import Records
 from cloudtrain.session import record
@@ -28,10 +29,11 @@ class Labelled(FakeProvider):
     error: Exception | None = None
     asked: list[str | None]
 
-    def sweep(self) -> tuple[Holding, ...]:
+    def sweep(self) -> Listing[Holding]:
         if self.error is not None:
             raise self.error
-        return tuple(replace(held, owners=(self.owner,)) for held in super().sweep())
+        held = (replace(held, owners=(self.owner,)) for held in super().sweep())
+        return Listing(held, self.not_asked)
 
 
 def node(cluster: str) -> Node:
@@ -265,6 +267,60 @@ def test_gc_of_another_project_is_not_kept_from_an_orphan_by_a_name_that_is_know
     run("gc", "--provider", "gcp", "--project", "another", "--yes")
     assert cloud.cloud == {}
     assert key.exists()
+
+
+SILENT = NotAsked(place="europe-west4-a", why="instances: The scope is not reachable.")
+DENIED = NotAsked(place="ap-south-1", why="not authorized", denied=True)
+
+
+def test_ls_cloud_names_the_places_that_could_not_be_asked(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    cloud.not_asked = (SILENT, DENIED)
+    result = run("ls", "--cloud", "--provider", "gcp")
+    assert result.exit_code == 6
+    assert result.stdout.splitlines()[-2:] == [
+        "gcp: not asked: europe-west4-a (instances: The scope is not reachable.)",
+        "gcp: not asked, as it may not use them: ap-south-1",
+    ]
+    (account,) = json.loads(run("ls", "--cloud", "--provider", "gcp", "--json").stdout)["accounts"]
+    assert [cluster["name"] for cluster in account["clusters"]] == ["mnist"]
+    assert account["not_asked"][0] == {
+        "place": "europe-west4-a",
+        "why": "instances: The scope is not reachable.",
+        "denied": False,
+    }
+
+
+def test_ls_cloud_says_nothing_of_what_it_has_not_seen(cloud: Labelled) -> None:
+    cloud.not_asked = (DENIED,)
+    result = run("ls", "--cloud", "--provider", "gcp")
+    assert result.exit_code == 0, "an organization's policy is no fault"
+    assert result.stdout.splitlines() == [
+        "gcp: holds nothing of ours where it was asked",
+        "gcp: not asked, as it may not use them: ap-south-1",
+    ]
+
+
+def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    cloud.not_asked = (SILENT,)
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert cloud.cloud == {}
+    assert result.exit_code == 6
+    assert "not asked: europe-west4-a" in result.stderr
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert (result.exit_code, result.stdout) == (6, "")
+
+
+def test_down_names_the_places_where_the_record_says_that_it_never_was(cloud: Labelled) -> None:
+    know("mnist")
+    put(cloud, "mnist")
+    cloud.not_asked = (SILENT,)
+    result = run("down", "mnist", "--yes", "--discard")
+    assert result.exit_code == 0
+    assert cloud.cloud == {}
+    assert "not asked: europe-west4-a" in result.stderr
+    assert "by the record it never was there" in result.stderr
 
 
 def test_gc_leaves_what_became_known_while_it_asked(

@@ -14,9 +14,11 @@ from cloudtrain.errors import (
     CloudConfigError,
     CredentialsError,
     LeftoverError,
+    NotAskedError,
     QuotaError,
     TransientError,
 )
+from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Identity, Plan
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Place, Resource
@@ -171,7 +173,7 @@ def test_a_second_create_adopts_and_completes(rig: Rig) -> None:
     rig.create(cloud_plan(make_plan(workers=1)))
     rig.lines.clear()
     assert len(rig.create()) == 3
-    assert rig.lines == ["create mnist-worker1"]
+    assert rig.lines == ["place east-a east", "create mnist-worker1"]
     assert [order.node.name for order in rig.account.orders[2:]] == ["mnist-worker1"]
 
 
@@ -357,6 +359,87 @@ def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(work)
     assert done == [True]
+
+
+# ── Places that do not answer ────────────────────────────────────────────────
+
+
+def known_in(rig: Rig, *places: str, complete: bool = True) -> None:
+    rig.provider.whereabouts = Whereabouts(cluster="mnist", places=places, complete=complete)
+
+
+def test_a_place_elsewhere_that_does_not_answer_matters_to_nobody(rig: Rig) -> None:
+    known_in(rig, "east-a")
+    rig.account.silent = {"west-a"}
+    rig.create()
+    assert len(rig.provider.nodes("mnist")) == 3
+    assert rig.create()[0] == "mnist-chief0 east-a"
+
+
+@pytest.mark.parametrize("place", ["east-a", "east"])
+def test_a_place_that_counts_must_answer(rig: Rig, place: str) -> None:
+    known_in(rig, place)
+    rig.account.silent = {"east-a"}
+    for ask in (lambda: rig.provider.nodes("mnist"), rig.create):
+        with pytest.raises(NotAskedError, match=r"not asked: east-a \(it does not answer\)"):
+            ask()
+    assert rig.account.orders == []
+
+
+def test_where_nothing_is_known_of_a_cluster_every_place_counts(rig: Rig) -> None:
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="west-a"):
+        rig.provider.nodes("mnist")
+    assert [each.place for each in rig.provider.find("mnist").not_asked] == ["west-a"]
+
+
+def test_destroy_deletes_all_that_is_seen_before_it_names_what_was_not_asked(rig: Rig) -> None:
+    rig.create()
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="all that was seen is deleted; not asked: west-a"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_destroy_is_done_where_the_record_has_nothing_there(rig: Rig) -> None:
+    rig.create()
+    known_in(rig, "east-a")
+    rig.account.silent = {"west-a"}
+    assert [each.place for each in rig.provider.destroy("mnist", rig.journal)] == ["west-a"]
+    assert rig.account.holds() == []
+
+
+def test_destroy_is_not_done_where_the_record_is_not_of_all_its_life(rig: Rig) -> None:
+    rig.create()
+    known_in(rig, "east-a", complete=False)
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="west-a"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_nodes_in_a_place_that_nobody_has_seen_stay(rig: Rig) -> None:
+    rig.create()
+    before = [m.id for m in rig.account.machines()]
+    with pytest.raises(LeftoverError):
+        rig.provider.destroy("mnist", rig.journal, spared=("east-a",))
+    assert [m.id for m in rig.account.machines()] == before
+
+
+def test_a_place_is_on_record_before_anything_is_asked_for_there(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    rig.create()
+    places = [line for line in rig.lines if line.startswith("place ")]
+    assert places == ["place east-a east", "place east-b east"]
+    assert rig.lines[0] == "place east-a east"
+
+
+def test_sweep_tells_what_was_not_asked(rig: Rig) -> None:
+    rig.create()
+    rig.account.silent = {"west-a"}
+    held = rig.provider.sweep()
+    assert [h.cluster for h in held] == ["mnist"]
+    assert [each.place for each in held.not_asked] == ["west-a"]
 
 
 def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:

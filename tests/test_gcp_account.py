@@ -18,12 +18,14 @@ from cloudtrain.errors import (
     CredentialsError,
     NameTakenError,
     NodesError,
+    NotAskedError,
     QuotaError,
     RateError,
-    TransientError,
 )
+from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Endpoints, Network
 from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.providers._gcp.connection import Connection
 from tests.gcp_parts import CALLER, KEY, PLACE, T4, Gcp, groups, order, standing_in
 from tests.standins import serve
@@ -86,11 +88,51 @@ def test_an_endpoint_without_a_catalogue_of_machines_is_taken_at_its_word(gcp: G
     assert str(places[0]) == "us-east4-c"
 
 
-def test_a_zone_that_does_not_answer_is_an_error_and_not_an_empty_list(gcp: Gcp) -> None:
-    """What runs there would be lost from sight."""
+def test_a_zone_that_does_not_answer_is_told_and_hides_no_other(gcp: Gcp) -> None:
+    """What runs there would be lost from sight; what runs elsewhere must not be."""
+    account, plan = gcp.account(), gcp.plan()
+    account.launch(order(plan, gcp.ground(account, plan)))
     gcp.app.unreachable = ["us-east1-b"]
-    with pytest.raises(TransientError, match="us-east1-b"):
-        gcp.account().machines("mnist")
+    found = account.machines("mnist")
+    assert [m.node.name for m in found] == ["mnist-chief0"]
+    (silent,) = found.not_asked
+    assert (silent.place, silent.denied) == ("us-east1-b", False)
+    assert "is not reachable" in silent.why
+    assert [each.place for each in account.resources("mnist").not_asked] == ["us-east1-b"]
+
+
+def test_a_zone_that_counts_and_does_not_answer_is_an_error_and_not_an_empty_list(
+    gcp: Gcp,
+) -> None:
+    gcp.app.unreachable = ["us-east1-b"]
+    assert provider_of(gcp, "us-east4-c").nodes("mnist") == ()
+    for place in ("us-east1-b", "us-east1"):
+        with pytest.raises(NotAskedError, match="us-east1-b"):
+            provider_of(gcp, place).nodes("mnist")
+    assert gcp.slept < 10
+
+
+def provider_of(gcp: Gcp, *places: str) -> CloudProvider[Any]:
+    made = CloudProvider(gcp.account(), caller=lambda: "192.0.2.1/32")
+    made.whereabouts = Whereabouts(cluster="mnist", places=places)
+    return made
+
+
+def test_a_zone_itself_knows_a_vm_before_the_list_of_the_project(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.app.wide_lag = 60
+    account.launch(order(plan, gcp.ground(account, plan)))
+    assert account.machines("mnist") == ()
+    assert len(account.machines("mnist", places=["us-east4-c", "us-west1"])) == 1
+
+
+def test_an_endpoint_that_knows_no_partial_lists_is_asked_without(gcp: Gcp) -> None:
+    words = 'Invalid JSON payload received. Unknown name "returnPartialSuccess": Cannot bind.'
+    gcp.cloud.fault("answer", action="instances.agg*", status=400, message=words)
+    account = gcp.account()
+    assert account.machines("mnist") == ()
+    assert account.machines("mnist") == ()
+    assert gcp.actions.count("instances.aggregatedList") == 3
 
 
 def test_lists_are_read_to_their_last_page(gcp: Gcp) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cloudtrain import keys
 from cloudtrain.errors import CapacityError, QuotaError, TransientError
+from cloudtrain.listing import NotAsked
 from cloudtrain.model import Node, Plan
 from cloudtrain.nodes import asked_for, created, identity_for, make_whole, was_ready
 from cloudtrain.plan import tasks
@@ -223,9 +224,11 @@ def test_down_waits_for_what_may_be_listed_yet(
     told: list[Any] = []
 
     class Late(FakeProvider):
-        def destroy(self, cluster: str, journal: Any, expected: Any = None) -> None:
+        def destroy(
+            self, cluster: str, journal: Any, expected: Any = None, **named: Any
+        ) -> tuple[NotAsked, ...]:
             told.append(expected)
-            super().destroy(cluster, journal, expected)
+            return super().destroy(cluster, journal, expected, **named)
 
     monkeypatch.setattr("cloudtrain.verbs.down.open_provider", lambda config: Late())
     session.records.journal("create", node="mnist-worker0")

@@ -307,7 +307,8 @@ def test_a_zone_that_does_not_answer(project: Project) -> None:
     project.make("two", zone="us-west1-a")
     project.stand_in.unreachable = [ZONE]
     assert project.refusal("GET", f"zones/{ZONE}/instances")[:2] == (503, "backendError")
-    told = project.get("aggregated/instances")
+    assert project.refusal("GET", "aggregated/instances")[:2] == (503, "backendError")
+    told = project.get("aggregated/instances", returnPartialSuccess="true")
     assert told["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
     assert told["unreachables"][0].endswith(f"/zones/{ZONE}")
     assert "instances" in told["items"]["zones/us-west1-a"]

@@ -56,7 +56,7 @@ def command(
             answers = ask([answer.account for answer in answers])
             for one in collected:
                 screen.say(f"{one}: its account lists nothing of it any more")
-    elif not as_json and not failed:
+    elif not as_json and not failed and not any(answer.exit_code for answer in answers):
         click.echo("nothing to collect")
     if as_json:
         print_json({"collected": list(collected), **document(answers)})

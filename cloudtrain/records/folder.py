@@ -81,6 +81,8 @@ class Records:
     def create(self) -> None:
         """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
         make_folder(self.folder)
+        if not self.is_open():
+            self.journal("gone")  # what is on record until here is of a cluster that is no more
         with named_faults(self._closed):
             self._closed.unlink(missing_ok=True)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, UsageError
 from cloudtrain.landing.land import not_landed
-from cloudtrain.model import ClusterConfig
+from cloudtrain.listing import Listing, NotAsked
+from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.nodes import asked_for, revive
-from cloudtrain.protocols import Console
+from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records
 from cloudtrain.session import (
     Session,
@@ -65,7 +68,8 @@ def take_over(records: Records, console: Console) -> float:
 def bring_down(config: ClusterConfig, records: Records, *, discard: bool, console: Console) -> None:
     """`down` for who holds the lock already."""
     provider = open_provider(config)
-    nodes = provider.nodes(config.name)
+    nodes = provider.find(config.name)
+    unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
     if nodes and not discard and not being_destroyed(records):
         try:
             with open_session(config, records, console) as session:
@@ -80,15 +84,34 @@ def bring_down(config: ClusterConfig, records: Records, *, discard: bool, consol
     elif (active := records.active_run()) is not None:
         console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
     expected = asked_for(records.events())
-    records.journal("down", nodes=[node.name for node in nodes])
+    if not unseen:  # else the next `down` has to land what is there
+        records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
-        provider.destroy(config.name, records.journal, expected)
+        not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
         for node in nodes:
             stage.done(node.name, "gone")
-    left = provider.nodes(config.name)
-    assert not left, "a provider's destroy raises LeftoverError for what is left"
     records.close()
+    tell_not_asked(not_asked, console)
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
+    """Where its nodes may be and nobody could look: what they hold has not landed."""
+    where = provider.whereabouts
+    silent = [each.place for each in found.not_asked if not each.denied]
+    if where is None or not where.complete:
+        return tuple(silent)
+    return tuple(place for place in silent if where.has(place))
+
+
+def tell_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
+    """Places without an answer in which, by the record, nothing of the cluster ever was."""
+    silent = [str(each) for each in not_asked if not each.denied]
+    denied = [each.place for each in not_asked if each.denied]
+    if silent:
+        console.warn(f"not asked: {', '.join(silent)}; by the record it never was there")
+    if denied:
+        console.warn(f"not asked, as this account may not use them: {', '.join(denied)}")
 
 
 def being_destroyed(records: Records) -> bool:

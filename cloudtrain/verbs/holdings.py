@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, ConfigError, CredentialsError, NodesError
+from cloudtrain.errors import (
+    CloudtrainError,
+    ConfigError,
+    CredentialsError,
+    NodesError,
+    NotAskedError,
+)
 from cloudtrain.fan_out import fan_out
+from cloudtrain.listing import NotAsked
 from cloudtrain.model import CLOUDS, ClusterConfig, Holding, ProviderName
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records, known
@@ -43,11 +51,15 @@ class Held:
 class Answer:
     account: Account
     held: tuple[Held, ...] = ()
+    not_asked: tuple[NotAsked, ...] = ()
     error: CloudtrainError | None = None
 
     @property
     def exit_code(self) -> int:
-        """An account that nobody named need not have credentials."""
+        """An account that nobody named need not have credentials; regions that it may not use are
+        told, and no fault."""
+        if any(not each.denied for each in self.not_asked):
+            return NotAskedError.exit_code
         if self.error is None or (
             isinstance(self.error, CredentialsError) and not self.account.named
         ):
@@ -92,7 +104,7 @@ def ask(accounts: Sequence[Account]) -> tuple[Answer, ...]:
             Held(holding=holding, known=is_known(holding.cluster, account.config))
             for holding in holdings
         )
-        return Answer(account=account, held=held)
+        return Answer(account=account, held=held, not_asked=holdings.not_asked)
 
     return tuple(fan_out(accounts, one, name=str))
 
@@ -132,7 +144,8 @@ def collect(answers: Sequence[Answer], user: str, console: Console) -> tuple[str
         with Records(orphan.cluster).lock("gc"):
             if is_known(orphan.cluster, account.config):
                 return None
-            open_provider(account.config).destroy(orphan.cluster, no_record)
+            with suppress(NotAskedError):  # the next look names those places
+                open_provider(account.config).destroy(orphan.cluster, no_record)
         stage.done(orphan.cluster, "gone")
         return orphan.cluster
 
@@ -165,7 +178,8 @@ def _lines(answer: Answer) -> Iterator[str]:
         if answer.error.hint and answer.exit_code:
             yield f"  hint: {answer.error.hint}"
     elif not answer.held:
-        yield f"{answer.account}: holds nothing of ours"
+        where = " where it was asked" if answer.not_asked else ""
+        yield f"{answer.account}: holds nothing of ours{where}"
     for held in answer.held:
         holding = held.holding
         owner = f"of {', '.join(holding.owners)}" if holding.owners else ""
@@ -177,6 +191,11 @@ def _lines(answer: Answer) -> Iterator[str]:
                 state += " (disk and address still billed)"
             yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
         yield from (f"  {resource}" for resource in holding.resources)
+    for each in answer.not_asked:
+        if not each.denied:
+            yield f"{answer.account}: not asked: {each}".replace("\n", "\n  ")
+    if denied := [each.place for each in answer.not_asked if each.denied]:
+        yield f"{answer.account}: not asked, as it may not use them: {', '.join(denied)}"
 
 
 def document(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -198,6 +217,7 @@ def _account_json(answer: Answer) -> dict[str, Any]:
             }
             for held in answer.held
         ],
+        "not_asked": [vars(each) for each in answer.not_asked],
         "error": None
         if error is None
         else {"message": error.message, "hint": error.hint, "exit_code": answer.exit_code},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -19,8 +21,13 @@ from cloudtrain.providers._aws import answers, bodies, faults
 from cloudtrain.providers._aws.answers import Tree
 from cloudtrain.providers._cloud.patience import Pace
 
+CONNECT = 10.0
+"""Seconds until an endpoint has taken a connection."""
 TIMEOUT = 60.0
 """Seconds without a byte."""
+BRIEF = 5.0
+"""The same of both where an answer is not worth waiting for."""
+BRIEF_TRIES = 2
 PAGES: Mapping[str, int] = {
     "DescribeInstances": 1000,
     "DescribeInstanceTypes": 100,
@@ -47,10 +54,20 @@ class Ec2:
         self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
         self.unknown: set[str] = set()
         """Actions that this endpoint turned out not to have."""
+        self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
         self._lock = threading.Lock()
         self._session: Any = None
         self._credentials: Any = None
+
+    def briefly(self) -> Ec2:
+        """The same with little patience: for regions in which nothing of ours is known."""
+        self.credentials()  # made once, for both
+        other = copy.copy(self)
+        other.pace = replace(self.pace, tries=BRIEF_TRIES)
+        other._timeout = (BRIEF, BRIEF)
+        other._idle = defaultdict(deque)
+        return other
 
     def ask(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
         """One call, again while it is throttled or not answered. Raises CloudError."""
@@ -115,7 +132,7 @@ class Ec2:
         except IndexError:
             core = self.session()._session  # boto3 has no door of its own to botocore's settings
             bundle = core.get_config_variable("ca_bundle")
-            connection = _Connection(region, self.url(region), bundle)
+            connection = _Connection(region, self.url(region), bundle, self._timeout)
         try:
             yield connection
         finally:
@@ -159,12 +176,13 @@ class _Connection(EC2Connection):
     """To one region's endpoint; it serves one thread at a time. Signs with version 4 always."""
 
     responseCls = _Response
-    timeout = TIMEOUT
     asked = ""
     connection: Any
     driver: Any
 
-    def __init__(self, region: str, url: str, ca_bundle: str | None) -> None:
+    def __init__(
+        self, region: str, url: str, ca_bundle: str | None, timeout: tuple[float, float]
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CloudConfigError(f"{url!r} is not the URL of an endpoint", hint="see `endpoints`")
@@ -182,6 +200,7 @@ class _Connection(EC2Connection):
         self.connect()  # type: ignore[no-untyped-call]
         # A line for this host in ~/.netrc would replace the signature.
         self.connection.session.auth = _unchanged
+        self.connection.session.timeout = timeout
         if ca_bundle:
             self.connection.ca_cert = ca_bundle
 

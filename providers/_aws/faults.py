@@ -61,6 +61,8 @@ _IN_USE = Fault(BusyError, "region", "it is deleted once what uses it is gone: r
 _TAKEN = Fault(NameTakenError, "region")
 _SUPPORT = "https://console.aws.amazon.com/billing shows what is missing; or ask AWS Support"
 
+_SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
+
 CODES: Mapping[str, Fault] = {
     "InsufficientInstanceCapacity": _CAPACITY,
     "InsufficientHostCapacity": _CAPACITY,
@@ -117,7 +119,9 @@ CODES: Mapping[str, Fault] = {
     "MissingAuthenticationToken": _UNKNOWN_USER,
     "ExpiredToken": _UNKNOWN_USER,
     "ExpiredTokenException": _UNKNOWN_USER,
-    "RequestExpired": Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}"),
+    "RequestExpired": _SKEWED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestInTheFuture": _SKEWED,
     "UnauthorizedOperation": _DENIED,
     "AccessDenied": _DENIED,
     "AccessDeniedException": _DENIED,
@@ -168,6 +172,10 @@ CODES: Mapping[str, Fault] = {
     "EncryptedVolumesNotSupported": _WRONG,
     "IdempotentParameterMismatch": _WRONG,
 }
+
+NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
+"""What a region that is not enabled for this account says to good credentials:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html"""
 
 REASONS: Mapping[str, Fault] = {
     "Server.InternalError": Fault(TransientError, "zone"),

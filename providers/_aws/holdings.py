@@ -70,7 +70,7 @@ KINDS = (
 BY_WORD = {kind.word: kind for kind in KINDS}
 
 
-def of_kind(ec2: Ec2, kind: Kind, region: str) -> list[Resource]:
+def of_kind(ec2: Ec2, region: str, *, kind: Kind) -> list[Resource]:
     """Those of every cluster in that region."""
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []

@@ -6,16 +6,28 @@ import difflib
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
-from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, PermissionsError
-from cloudtrain.fan_out import fan_out
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    PermissionsError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.fan_out import ask_all
+from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.providers._aws import answers, bodies, network
 from cloudtrain.providers._aws.connection import Ec2
+from cloudtrain.providers._aws.faults import NOT_HERE
 from cloudtrain.providers._cloud.account import Place
 
 T = TypeVar("T")
+Question = Callable[[Ec2, str], Iterable[T]]
+"""Of one region."""
 
 
 class Regions:
@@ -26,6 +38,7 @@ class Regions:
         self._config = config
         self._lock = threading.Lock()
         self._names: tuple[str, ...] = ()
+        self._hurried: Ec2 | None = None
 
     def names(self) -> tuple[str, ...]:
         """Those of the placement first."""
@@ -45,14 +58,14 @@ class Regions:
         https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
         """
         first = self._first()
+        home = next(home for prefix, home in _HOMES if first.startswith(prefix))
         try:
-            return self._told_in(first)
+            return self._told_by_one_of(first, home)
         except CredentialsError as refusal:
-            home = next(home for prefix, home in _HOMES if first.startswith(prefix))
             if refusal.code != "AuthFailure" or first == home:
                 raise
             try:
-                found = self._told_in(home)
+                found = self._told_in(self._ec2, home)
             except CloudError:
                 raise refusal from None
             if first not in found:
@@ -66,41 +79,61 @@ class Regions:
                 code=refusal.code,
             ) from refusal
 
-    def _told_in(self, region: str) -> set[str]:
-        answer = self._ec2.ask(region, "DescribeRegions")
+    def _told_by_one_of(self, first: str, home: str) -> set[str]:
+        """That a region is down is no reason to know of none."""
+        for region in dict.fromkeys([first, home]):
+            with suppress(TransientError, RateError):
+                return self._told_in(self._brief(), region)
+        return self._told_in(self._ec2, first)
+
+    def _told_in(self, ec2: Ec2, region: str) -> set[str]:
+        answer = ec2.ask(region, "DescribeRegions")
         return {
             answers.text(each, "regionName")
             for each in answers.items(answer, "regionInfo")
             if answers.text(each, "optInStatus") != "not-opted-in"
         }
 
-    def everywhere(self, ask: Callable[[str], Iterable[T]]) -> list[T]:
-        """The answers of all regions, side by side.
+    def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> Listing[T]:
+        """The answers of the regions of `places`, or of all, side by side.
 
-        A region that this account may not use is passed over where another one answers and the
-        placement does not name it: an organization's policy may deny whole regions.
+        Those and the regions of the placement are asked with patience, the others briefly. What
+        does not answer is in `not_asked`, as is a region that this account may not use where
+        another one answers and nobody named it: an organization's policy may deny whole regions.
         """
-        return self.all_of([(name, ask) for name in self.names()])
+        wanted = {*self._wanted(), *self._of(places)}
+        asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
 
-    def all_of(self, asks: Sequence[tuple[str, Callable[[str], Iterable[T]]]]) -> list[T]:
-        """The same for several questions to each region, all side by side."""
-
-        def attempt(asked: tuple[str, Callable[[str], Iterable[T]]]) -> list[T] | CloudError:
-            region, ask = asked
+        def attempt(asked: tuple[str, Question[T]]) -> list[T] | CloudError:
+            region, question = asked
             try:
-                return list(ask(region))
+                return list(question(self._ec2 if region in wanted else self._brief(), region))
             except CloudError as error:
                 return error
 
-        found = fan_out(asks, attempt, name=lambda asked: asked[0])
-        errors = [
-            (r, e) for (r, _), e in zip(asks, found, strict=True) if isinstance(e, CloudError)
-        ]
-        for region, error in errors:
-            denied = isinstance(error, PermissionsError | CredentialsError)
-            if not denied or region in self._wanted() or len(errors) == len(asks):
-                raise error
-        return [each for answer in found if isinstance(answer, list) for each in answer]
+        found = ask_all(asks, attempt, name=lambda asked: asked[0])
+        answered = [answer for answer in found if not isinstance(answer, CloudError)]
+        not_asked: dict[str, NotAsked] = {}
+        for (region, _), error in zip(asks, found, strict=True):
+            if isinstance(error, CloudError):
+                denied = _denied(error)
+                silent = isinstance(error, TransientError | RateError)
+                if not silent and (not denied or region in wanted or not answered):
+                    raise error
+                if not denied or region not in not_asked:
+                    not_asked[region] = NotAsked(place=region, why=error.message, denied=denied)
+        return Listing((each for answer in answered for each in answer), not_asked.values())
+
+    def _brief(self) -> Ec2:
+        if self._hurried is None:
+            self._hurried = self._ec2.briefly()
+        return self._hurried
+
+    def _of(self, places: Sequence[str]) -> tuple[str, ...]:
+        """The regions of these zones and regions; what is none is told of by `places`."""
+        matches = [_REGION.match(place) for place in places]
+        found = dict.fromkeys(match[1] for match in matches if match)
+        return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         """The placement's zones in its order. A region is those of its zones that have the
@@ -198,6 +231,11 @@ _HOMES = (
     ("", "us-east-1"),
 )
 """A region of each partition that every account of it has, by how the regions' names start."""
+
+
+def _denied(error: CloudError) -> bool:
+    """Whether this account may not use that region; expired credentials are no such answer."""
+    return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from cloudtrain.errors import CloudError
+from cloudtrain.listing import Listing
 from cloudtrain.model import Node, NodePlan, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal
 
@@ -107,15 +108,23 @@ class Account(Protocol[GroundT]):
         """
 
     def machines(
-        self, cluster: str | None = None, place: Place | None = None
-    ) -> tuple[Machine, ...]:
+        self,
+        cluster: str | None = None,
+        place: Place | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Machine]:
         """VMs under our label: of one cluster or all, in one place or everywhere.
 
-        Also one that failed or ended (state "gone") where the cloud still tells of it.
+        Also one that failed or ended (state "gone") where the cloud still tells of it. `places`
+        are the zones and regions that count: others may be left out where that is cheaper. A
+        zone or region that does not answer is in `not_asked`, one that this account may not use
+        too, unless it counts: that is a PermissionsError.
         """
 
-    def resources(self, cluster: str | None = None) -> tuple[Resource, ...]:
-        """All else under our label or name, everywhere, also what lost its VM."""
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        """All else under our label or name, also what lost its VM; `places` as for machines."""
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> GroundT:
         """Network, firewall (SSH from `caller`, a CIDR; all between the cluster's nodes; nothing

@@ -39,6 +39,8 @@ class Creation(Generic[GroundT]):
     expires: float | None
     expected: Mapping[str, float]
     """Nodes that an earlier call may have made → when it asked for them, Unix time."""
+    near: Sequence[str] = ()
+    """Zones and regions in which something of this cluster may be."""
 
     def fill(self, place: Place, *, later: Sequence[Place]) -> dict[str, Node]:
         """Every node of the plan runs there, or none exists of those that this call asked for.
@@ -46,6 +48,8 @@ class Creation(Generic[GroundT]):
         `later` are the places that may be tried next: what serves them too is kept for them.
         """
         wishes = _Wishes()
+        if any(node.name not in self.there for node in self.plan.nodes):
+            self.journal("place", placement=str(place), region=place.region)
         try:
             ground = uninterrupted(
                 lambda: self.account.ground(self.plan, place, self.caller, self.journal)
@@ -153,7 +157,9 @@ class Creation(Generic[GroundT]):
             mine = {m.id: m for m in unlisted.values()}
             mine |= {m.id: m for m in listed if m.node.name not in self.there}
             unlisted.clear()
-            resources = () if self.there else self.account.resources(self.plan.config.name)
+            if self.there:
+                return tuple(mine.values()), ()
+            resources = self.account.resources(self.plan.config.name, self.near)
             return tuple(mine.values()), [
                 r for r in resources if not needed or r.region not in {"", *needed}
             ]

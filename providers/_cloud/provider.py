@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, reaches
 from cloudtrain.providers._cloud.patience import PACE, Pace
+from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
 
 
 class CloudProvider(Generic[GroundT]):
@@ -24,6 +26,8 @@ class CloudProvider(Generic[GroundT]):
         self._account = account
         self._caller = caller
         self._pace = pace
+        self.whereabouts: Whereabouts | None = None
+        """Of the cluster that this is opened for, where that is known."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.check(plan)
@@ -50,6 +54,7 @@ class CloudProvider(Generic[GroundT]):
             there=there,
             expires=expires,
             expected=expected or {},
+            near=self._search(plan.config.name).where.places,
         )
         places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
         refusals: list[tuple[Place, CloudError]] = []
@@ -66,20 +71,44 @@ class CloudProvider(Generic[GroundT]):
         failure = _nowhere(refusals)
         if not there:
             with told_with(failure, journal):
-                self.destroy(plan.config.name, journal)
+                finder = Finder(search=self._search(plan.config.name))
+                Clearance(self._account, self._pace, journal).clear(finder.near, {})
         raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        machines = [m.node for m in self._account.machines(cluster) if m.node.state != "gone"]
-        return tuple(sorted(machines, key=lambda node: node.rank))
+        return _nodes(self._search(cluster).machines())
+
+    def find(self, cluster: str) -> Listing[Node]:
+        found = self._account.machines(cluster)
+        return Listing(_nodes(found), found.not_asked)
 
     def destroy(
-        self, cluster: str, journal: Journal, expected: Mapping[str, float] | None = None
-    ) -> None:
-        def find() -> Found:
-            return self._account.machines(cluster), self._account.resources(cluster)
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
+        search = self._search(cluster)
+        finder = Finder(search=search, spared=spared)
+        clearance = Clearance(self._account, self._pace, journal)
+        if search.where.places:
+            clearance.clear(finder.near, expected or {})
+            expected = None
+        clearance.clear(finder.rest, expected or {})
+        not_asked = finder.not_asked.values()
+        refuse_not_asked(search.missed(not_asked), saw="all that was seen is deleted; ")
+        return tuple(not_asked)
 
-        Clearance(self._account, self._pace, journal).clear(find, expected or {})
+    def sweep(self) -> Listing[Holding]:
+        machines, resources = self._account.machines(), self._account.resources()
+        alive = [m for m in machines if m.node.state != "gone"]
+        clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
+        return Listing(
+            [_holding(self.name, name, alive, resources) for name in sorted(clusters)],
+            [*machines.not_asked, *resources.not_asked],
+        )
 
     def remove(
         self,
@@ -89,21 +118,22 @@ class CloudProvider(Generic[GroundT]):
         expected: Mapping[str, float] | None = None,
     ) -> None:
         def find() -> Found:
-            return [m for m in self._account.machines(cluster) if m.node.name in names], ()
+            return [m for m in self._search(cluster).machines() if m.node.name in names], ()
 
         late = {name: asked for name, asked in (expected or {}).items() if name in names}
         Clearance(self._account, self._pace, journal).clear(find, late)
 
-    def sweep(self) -> tuple[Holding, ...]:
-        machines = [m for m in self._account.machines() if m.node.state != "gone"]
-        resources = self._account.resources()
-        clusters = {m.cluster for m in machines} | {r.cluster for r in resources}
-        return tuple(_holding(self.name, name, machines, resources) for name in sorted(clusters))
+    def _search(self, cluster: str) -> Search:
+        where = self.whereabouts
+        if where is None or where.cluster != cluster:
+            where = Whereabouts(cluster=cluster)
+        return Search(account=self._account, where=where)
 
     def _adopted(self, cluster: str, journal: Journal) -> dict[str, Machine]:
         """What exists, by node. Of two VMs for one node the first made stays, as does the place
         that most are in: the rest is of a creation that was cut off, and is erased."""
-        found = [m for m in self._account.machines(cluster) if m.node.state != "gone"]
+        search = self._search(cluster)
+        found = [m for m in search.machines() if m.node.state != "gone"]
         found.sort(key=lambda m: (m.error is not None, m.node.created or 0.0, m.id))
         places = [m.place for m in found]
         main = max(places, key=lambda place: (places.count(place), place), default=None)
@@ -114,7 +144,7 @@ class CloudProvider(Generic[GroundT]):
         extra = {m.id for m in found if kept.get(m.node.name) is not m}
 
         def find() -> Found:
-            return [m for m in self._account.machines(cluster) if m.id in extra], ()
+            return [m for m in search.machines() if m.id in extra], ()
 
         if extra:
             Clearance(self._account, self._pace, journal).clear(find, {})
@@ -147,6 +177,11 @@ class CloudProvider(Generic[GroundT]):
 def _differ(end: float | None, other: float | None) -> bool:
     """By more than what labels round away."""
     return end is None or other is None or abs(end - other) > 1.0
+
+
+def _nodes(machines: Iterable[Machine]) -> tuple[Node, ...]:
+    alive = [m.node for m in machines if m.node.state != "gone"]
+    return tuple(sorted(alive, key=lambda node: node.rank))
 
 
 def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:

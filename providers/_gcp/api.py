@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 from cloudtrain.errors import (
     BusyError,
+    CloudConfigError,
     CloudError,
     NameTakenError,
     NotFoundError,
     RateError,
     TransientError,
 )
+from cloudtrain.listing import NotAsked
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._cloud.patience import Pace
 from cloudtrain.providers._cloud.per_thread import PerThread
@@ -45,6 +47,7 @@ class Api:
         url = self.endpoint or GOOGLE
         self._connections = _connections(url, self.credentials, SECONDS)
         self._waits = True
+        self._no_partial: list[str] = []
         self._waiter = self.at(url, WAITING)
 
     def at(self, url: str, seconds: float = SECONDS) -> Api:
@@ -73,16 +76,31 @@ class Api:
 
     def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
         """Every page of a list. Raises TransientError for one that leaves something out: a zone
-        that cannot be reached may hold machines."""
+        that cannot be reached may hold machines. Of an aggregated list, `not_asked` tells it."""
         wanted: dict[str, str] = {"maxResults": "500", **params}
         while True:
-            page = self.call(what, "GET", path, params=wanted)
-            _refuse_partial(what, page)
+            if path.startswith("aggregated/"):
+                page = self._partial_page(what, path, wanted)
+            else:
+                page = self.call(what, "GET", path, params=wanted)
+                _refuse_partial(what, page)
             yield page
             token = page.get("nextPageToken")
             if not token:
                 return
             wanted = {**wanted, "pageToken": str(token)}
+
+    def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
+        """Without this parameter one zone that is down fails the whole list; not every version of
+        the API has it: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
+        if not self._no_partial:
+            try:
+                return self.call(what, "GET", path, params={**params, _PARTIAL_TOO: "true"})
+            except CloudConfigError as error:
+                if _PARTIAL_TOO not in error.message:
+                    raise
+                self._no_partial.append(_PARTIAL_TOO)
+        return self.call(what, "GET", path, params=params)
 
     def call(
         self,
@@ -230,19 +248,31 @@ def _failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
     return error
 
 
+_PARTIAL_TOO = "returnPartialSuccess"
 _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
-def _refuse_partial(what: str, page: Json) -> None:
-    missing = [str(place).rpartition("/")[2] for place in page.get("unreachables") or ()]
+def not_asked(what: str, page: Json) -> list[NotAsked]:
+    """The zones and regions that this page of a list leaves out, each once, in Google's words:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
+    missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
     items = page.get("items")
     scoped = items.items() if isinstance(items, dict) else ()
     for place, part in [("", page), *scoped]:
         warning = (part.get("warning") or {}) if isinstance(part, dict) else {}
-        if warning.get("code") in _PARTIAL:
-            missing.append(f"{place.rpartition('/')[2]} {warning.get('message', '')}".strip())
+        if warning.get("code") in _PARTIAL and (place or not missing):
+            words = str(warning.get("message") or warning["code"])
+            missing[place.rpartition("/")[2]] = words
+    return [
+        NotAsked(place=place, why=f"{what}: {words or 'it is not reachable'}")
+        for place, words in missing.items()
+    ]
+
+
+def _refuse_partial(what: str, page: Json) -> None:
+    missing = not_asked(what, page)
     if missing:
         raise TransientError(
-            f"{what}: not everything could be listed: {', '.join(missing)}",
+            f"{what}: not everything could be listed: {', '.join(map(str, missing))}",
             hint="what is there may be running: ask again once the zone answers",
         )

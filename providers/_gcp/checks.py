@@ -97,7 +97,7 @@ def _quota(
     project: Json,
 ) -> str:
     """Bad only where no placement suffices: the next one may. Nodes that exist take nothing."""
-    there = {m.node.name for m in listing.machines(api, plan.config.name, None)}
+    there = {m.node.name for m in listing.machines(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]
     lines = []
     good = []

@@ -8,6 +8,7 @@ from cloudtrain.errors import CloudError, NodesError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._cloud.account import Machine, Resource
 from cloudtrain.providers._gcp.api import Api
+from cloudtrain.providers._gcp.faults import untold
 
 PATHS = {
     "disk": "zones/{0.region}/disks/{0.name}",
@@ -43,8 +44,9 @@ def delete(api: Api, what: str, path: str) -> None:
     def attempt() -> None:
         try:
             api.run(f"deleting {what}", "DELETE", path)
-        except NotFoundError:
-            return
+        except NotFoundError as error:
+            if untold(error):  # of the path, not of the thing: it may well be there
+                raise
 
     api.persist(attempt)
 

@@ -29,6 +29,16 @@ NOT_SERVED = ("fields", "callback", "key", "upload_protocol", "uploadType", "acc
 """Parameters of every Google API that change how a call is answered; nobody asked for them yet."""
 
 
+PARTIAL = "returnPartialSuccess"
+
+
+def _recommended(told: dict[str, Any]) -> dict[str, Schema]:
+    """The document's words recommend a parameter of aggregated lists that its revision 20261106
+    leaves out of their parameters: "To prevent failure, Google recommends that you set"."""
+    named = PARTIAL in told.get("description", "")
+    return {PARTIAL: {"type": "boolean", "location": "query"}} if named else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     id: str
@@ -49,7 +59,7 @@ class Api:
                 id=told["id"].removeprefix("compute."),
                 verb=told["httpMethod"],
                 path=told["path"],
-                parameters=told.get("parameters", {}),
+                parameters={**told.get("parameters", {}), **_recommended(told)},
                 request=told.get("request", {}).get("$ref"),
                 response=told.get("response", {}).get("$ref"),
             )

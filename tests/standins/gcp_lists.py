@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_api import api
+from tests.standins.gcp_api import PARTIAL, api
 from tests.standins.gcp_filter import parse
 from tests.standins.gcp_world import Body, Call
 
@@ -35,7 +35,10 @@ def page(call: Call, kind: str, items: Sequence[Item]) -> Body:
 def pages_of_all(
     call: Call, kind: str, items: Sequence[Item], scopes: Sequence[str], down: Sequence[str] = ()
 ) -> Body:
-    """Of all scopes: each is in the answer, with a warning where it has nothing to show."""
+    """Of all scopes: each is in the answer, with a warning where it has nothing to show. One that
+    is down fails it, unless that was asked for otherwise."""
+    if down and not call.given.get(PARTIAL):
+        raise errors.ApiError(503, "backendError", f"{_unreachable(down[0])['message']}")
     collection = call.method.partition(".")[0]
     shown, token = _cut(call, kind, items)
     told: dict[str, Body] = {}

@@ -1,0 +1,80 @@
+"""Where one cluster is looked for: the places that count must answer, others need not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.errors import NotAskedError
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
+from cloudtrain.providers._cloud.account import Account, Machine, Resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """One cluster in one account. Where no places are told, it may be anywhere: each counts."""
+
+    account: Account[Any]
+    where: Whereabouts
+
+    def machines(self) -> Listing[Machine]:
+        """Of the places that count, and of others where that costs nothing. Raises NotAskedError
+        for one that counts and does not answer."""
+        found = self.account.machines(self.where.cluster, places=self.where.places)
+        refuse_not_asked(self.counting(found.not_asked))
+        return found
+
+    def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
+        """Those in which the cluster may be."""
+        told = [each for each in not_asked if not each.denied]
+        return [each for each in told if not self.where.places or self.where.has(each.place)]
+
+    def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
+        """Those in which something of it may be left, whatever its placement is now."""
+        if self.where.complete:
+            return self.counting(not_asked)
+        return [each for each in not_asked if not each.denied]
+
+
+@dataclass
+class Finder:
+    """What is to be deleted, asked again and again: of the places that count, then of the rest.
+
+    Machines in the places `spared` are left alone: nobody has seen what they hold.
+    """
+
+    search: Search
+    spared: Collection[str] = ()
+    not_asked: dict[str, NotAsked] = field(default_factory=dict)
+    """Of the last look."""
+
+    def near(self) -> tuple[Sequence[Machine], Sequence[Resource]]:
+        account, where = self.search.account, self.search.where
+        machines = account.machines(where.cluster, places=where.places)
+        resources = account.resources(where.cluster, places=where.places)
+        return self._seen(machines, resources)
+
+    def rest(self) -> tuple[Sequence[Machine], Sequence[Resource]]:
+        """Where the record has every place of it, VMs alone: they are what costs."""
+        account, where = self.search.account, self.search.where
+        machines = account.machines(where.cluster)
+        if where.complete and where.places:
+            return self._seen(machines, Listing())
+        return self._seen(machines, account.resources(where.cluster))
+
+    def _seen(
+        self, machines: Listing[Machine], resources: Listing[Resource]
+    ) -> tuple[Sequence[Machine], Sequence[Resource]]:
+        missed = (*machines.not_asked, *resources.not_asked)
+        self.not_asked = {each.place: each for each in missed}
+        alone = [m for m in machines if not {m.place.zone, m.place.region} & set(self.spared)]
+        return alone, resources
+
+
+def refuse_not_asked(missed: Sequence[NotAsked], *, saw: str = "") -> None:
+    if missed:
+        raise NotAskedError(
+            f"{saw}not asked: {', '.join(map(str, missed))}",
+            hint="what is there may be running, and billed: run it again once it answers",
+        )
