@@ -33,7 +33,7 @@ class Finding:
     """False where nobody tells: nothing speaks against it, and nothing for it."""
 
 
-IGNORABLE = ("quota", "price", "machines", "gpus", "permissions")
+IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")
 """Findings that may be wrong: a table's, or what a cloud does not tell in so many words."""
 
 

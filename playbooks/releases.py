@@ -75,6 +75,21 @@ def release(version: str) -> Release:
     return int(found[1]), int(found[2])
 
 
+def unknown(version: str) -> str | None:
+    """What to say of a release that is in no table here: that it exists was not seen."""
+    newest, number = max(_NEWEST), release(version)
+    if number > newest:
+        return (
+            f"unknown TensorFlow {version}; the newest known is {newest[0]}.{newest[1]}"
+            " (a later cloudtrain may know it; `setup.packages` takes any)"
+        )
+    oldest, last_of_1 = min(_NEWEST), 15
+    if number < oldest or (number[0] == 1 and number[1] > last_of_1):
+        known = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
+        return f"unknown TensorFlow {version}; {known} are known"
+    return None
+
+
 def minor(version: str) -> str:
     return "{}.{}".format(*release(version))
 

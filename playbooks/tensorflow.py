@@ -27,6 +27,8 @@ NEEDS_LEGACY = frozenset(
 )
 """`fit` fails or counts wrongly there under Keras 3 (keras#20585, keras#18624)."""
 
+FIT_FAILS = frozenset({"multi_worker_mirrored", "parameter_server"})
+
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """What `setup:` asks for on this node. Raises ConfigError for unreadable requirements."""
@@ -70,6 +72,17 @@ def keras_note(config: ClusterConfig) -> str | None:
     )
 
 
+def keras_warning(config: ClusterConfig) -> str | None:
+    """One line where what they chose fails."""
+    nodes = sum(group.count for role, group in config.nodes.items() if role != "evaluator")
+    if config.setup.keras != "3" or nodes < 2 or config.strategy not in FIT_FAILS:
+        return None
+    return (
+        f"keras: 3: model.fit of Keras 3 does not work with {config.strategy} over several "
+        "nodes (keras#20585, keras#18624); custom training loops do"
+    )
+
+
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     """What cannot be had in `setup:`, known before anything is created."""
     version, python = config.setup.tensorflow, config.setup.python
@@ -80,6 +93,9 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
         number = releases.release(version)
     except ValueError as error:
         return (found(field="setup.tensorflow", text=str(error)),)
+    unknown = releases.unknown(version)
+    if unknown is not None:
+        return (found(field="setup.tensorflow", text=unknown),)
     first, last = releases.pythons(version)
     text: dict[str, str] = {}
     if _is_version(python) and not _number(first) <= _number(python)[:2] <= _number(last):

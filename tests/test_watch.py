@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
@@ -94,6 +95,23 @@ def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace()
     assert decision.verdict == "go_on"
     assert decision.warnings == (), "we ended them"
     assert decide(run, 40.0).verdict == "done"
+
+
+def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
+    run = watch("parameter_server")
+    run.config = replace(run.config, provider="gcp")
+    ended(run, "chief0", 0, 10.0)
+    decision = decide(run, 10.0)
+    assert decision.verdict == "done"
+    assert decision.warnings == (
+        "evaluator0 was given no checkpoint (train.checkpoints is not set), and is not waited for",
+    )
+    for train in (Train(checkpoints="ckpt"), Train(evaluator_grace=30.0)):
+        run = watch("parameter_server")
+        run.config = replace(run.config, provider="gcp", train=train)
+        ended(run, "chief0", 0, 10.0)
+        assert decide(run, 10.0).verdict == "go_on"
+        assert "evaluator0" not in decide(run, 10.0).stop
 
 
 def test_a_death_by_signal_is_the_cause_as_soon_as_it_has_settled() -> None:

@@ -95,7 +95,8 @@ ignore_option = click.option(
     default="",
     metavar="WHAT,…",
     callback=_findings,
-    help="Findings of `check` that stop nothing: quota, price, machines, gpus, permissions.",
+    help="Findings of `check` that stop nothing: quota, price, machines, gpus, permissions, "
+    "placement.",
 )
 
 

@@ -174,7 +174,8 @@ class TrainSection(Section):
     )
     grace: kinds.Duration | None = optional("How long a task has between TERM and KILL.")
     evaluator_grace: kinds.Duration | None = optional(
-        "How long the evaluator has, after success, to score the last checkpoint."
+        "How long the evaluator has, after success, to score the last checkpoint. On a cloud it is "
+        "not waited for where `checkpoints` is left out, as it was given none."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cloudtrain.model import Cause, ClusterConfig, Task
+from cloudtrain.model import CLOUDS, Cause, ClusterConfig, Task, Train
 from cloudtrain.plan import deciding, serving
 from cloudtrain.supervise import Served
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
@@ -129,6 +129,10 @@ def finishing(watch: Watch, now: float) -> Decision:
         for view in watch.tasks.values()
         if view.ended and view.exit_code != 0 and new(watch, view.task.name)
     )
+    unserved = [name for name in over if watch.tasks[name].task.role == "evaluator"]
+    if unserved and given_nothing(watch.config) and new(watch, "checkpoints"):
+        text = "was given no checkpoint (train.checkpoints is not set), and is not waited for"
+        warnings = (*warnings, f"{unserved[0]} {text}")
     if len(over) == len(running):
         return Decision(verdict="done", warnings=warnings)
     return Decision(verdict="go_on", stop=over, warnings=warnings)
@@ -138,10 +142,21 @@ def patience(config: ClusterConfig, task: Task) -> float:
     """Seconds that a task may go on after success. A parameter server job's workers and ps
     never exit by themselves (tf.distribute.Server.join)."""
     if task.role == "evaluator":
-        return config.train.evaluator_grace
+        return 0.0 if given_nothing(config) else config.train.evaluator_grace
     if config.strategy == "parameter_server" or task.role == "ps":
         return 0.0
     return OTHERS_GRACE
+
+
+def given_nothing(config: ClusterConfig) -> bool:
+    """Whether no checkpoint can have reached an evaluator: nodes of a cloud share no disk, and
+    without a secret of the user's own, no bucket. Who sets a grace of their own gets it."""
+    return (
+        config.provider in CLOUDS
+        and config.train.checkpoints is None
+        and not config.secrets
+        and config.train.evaluator_grace == Train().evaluator_grace
+    )
 
 
 def failing(watch: Watch, winners: frozenset[str], now: float) -> Decision:

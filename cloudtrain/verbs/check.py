@@ -14,15 +14,23 @@ from cloudtrain.errors import (
     NoBucketError,
     NodeError,
     NodesError,
+    PreflightError,
     UsageError,
 )
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.playbooks import horovod, tensorflow
+from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
+from cloudtrain.verbs.before import (
+    evaluator_note,
+    launched,
+    missing_script,
+    setup_problems,
+    too_long,
+)
 from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price
 from cloudtrain.verbs.trial import trial
@@ -33,7 +41,14 @@ def check(
 ) -> tuple[Finding, ...]:
     """Every finding, the good ones too. `deep`: where a rehearsal on the account is
     shown. `ignore`: findings that stop nothing."""
-    return (*findings(config, deep=deep, ignore=ignore), *differs(make_plan(config)))
+    found = findings(config, deep=deep, ignore=ignore)
+    return (*found, *script(config), *remarked(config), *differs(make_plan(config)))
+
+
+def remarked(config: ClusterConfig) -> tuple[Finding, ...]:
+    """What works, but hardly as it was meant."""
+    found = (evaluator_note(config), tensorflow.keras_warning(config))
+    return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
 
 
 def differs(plan: Plan) -> tuple[Finding, ...]:
@@ -65,6 +80,7 @@ def findings(
     return (
         *fitting,
         setup(config),
+        *command(plan),
         code(config),
         secrets(config),
         store(config),
@@ -107,6 +123,13 @@ def refuse(config: ClusterConfig, ignore: Collection[str] = ()) -> None:
         hint = f"{hint}; {way}" if hint else way
     worst = max((finding.error or UsageError for finding in bad), key=exit_code)
     raise of_kind(worst, text, hint)
+
+
+def refuse_missing_script(config: ClusterConfig) -> None:
+    """Before a run that could only fail: `up` alone warns of it, as the code may come later."""
+    missing = missing_script(config)
+    if missing is not None:
+        raise PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
 
 
 def exit_code(kind: type[Exception]) -> int:
@@ -161,12 +184,31 @@ def kernels(plan: Plan) -> tuple[Finding, ...]:
 
 def setup(config: ClusterConfig) -> Finding:
     """Versions that cannot be had together, from what each release says of itself."""
-    wrong = (*tensorflow.problems(config), *horovod.problems(config))
+    wrong = setup_problems(config)
     if wrong:
         text = "\n".join(str(problem) for problem in wrong)
         return Finding(what="setup", ok=False, text=text, error=UsageError)
     version = config.setup.tensorflow
-    return Finding(what="setup", ok=True, text=f"TensorFlow {version}" if version else "none")
+    text = f"TensorFlow {version}" if version else "none"
+    if config.setup.requirements:
+        text += f" and {config.setup.requirements}"
+    note = tensorflow.keras_note(config)
+    return Finding(what="setup", ok=True, text=f"{text}; {note}" if note else text)
+
+
+def command(plan: Plan) -> tuple[Finding, ...]:
+    """What could not be started; nothing to say of what can."""
+    wrong = too_long(plan.config, launched(plan))
+    text = "\n".join(str(problem) for problem in wrong)
+    return (Finding(what="command", ok=False, text=text, error=UsageError),) if wrong else ()
+
+
+def script(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Whether the file that the command names is delivered; nothing to say where it is."""
+    missing = missing_script(config)
+    return (
+        (Finding(what="script", ok=False, text=missing, error=PreflightError),) if missing else ()
+    )
 
 
 def code(config: ClusterConfig) -> Finding:

@@ -9,8 +9,8 @@ from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.kept import after_the_end
 from cloudtrain.config import line_of
 from cloudtrain.drift import drift_by_record
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Plan, Run
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.plan import (
     CHOOSES,
     OTHER_GPUS,
@@ -21,8 +21,7 @@ from cloudtrain.plan import (
     tasks,
     without_code,
 )
-from cloudtrain.playbooks import tensorflow
-from cloudtrain.training.launch import Site, launch
+from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, unknown_places
 from cloudtrain.verbs.exchange import on_record
 from cloudtrain.verbs.price import price_json, rounded, words
 
@@ -31,7 +30,7 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
     """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`.
 
     Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
-    for.
+    for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
     """
     plan = make_plan(config)
     for what, wrong, hint in (
@@ -40,22 +39,14 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
     ):
         if wrong and what not in ignore:
             raise UsageError("\n".join(_at_its_line(config, text) for text in wrong), hint=hint)
+    started = launched(plan)
+    places = () if "placement" in ignore else unknown_places(config)
+    problems = (*setup_problems(config), *places, *too_long(config, started))
+    if problems:
+        raise ConfigError(problems)
     cost = bill(plan)
-    run = Run(
-        id="RUN",
-        cluster=config.name,
-        command=config.train.command,
-        tasks=tasks(plan),
-        state="starting",
-        created=0.0,
-    )
-    site = Site(
-        addresses={node.name: f"<{node.name}>" for node in plan.nodes},
-        work={node.name: f"<work of {node.name}>" for node in plan.nodes},
-    )
     nodes = []
-    for node, task in zip(plan.nodes, run.tasks, strict=True):
-        values = launch(config, run, task, site)
+    for node, values in zip(plan.nodes, started, strict=True):
         nodes.append(
             {
                 "name": node.name,
@@ -77,12 +68,9 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
         "strategy": config.strategy,
         "placement": list(config.placement),
         "nodes": nodes,
-        "deciding": sorted(deciding(run.tasks, config)),
+        "deciding": sorted(deciding(tasks(plan), config)),
         "differs": changed_since(plan),
-        "notes": [
-            *remarks(plan),
-            *filter(None, (tensorflow.keras_note(config), after_the_end(plan))),
-        ],
+        "notes": [*remarks(plan), *notes(config), *filter(None, (after_the_end(plan),))],
         "store": config.artifacts.store,
         "price": words(cost, plan) if cost else "none: nothing is rented",
         **price_json(plan),

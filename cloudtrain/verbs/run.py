@@ -18,7 +18,7 @@ from cloudtrain.session import (
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.billed import tell_billed
-from cloudtrain.verbs.check import refuse
+from cloudtrain.verbs.check import refuse, refuse_missing_script
 from cloudtrain.verbs.down import bring_down
 from cloudtrain.verbs.exchange import NOTHING, settle_drift
 from cloudtrain.verbs.train import new_run
@@ -43,6 +43,8 @@ def run(
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config, ignore)
+        if records.active_run() is None:
+            refuse_missing_script(config)
         records.create()
         with open_session(config, records, console) as session:
             settle_drift(session, NOTHING)

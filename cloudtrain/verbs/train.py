@@ -25,6 +25,7 @@ from cloudtrain.session import (
 from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved
+from cloudtrain.verbs.before import LONGEST
 from cloudtrain.verbs.billed import what_is_billed_is_told
 from cloudtrain.verbs.exchange import NOTHING, settle_drift
 
@@ -109,6 +110,11 @@ def new_run(session: Session, arguments: Sequence[str]) -> Run:
             "the config has no train.command", hint="add `train: {command: python train.py}`"
         )
     command = " ".join([config.train.command, *map(shlex.quote, arguments)])
+    if len(command.encode("utf-8", "surrogateescape")) > LONGEST:
+        raise UsageError(
+            f"the command has more than {LONGEST:,} bytes with its arguments: no node can start it",
+            hint="put them in a file that `code:` delivers",
+        )
     run_id = new_id()
     return saved(
         session,

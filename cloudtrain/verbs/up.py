@@ -20,6 +20,7 @@ from cloudtrain.session import (
     refuse_other_folder,
 )
 from cloudtrain.training.background import idle_is_watched
+from cloudtrain.verbs.before import missing_script
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.exchange import NOTHING, Allowed, delete_nodes, settle_drift
 
@@ -42,6 +43,9 @@ def up(
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config, ignore)
+        missing = missing_script(config)
+        if missing is not None:
+            console.warn(missing)
         records.create()
         with open_session(config, records, console) as session:
             going = settle_drift(session, allowed)
