@@ -214,7 +214,9 @@ def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig)
     if node.machine:
         same = node.machine.lower() == (planned.machine or "").lower()
         facts["machine"] = planned.machine if same else node.machine
-    facts["spot"] = node.spot
+    # One on demand may be in a spot node's place: a restart was told to make it (spot_retries).
+    may_be_dearer = planned.spot and config.train.spot_retries is not None
+    facts["spot"] = node.spot or may_be_dearer
     if node.placement:
         facts["placement"] = node.placement
     if node.disk_gb and planned.disk_gb and node.disk_gb < planned.disk_gb:

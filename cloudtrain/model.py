@@ -115,6 +115,7 @@ class Train:
     env: Mapping[str, str] = field(default_factory=dict)
     port: int = DEFAULT_PORT
     max_restarts: int = 0
+    spot_retries: int | None = None
     retry_exit_codes: tuple[int, ...] = ()
     success: Literal["chief", "all_workers", "all"] | None = None
     tf_config: Literal["auto"] | bool = "auto"
@@ -146,11 +147,13 @@ class Endpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`max_lifetime` and `idle` in seconds, `max_price` in $/hour for the whole cluster."""
+    """`max_lifetime`, `idle` and `wait` in seconds, `max_price` in $/hour for the whole cluster."""
 
     max_lifetime: float | None = 12 * 3600.0
     idle: float | None = None
     max_price: float | None = None
+    wait: float | None = 1800.0
+    """For a lost node to be had again; `up` does not wait."""
 
 
 @dataclass(frozen=True, kw_only=True)

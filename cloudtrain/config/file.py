@@ -151,6 +151,10 @@ class TrainSection(Section):
     max_restarts: kinds.Restarts | None = optional(
         "How often a run starts again after a failure that is worth it."
     )
+    spot_retries: kinds.Restarts | None = optional(
+        "After so many refusals of a spot node that is to be made again, it is asked for on "
+        "demand, within `limits.max_price`. Without it, never."
+    )
     retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
         "Exit codes that are worth it, besides a lost node, a signal, 42 and 143."
     )
@@ -216,6 +220,10 @@ class LimitsSection(Section):
     idle: kinds.DurationOrOff | None = optional("No run for so long: land the artifacts, go down.")
     max_price: kinds.Price | None = optional(
         "$/hour for the whole cluster, checked before anything is created."
+    )
+    wait: kinds.DurationOrOff | None = optional(
+        "How long a lost node is asked for where its place has no room, before a restart; the "
+        "other nodes are kept, and billed. `up` does not wait."
     )
 
 

@@ -85,6 +85,8 @@ def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         return session, saved(session, replace(run, state="landing"))
     if run.state == "starting":
         session, run = start(session, run)
+        if run.state == "landing":
+            return session, run
     watch, cause = observe(session, run)
     run = ended(run, watch, cause)
     if cause is None or not again(session, run, cause):

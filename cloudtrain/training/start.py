@@ -12,7 +12,6 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
 from cloudtrain.model import Attempt, Run, Task
-from cloudtrain.nodes import make_whole
 from cloudtrain.plan import serving, start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
@@ -21,6 +20,7 @@ from cloudtrain.training.keeping import take_left
 from cloudtrain.training.launch import Launch, launches, set_work_aside
 from cloudtrain.training.meanwhile import land_now
 from cloudtrain.training.preflight import preflight
+from cloudtrain.training.replacing import whole_again
 from cloudtrain.training.site import site
 from cloudtrain.training.tasks import (
     end_orphans,
@@ -39,7 +39,10 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     run = begin(session, run)
     again = run.attempts[-1].number > 1
     if again:
-        session = make_whole(session)
+        whole = whole_again(session.refreshed(), run)
+        if whole is None:
+            return session, saved(session, replace(run, state="landing"))
+        session = whole
     quick = session.transport
     session = replace(session, transport=PatientTransport(quick, waits=session.console.warn))
     if again:
