@@ -1,5 +1,5 @@
 """Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md,
-the role of docs/gcp.md.
+the policies of docs/aws.md and docs/gcp.md.
 
 Run it after a change of cloudtrain/config/file.py or cloudtrain/catalogue: python docs/generate.py
 """
@@ -15,11 +15,13 @@ from cloudtrain.catalogue import cuda, gpus, sold
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
+from cloudtrain.providers._aws import permissions as aws
 from cloudtrain.providers._gcp import permissions
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
+AWS = ROOT / "docs" / "aws.md"
 GCP = ROOT / "docs" / "gcp.md"
 MACHINES = ROOT / "docs" / "machines.md"
 BEGIN, END = "<!-- made by docs/generate.py: begin -->\n", "<!-- end -->\n"
@@ -175,6 +177,13 @@ def default_of(value: Any, kind: str) -> str:
     return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
+def policies(now: str) -> str:
+    """docs/aws.md with the policy that the driver needs, and with that for schedules."""
+    both = (aws.policy(), aws.policy_of_schedules())
+    second = "With a role that lets AWS hold the end of nodes (below), also:\n\n"
+    return between(now, f"\n{second}".join(f"```json\n{aws.text(each)}```\n" for each in both))
+
+
 def role(now: str) -> str:
     """docs/gcp.md with the role that the driver needs."""
     lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
@@ -187,5 +196,6 @@ def role(now: str) -> str:
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    AWS.write_text(policies(AWS.read_text(encoding="utf-8")), encoding="utf-8")
     GCP.write_text(role(GCP.read_text(encoding="utf-8")), encoding="utf-8")
     MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

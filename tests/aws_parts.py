@@ -18,6 +18,7 @@ import pytest
 
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.plan import make_plan
+from cloudtrain.providers._aws import permissions
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
@@ -28,6 +29,8 @@ from tests.standins import cloud
 
 FAST = Pace(first=0.005, longest=0.02, poll_first=0.005, poll_longest=0.02, boot=20.0, listing=1.0)
 """The stand-in's own delays are 30 ms at most."""
+BY_TESTS = {"StopInstances"}
+"""Called by tests alone."""
 CALLER = "203.0.113.7/32"
 HERE = Place(region="us-east-1", zone="us-east-1a")
 EXPIRES = 1_900_000_000.0
@@ -42,6 +45,8 @@ def stand_in(**settings: Any) -> Iterator[cloud.Cloud]:
     ):
         live(patch, aws.environment)
         yield aws
+        allowed = {action for s in permissions.policy()["Statement"] for action in s["Action"]}
+        assert {f"ec2:{action}" for action in aws.app.actions - BY_TESTS} <= allowed
 
 
 @contextmanager

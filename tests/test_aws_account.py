@@ -1045,28 +1045,3 @@ def launched_on(account: AwsAccount, plan: Plan, place: Place) -> list[Machine]:
     ground: Ground = account.ground(plan, place, CALLER, silent)
     assert ground.placement_group == ""
     return [account.launch(order_of(plan, node, ground, place)) for node in plan.nodes]
-
-
-def test_the_policy_of_the_docs_is_exactly_what_is_called() -> None:
-    text = (ROOT / "docs" / "aws.md").read_text()
-    policy = json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])  # type: ignore[index]
-    allowed = {
-        action
-        for statement in policy["Statement"]
-        for action in statement["Action"]
-        if action.startswith("ec2:")
-    }
-    source = "".join(path.read_text() for path in (ROOT / "providers").glob("*aws*/*.py"))
-    source += (ROOT / "providers" / "aws.py").read_text()
-    called = set(re.findall(r'"((?:Describe|Run|Start|Terminate|Create|Delete)[A-Z]\w+)"', source))
-    called -= {"DeleteOnTermination", "StartTime"}
-    called |= {"AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"}
-    # To tag what is made as it is made needs a permission of its own, which must not reach
-    # further: whoever may tag anything may delete what bears the tag.
-    (tagging,) = [each for each in policy["Statement"] if "ec2:CreateTags" in each["Action"]]
-    assert tagging["Action"] == ["ec2:CreateTags"]
-    makers = tagging["Condition"]["StringEquals"]["ec2:CreateAction"]
-    assert {f"ec2:{maker}" for maker in makers} == {
-        action for action in allowed if action.startswith(("ec2:Create", "ec2:Run"))
-    } - {"ec2:CreateTags"}
-    assert allowed == {f"ec2:{action}" for action in called | {"CreateTags"}}

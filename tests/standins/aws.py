@@ -18,7 +18,7 @@ from moto.core.serialize import EC2Serializer, XFormedAttributePicker
 from moto.ec2.responses._base_response import EC2BaseResponse
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import aws_data, aws_query, aws_signature
+from tests.standins import aws_data, aws_iam, aws_query, aws_signature
 from tests.standins.aws_groups import Groups
 from tests.standins.aws_query import Refused, params_of
 from tests.standins.aws_schedules import Schedules
@@ -98,6 +98,8 @@ class AwsStandIn(Schedules, Groups):
         with self.lock:
             self.settle_in(scope.region)
             self.go_on()
+            self.actions.add(params["Action"])
+            aws_iam.check(self, scope.region, params["Action"], given)
             own = getattr(self, f"_{_snake(params['Action'])}", None)
             if own:
                 answer = own(scope.region, given, request)

@@ -68,6 +68,11 @@ class World:
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""
+        self.granted: dict[str, Any] | None = None
+        """The policy of whoever calls EC2; None: everything is allowed."""
+        self.denied: list[str] = []
+        self.actions: set[str] = set()
+        """What EC2 was called for."""
         self.unapplied_quotas: list[str] = []
         """Codes of quotas of which only AWS's default is told, as no other value was applied."""
         self.nodes: Any = None

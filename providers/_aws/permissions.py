@@ -1,0 +1,88 @@
+"""The IAM policy that the driver needs: every call that it makes, as narrow as EC2 allows it.
+
+Actions, resources and condition keys:
+https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html, read
+2026-11-22; that a policy of exactly these is enough on a real account was not tried.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cloudtrain.providers._aws.schedules import ROLE
+from cloudtrain.providers._cloud import labels
+
+ASKED = (
+    "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstances",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribePlacementGroups",
+    "ec2:DescribeRegions",
+    "ec2:DescribeRouteTables",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVolumes",
+    "ec2:DescribeVpcs",
+    "servicequotas:GetAWSDefaultServiceQuota",
+    "servicequotas:GetServiceQuota",
+    "sts:GetCallerIdentity",
+)
+"""They change nothing, and EC2 has no narrower resource for them."""
+
+MADE = ("CreatePlacementGroup", "CreateSecurityGroup", "RunInstances")
+"""What they make is tagged in the same call, which is an action of its own, `CreateTags`."""
+
+OURS = (
+    "ec2:AuthorizeSecurityGroupIngress",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeletePlacementGroup",
+    "ec2:DeleteSecurityGroup",
+    "ec2:DeleteVolume",
+    "ec2:RevokeSecurityGroupIngress",
+    "ec2:StartInstances",
+    "ec2:TerminateInstances",
+)
+"""Only on what bears our tag."""
+
+HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:UpdateSchedule")
+"""Only where AWS is to hold the end of the nodes too."""
+
+
+def policy() -> dict[str, Any]:
+    """For whoever runs cloudtrain. Without the condition on CreateTags, they could give our tag to
+    any instance of the account, and then terminate it."""
+    tagged = {"StringLike": {f"aws:ResourceTag/{labels.CLUSTER}": "*"}}
+    return _document(
+        _allow(ASKED),
+        _allow([f"ec2:{action}" for action in MADE]),
+        _allow(["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": list(MADE)}}),
+        _allow(OURS, tagged),
+    )
+
+
+def policy_of_schedules() -> dict[str, Any]:
+    """Beside `policy`, where the account has the role that ends nodes."""
+    schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
+    return _document(
+        {**_allow(HELD), "Resource": schedules},
+        {**_allow(["iam:GetRole", "iam:PassRole"]), "Resource": f"arn:aws:iam::*:role/{ROLE}"},
+    )
+
+
+def text(document: dict[str, Any]) -> str:
+    """A statement a paragraph, an action a line."""
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _document(*statements: dict[str, Any]) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def _allow(actions: Any, condition: dict[str, Any] | None = None) -> dict[str, Any]:
+    statement = {"Effect": "Allow", "Resource": "*", "Action": list(actions)}
+    return {**statement, "Condition": condition} if condition else statement
