@@ -16,11 +16,12 @@ from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ends import SOONEST, Ends
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
+from cloudtrain.providers._azure.rehearsal import rehearse
 from cloudtrain.providers._azure.removal import Removal
 from cloudtrain.providers._azure.services import Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -54,7 +55,7 @@ class AzureAccount:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
-        return not_rehearsed(self.name)
+        return tuple(rehearse(self._arm, self._skus, plan, self.places(plan)))
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return places.places(self._arm, self._skus, self._services, plan)

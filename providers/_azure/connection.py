@@ -97,7 +97,7 @@ class Arm:
         if wanted is None:
             return self._call(method, path, body, query or {}, retried)
         key = (wanted, paths.type_of(path))
-        version = self._versions.get(key, wanted)
+        version = self.version(path) or wanted
         given = {**(query or {}), "api-version": version}
         try:
             return self._call(method, path, body, given, retried)
@@ -110,6 +110,11 @@ class Arm:
             self._versions[key] = str(older)
             given["api-version"] = str(older)
             return self._call(method, path, body, given, retried)
+
+    def version(self, path: str) -> str | None:
+        """Of the API for a path: ours, or the one that this endpoint was found to have."""
+        wanted = paths.version(path)
+        return self._versions.get((wanted or "", paths.type_of(path)), wanted)
 
     def _call(
         self,

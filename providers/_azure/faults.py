@@ -204,6 +204,9 @@ _WRAPPERS = frozenset(
 )
 """Codes that say less than the first of their details does."""
 
+_ENVELOPES = frozenset({"DeploymentFailed", "InvalidTemplateDeployment"})
+"""Codes that say nothing at all."""
+
 _UNKNOWN_HERE = frozenset(
     {
         *("NotImplemented", "InvalidResourceType", "InvalidResourceNamespace", "NotSupported"),
@@ -345,6 +348,8 @@ def _cause(error: Any) -> tuple[str, str]:
         for inner, inner_words in told[1:]:
             if inner not in _WRAPPERS and _of_code(inner, inner_words) is not None:
                 return inner, inner_words or words
+    if code in _ENVELOPES:
+        code, words = next(((c, w) for c, w in told[1:] if w), (code, words))
     return code, words
 
 

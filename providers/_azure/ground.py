@@ -66,7 +66,7 @@ def make(
     }
     if not fresh:
         steps["mend"] = lambda: mend(group)
-    if _stand_close(plan):
+    if stand_close(plan):
         steps["placement group"] = lambda: site.proximity(fresh=fresh)
     subnet = plan.config.network.subnet
     inside = () if subnet is None else ranges(arm, subnet)
@@ -94,7 +94,7 @@ def register(services: Services, lifetime: float | None, journal: Journal) -> No
                 raise
 
 
-def _stand_close(plan: Plan) -> bool:
+def stand_close(plan: Plan) -> bool:
     """Where nodes exchange gradients. Spot capacity is scarce enough without it."""
     nodes = plan.nodes
     return len(nodes) > 1 and all(n.accelerator is not None and not n.spot for n in nodes)

@@ -18,6 +18,7 @@ VERSIONS = (
     (r"/providers/microsoft\.authorization/", "2022-04-01"),
     (r"/providers/microsoft\.storage/", "2024-01-01"),
     (r"/providers/microsoft\.features/", "2021-07-01"),
+    (r"/providers/microsoft\.resources/deployments", "2025-04-01"),
     (r"/(resourcegroups|resources|providers)\b", "2025-04-01"),
     (r"^/subscriptions\b", "2022-12-01"),
 )

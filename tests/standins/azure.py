@@ -16,6 +16,7 @@ from werkzeug.wrappers import Request, Response
 from tests.standins import azure_auth as auth
 from tests.standins import (
     azure_deadlines,
+    azure_deployments,
     azure_groups,
     azure_power,
     azure_schedules,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AzureStandIn",
     "azure_deadlines",
+    "azure_deployments",
     "azure_groups",
     "azure_schedules",
     "azure_skus",

@@ -85,15 +85,7 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
             raise not_acted_out(f"{name} of a virtual machine")
     if old is not None:
         check_unchanged(properties, old.properties, given, old.given)
-    size = size_of(properties)
-    check_zones(VMS, given)
-    if len(given.get("zones") or []) > 1:
-        text = "Virtual machines do not support more than one zone."
-        raise Refusal(400, "BadRequest", text)
-    image = _image(given["location"], properties)
-    _check_disk(world, properties, image, size)
-    _check_os(properties)
-    _check_spot(properties, size)
+    check_alone(world, given)
     _check_network(world, id, given, old)
     group = properties.get("proximityPlacementGroup")
     if group:
@@ -105,6 +97,20 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
         ):
             text = f"The entity {group.get('id')} was not found. (proximityPlacementGroup)"
             raise Refusal(404, "NotFound", text)
+
+
+def check_alone(world: World, given: Body) -> None:
+    """What is wrong whatever else there is."""
+    properties = given["properties"]
+    size = size_of(properties)
+    check_zones(VMS, given)
+    if len(given.get("zones") or []) > 1:
+        text = "Virtual machines do not support more than one zone."
+        raise Refusal(400, "BadRequest", text)
+    image = _image(given["location"], properties)
+    _check_disk(world, properties, image, size)
+    _check_os(properties)
+    _check_spot(properties, size)
 
 
 TRUSTED: Body = {

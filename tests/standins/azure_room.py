@@ -17,7 +17,6 @@ from tests.standins.azure_offer import (
     PUBLIC_ADDRESSES,
     QUOTA_NAMES,
     SPOT_CORES,
-    Size,
     quota_of,
 )
 from tests.standins.azure_references import ADDRESSES, INTERFACES, NETWORKS, SECURITY_GROUPS
@@ -36,6 +35,20 @@ _COUNTED = {
 
 def check_room(world: World, given: Body) -> None:
     """Raises Refusal for what is refused at the PUT: a size that is not sold there, a quota."""
+    check_sold(world, given)
+    name, region = given["properties"]["hardwareProfile"]["vmSize"], given["location"]
+    if world.capacity_code == AT_ONCE and _exceeded(world, given):
+        zones = given.get("zones") or []
+        raise _not_available(name, [f"{region}-{zone}" for zone in zones] or [region])
+    used = usage(world, region)
+    for what, number in needed(given).items():
+        most = limit(world, region, what)
+        if used[what] + number > most:
+            raise over_quota(what, region, most, used[what], number)
+
+
+def check_sold(world: World, given: Body) -> None:
+    """Raises Refusal for a size that is not sold there, to nobody or not to this subscription."""
     name = given["properties"]["hardwareProfile"]["vmSize"]
     size, region = size_of(given["properties"]), given["location"]
     zones = given.get("zones") or []
@@ -43,14 +56,6 @@ def check_room(world: World, given: Body) -> None:
     sold = region in size.regions and all(zone in size.zones_in(region) for zone in zones)
     if not sold or any(restricted(world, place, name) for place in places):
         raise _not_available(name, places)
-    if world.capacity_code == AT_ONCE and _exceeded(world, given):
-        raise _not_available(name, places)
-    need = _need(given, size)
-    used = usage(world, region)
-    for what, number in need.items():
-        most = limit(world, region, what)
-        if used[what] + number > most:
-            raise _quota(what, region, most, used[what], number)
 
 
 def _not_available(name: str, places: list[str]) -> Refusal:
@@ -134,8 +139,9 @@ def allocated(thing: Thing) -> bool:
 # ── Quotas ───────────────────────────────────────────────────────────────────
 
 
-def _need(given: Body, size: Size) -> Counter[str]:
+def needed(given: Body) -> Counter[str]:
     """Spot VMs count against one quota of their own only."""
+    size = size_of(given["properties"])
     if given["properties"].get("priority") == "Spot":
         return Counter({SPOT_CORES: size.vcpus, "virtualMachines": 1})
     return Counter({CORES: size.vcpus, quota_of(size.family): size.vcpus, "virtualMachines": 1})
@@ -146,7 +152,7 @@ def usage(world: World, region: str) -> Counter[str]:
     for one in world.of_type(VMS):
         starting = one.state == "Creating"
         if one.region == region and (allocated(one) or starting):
-            found += _need(one.given, size_of(one.properties))
+            found += needed(one.given)
     return found
 
 
@@ -157,7 +163,7 @@ def limit(world: World, region: str, name: str) -> int:
     return COMPUTE_QUOTAS[name]
 
 
-def _quota(name: str, region: str, most: int, used: int, more: int) -> Refusal:
+def over_quota(name: str, region: str, most: int, used: int, more: int) -> Refusal:
     words = {CORES: "Total Regional Cores", SPOT_CORES: "LowPriorityCores"}.get(name, name)
     text = (
         f"Operation could not be completed as it results in exceeding approved {words} "

@@ -112,6 +112,8 @@ class World:
     subscription_state: str = "Enabled"
     locks: list[str] = field(default_factory=list)
     """Resource groups with a lock CanNotDelete: nothing in them is deleted, all else is done."""
+    policies: list[str] = field(default_factory=list)
+    """Types that a policy denies: `Microsoft.Network/publicIPAddresses`."""
     forced: list[str] = field(default_factory=list)
     """What groups were deleted with by force."""
     features: list[str] = field(default_factory=list)

@@ -1,0 +1,174 @@
+"""What `check --deep` asks: Resource Manager validates the whole cluster, and makes nothing of it.
+
+A deployment's validation runs policies, quotas, sizes, images and security profiles over the very
+bodies that `up` sends; it is free. https://learn.microsoft.com/rest/api/resources/deployments/
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.errors import CloudError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers._azure import bodies, ground, paths
+from cloudtrain.providers._azure.connection import Arm
+from cloudtrain.providers._azure.skus import Skus
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Place
+
+CALLER = "192.0.2.1/32"
+"""Of nobody: who may reach the nodes is not asked here."""
+SCHEMA = "https://schema.management.azure.com/schemas"
+WITHIN = 300.0
+"""Seconds that a validation may take."""
+
+
+def rehearse(arm: Arm, skus: Skus, plan: Plan, there: tuple[Place, ...]) -> Iterator[Finding]:
+    """A finding for each region; one that takes the cluster is enough, as at `up`."""
+    places = {place.region: place for place in reversed(there)}  # The first of each region.
+    results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
+    served = any(error is None for _, error in results)
+    for place, error in results:
+        if error is None:
+            number = len(plan.nodes)
+            text = (
+                f"{place}: Azure validated all that `up` makes ({number} "
+                f"node{'s' if number > 1 else ''}); nothing was made, it is free. Whether there "
+                "is room is told by `up` alone"
+            )
+            yield Finding(what="rehearsal", ok=True, text=text)
+        else:
+            yield Finding(
+                what="rehearsal",
+                ok=served,
+                text=f"{place}: {error.message}",
+                hint=error.hint,
+                error=None if served else type(error),
+            )
+
+
+def _refusal(arm: Arm, skus: Skus, plan: Plan, place: Place) -> CloudError | None:
+    name = f"cloudtrain-{plan.config.name}"
+    path = f"{arm.path}/providers/Microsoft.Resources/deployments/{name}/validate"
+    body = deployment(arm, skus, plan, place)
+    refusal = _validated(arm, path, body)
+    if refusal is not None and "securityType" in refusal.message:  # As `up` does: see vms.py.
+        refusal = _validated(arm, path, _without_security(body))
+    return refusal
+
+
+def _validated(arm: Arm, path: str, body: bodies.Body) -> CloudError | None:
+    try:
+        answer = arm.call("POST", path, body)
+        arm.finish("POST", path, answer, within=WITHIN)
+    except CloudError as error:
+        return error
+    return None
+
+
+def _without_security(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {k: _without_security(v) for k, v in body.items() if k != "securityProfile"}
+    return [_without_security(one) for one in body] if isinstance(body, list) else body
+
+
+def deployment(arm: Arm, skus: Skus, plan: Plan, place: Place) -> bodies.Body:
+    """The group and, nested in it, all else; for a subscription."""
+    group = arm.group(paths.group_name(plan.config.name, place.region))
+    tags = labels.of_cluster(plan.config.name)
+    nested = {
+        "type": "Microsoft.Resources/deployments",
+        "apiVersion": "2022-09-01",
+        "name": "nodes",
+        "resourceGroup": group.name,
+        "dependsOn": [group.name],
+        "properties": {
+            "mode": "Incremental",
+            "template": _template(
+                "2019-04-01/deploymentTemplate.json#", list(_inside(arm, skus, plan, place, group))
+            ),
+        },
+    }
+    made = {
+        "type": "Microsoft.Resources/resourceGroups",
+        "apiVersion": "2022-09-01",
+        "name": group.name,
+        **bodies.group(place.region, tags),
+    }
+    template = _template("2018-05-01/subscriptionDeploymentTemplate.json#", [made, nested])
+    properties = {"mode": "Incremental", "template": template}
+    return {"location": place.region, "properties": properties}
+
+
+def _template(schema: str, resources: list[Mapping[str, Any]]) -> bodies.Body:
+    return {
+        "$schema": f"{SCHEMA}/{schema}",
+        "contentVersion": "1.0.0.0",
+        "resources": list(resources),
+    }
+
+
+def _inside(
+    arm: Arm, skus: Skus, plan: Plan, place: Place, group: paths.Group
+) -> Iterator[Mapping[str, Any]]:
+    """As ground.py and vms.py make it."""
+    region, name = place.region, labels.group_name(plan.config.name)
+    tags, network = labels.of_cluster(plan.config.name), plan.config.network
+    inside = () if network.subnet is None else ground.ranges(arm, network.subnet)
+    firewall, subnet = group.firewall(name), network.subnet
+    yield _resource(arm, firewall, bodies.firewall(region, tags, CALLER, inside))
+    shared = [firewall]
+    if subnet is None:
+        whole = group.network(name)
+        subnet = f"{whole}/subnets/{name}"
+        yield _resource(arm, whole, bodies.network(region, tags, name, outbound=network.private))
+        shared.append(whole)
+    proximity = group.proximity(f"{name}-{place}") if ground.stand_close(plan) else None
+    if proximity is not None:
+        yield _resource(arm, proximity, bodies.proximity(region, tags))
+    known = skus.of(region) or {}
+    for node in plan.nodes:
+        sku = known.get((node.machine or "").lower())
+        address = None if network.private else group.address(node.name, place.zone)
+        if address is not None:
+            yield _resource(arm, address, bodies.address(region, place.zone, tags))
+        nic = bodies.nic(
+            region,
+            tags,
+            subnet=subnet,
+            firewall=firewall,
+            address=address,
+            fast=sku is not None and sku.fast,
+        )
+        yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
+        machine = bodies.machine(
+            region,
+            place.zone,
+            labels.of_node(plan.config.name, node.role, node.index, None),
+            node=node,
+            image=plan.config.image,
+            nic=group.nic(node.name),
+            user_data="#cloud-config\n",
+            public_key=_some_key(),
+            proximity=proximity,
+        )
+        needs = [group.nic(node.name), *filter(None, [proximity])]
+        yield _resource(arm, group.vm(node.name), machine, *needs)
+
+
+def _resource(arm: Arm, id: str, body: bodies.Body, *needs: str) -> Mapping[str, Any]:
+    kind = id.partition("/providers/")[2].rpartition("/")[0]
+    found = {"type": kind, "apiVersion": arm.version(id), "name": paths.last(id), **body}
+    return {**found, "dependsOn": list(needs)} if needs else found
+
+
+def _some_key() -> str:
+    """In the form of a public key; no private one belongs to it."""
+    kind = b"ssh-ed25519"
+    data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
+    return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"
