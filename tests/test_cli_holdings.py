@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -310,6 +311,23 @@ def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud:
     assert "not asked: europe-west4-a" in result.stderr
     result = run("gc", "--provider", "gcp", "--yes")
     assert (result.exit_code, result.stdout) == (6, "")
+
+
+def test_nodes_that_exist_after_their_end_are_overdue(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    late = replace(node("mnist"), expires=1_700_000_000.0)
+    cloud.cloud["mnist"] = {late.name: late}
+    result = run("ls", "--cloud", "--provider", "gcp")
+    assert result.exit_code == 6
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(late.expires))
+    assert f"  mnist-chief0: OVERDUE: overdue since {since}, still billed" in result.stdout
+    (account,) = json.loads(run("ls", "--cloud", "--provider", "gcp", "--json").stdout)["accounts"]
+    (cluster,) = account["clusters"]
+    assert cluster["overdue"] == ["mnist-chief0"]
+    assert cluster["nodes"][0]["overdue"] is True
+    know("mnist")
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert (result.exit_code, list(cloud.cloud)) == (6, ["mnist"])
 
 
 def test_down_names_the_places_where_the_record_says_that_it_never_was(cloud: Labelled) -> None:

@@ -8,14 +8,24 @@ import time
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json, to_json
-from cloudtrain.errors import CredentialsError
-from cloudtrain.model import Accelerator, Attempt, Cause, ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.errors import CredentialsError, RateError, TransientError
+from cloudtrain.model import (
+    Accelerator,
+    Attempt,
+    Cause,
+    ClusterConfig,
+    Node,
+    NodeGroup,
+    ProviderName,
+    Run,
+)
 from cloudtrain.records import Records
 from cloudtrain.verbs.status import report_json, report_text, status
 from tests.fakes import FakeProvider
@@ -277,3 +287,126 @@ def test_remote_words_in_a_cause_cannot_control_the_terminal(provider: FakeProvi
     attempt = Attempt(number=1, started=0.0, cause=cause)
     known().save_run(replace(FAILED, attempts=(attempt,)))
     assert "\x1b" not in cloudtrain("status", "--offline").stdout
+
+
+# ── Against the plan ─────────────────────────────────────────────────────────
+
+
+def cluster_of(
+    provider: FakeProvider, *nodes: Node, cloud: ProviderName = "gcp", **groups: NodeGroup
+) -> Records:
+    """On record with these groups, and with these nodes of it left."""
+    groups = groups or {"chief": NodeGroup(), "worker": NodeGroup(count=2)}
+    records = known()
+    config = ClusterConfig(name="mnist", provider=cloud, strategy="custom", nodes=groups)
+    records.save_config(to_json(config))
+    for name in ("mnist-chief0", "mnist-worker0", "mnist-worker1"):
+        records.journal("create", node=name)
+    provider.cloud["mnist"] = {node.name: node for node in nodes}
+    return records
+
+
+def a_node(task: str, **facts: Any) -> Node:
+    role, index = task[:-1], int(task[-1])
+    common = {"state": "running", "address": "192.0.2.1", "internal": "10.0.0.1"}
+    return Node(name=f"mnist-{task}", role=role, index=index, **{**common, **facts})
+
+
+def said(now: float | None = None) -> list[str]:
+    return report_text(status("mnist", offline=False), now or time.time()).splitlines()
+
+
+def told() -> dict[str, Any]:
+    (cluster,) = json.loads(cloudtrain("status", "mnist", "--json").stdout)["clusters"]
+    found: dict[str, Any] = cluster
+    return found
+
+
+def test_nodes_are_counted_against_the_plan(provider: FakeProvider) -> None:
+    cluster_of(provider, a_node("chief0"), a_node("worker0"))
+    assert "2 of 3 nodes running, gone: worker1" in said()[0]
+    assert (told()["planned"], told()["missing"]) == (3, ["mnist-worker1"])
+    assert cloudtrain("status", "mnist").exit_code == 1
+
+
+def test_a_node_that_was_never_made_is_not_gone(provider: FakeProvider) -> None:
+    groups = {"chief": NodeGroup(), "ps": NodeGroup(count=1)}
+    cluster_of(provider, a_node("chief0"), **groups)
+    assert "1 of 2 nodes running, not made: ps0" in said()[0]
+
+
+def test_that_all_nodes_are_gone_is_said(provider: FakeProvider) -> None:
+    cluster_of(provider)
+    assert "3 nodes that were made are gone" in said()[0]
+    assert told()["missing"] == ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
+    assert cloudtrain("status").exit_code == 1
+
+
+def test_nothing_is_missing_of_a_cluster_that_was_taken_down(provider: FakeProvider) -> None:
+    cluster_of(provider).close()
+    assert (told()["missing"], cloudtrain("status", "mnist").exit_code) == ([], 0)
+
+
+def test_nothing_is_missing_while_up_is_at_work(provider: FakeProvider) -> None:
+    with cluster_of(provider, a_node("chief0")).lock("up"):
+        assert told()["missing"] == ["mnist-worker0", "mnist-worker1"]
+        assert cloudtrain("status", "mnist").exit_code == 0
+
+
+def test_a_node_that_exists_after_its_end_is_overdue(provider: FakeProvider) -> None:
+    end = time.time() - 3600
+    groups = {"chief": NodeGroup(), "worker": NodeGroup()}
+    cluster_of(provider, a_node("chief0", expires=end), a_node("worker0"), **groups)
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(end))
+    assert f"  mnist-chief0: OVERDUE: overdue since {since}, still billed" in said()
+    assert not any("ends by itself" in line for line in said())
+    assert told()["overdue"] == ["mnist-chief0"]
+    assert [node["overdue"] for node in told()["nodes"]] == [True, False]
+    assert cloudtrain("status", "mnist").exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("cloud", "words"),
+    [("gcp", "its disk is"), ("aws", "its disk is"), ("azure", "its disk and address are")],
+)
+def test_what_has_stopped_and_still_costs_is_said(
+    provider: FakeProvider, cloud: ProviderName, words: str
+) -> None:
+    cluster_of(provider, a_node("chief0", state="stopped"), cloud=cloud, chief=NodeGroup())
+    assert f"  mnist-chief0: stopped, {words} still billed" in said()
+
+
+def test_a_cost_of_which_a_part_is_not_known_has_bounds(provider: FakeProvider) -> None:
+    facts = {"machine": "n1-standard-8", "placement": "us-east4-c", "created": 1_700_000_000.0}
+    groups = {"chief": NodeGroup(), "worker": NodeGroup()}
+    nodes = (a_node("chief0", **facts), a_node("worker0", spot=True, **facts))
+    cluster_of(provider, *nodes, **groups)
+    (cluster,) = status("mnist", offline=False).clusters
+    price = cluster.prices["mnist-chief0"]
+    assert price is not None
+    cluster = replace(
+        cluster,
+        prices={"mnist-chief0": price, "mnist-worker0": None},
+        ceilings={"mnist-chief0": price, "mnist-worker0": price},
+    )
+    cost = cluster.cost(1_700_036_000.0)
+    assert str(cost) == f"≥ {10 * price:.2f} $, ≤ {20 * price:.2f} $"
+    assert cost is not None
+    assert cost.exact is None
+    unknown = replace(cluster, ceilings={}).cost(1_700_036_000.0)
+    assert str(unknown) == f"≥ {10 * price:.2f} $"
+    assert str(replace(cluster, prices={}, ceilings={}).cost(1.7e9 + 36_000)) == "not known"
+
+
+@pytest.mark.parametrize("error", [TransientError("no answer"), RateError("too many calls")])
+def test_a_cloud_that_could_not_be_asked_is_exit_code_6(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    known()
+
+    def silent(cluster: str) -> tuple[Node, ...]:
+        raise error
+
+    monkeypatch.setattr(provider, "nodes", silent)
+    assert cloudtrain("status", "mnist").exit_code == 6
+    assert told()["error"]["exit_code"] == 6

@@ -67,7 +67,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
         print_json(report_json(report, time.time()))
     else:
         click.echo(printable(report_text(report, time.time())))
-    return report.exit_code
+    return report.exit_code(time.time())
 
 
 def watched(look: Callable[[], StatusReport]) -> int:

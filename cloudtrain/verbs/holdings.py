@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from cloudtrain.errors import (
 )
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import NotAsked
-from cloudtrain.model import CLOUDS, ClusterConfig, Holding, ProviderName
+from cloudtrain.model import CLOUDS, ClusterConfig, Holding, Node, ProviderName
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records, known
 from cloudtrain.session import missing_extra, open_provider, recorded_config
+from cloudtrain.verbs.standing import overdue, told_of
 from cloudtrain.verbs.status import node_json
 
 
@@ -55,10 +57,16 @@ class Answer:
     error: CloudtrainError | None = None
 
     @property
+    def overdue(self) -> tuple[Node, ...]:
+        return tuple(
+            node for held in self.held for node in overdue(held.holding.nodes, time.time())
+        )
+
+    @property
     def exit_code(self) -> int:
-        """An account that nobody named need not have credentials; regions that it may not use are
-        told, and no fault."""
-        if any(not each.denied for each in self.not_asked):
+        """6 for nodes that exist after their end, and for places that did not answer. An account
+        that nobody named need not have credentials; regions that it may not use are no fault."""
+        if self.overdue or any(not each.denied for each in self.not_asked):
             return NotAskedError.exit_code
         if self.error is None or (
             isinstance(self.error, CredentialsError) and not self.account.named
@@ -190,6 +198,7 @@ def _lines(answer: Answer) -> Iterator[str]:
             if state == "stopped" and holding.provider == "azure":
                 state += " (disk and address still billed)"
             yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
+        yield from (f"  {line}" for line in told_of(holding.nodes, holding.provider, time.time()))
         yield from (f"  {resource}" for resource in holding.resources)
     for each in answer.not_asked:
         if not each.denied:
@@ -213,6 +222,7 @@ def _account_json(answer: Answer) -> dict[str, Any]:
                 "known": held.known,
                 "owners": list(held.holding.owners),
                 "nodes": [node_json(node) for node in held.holding.nodes],
+                "overdue": [node.name for node in overdue(held.holding.nodes, time.time())],
                 "resources": list(held.holding.resources),
             }
             for held in answer.held

@@ -7,11 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.errors import (
+    CloudtrainError,
+    LeftoverError,
+    NotAskedError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.training.idle import Idle, idle
+from cloudtrain.verbs.standing import Cost, cost_of, made_since, overdue, told_of
+
+OVERDUE = LeftoverError.exit_code
 
 LATEST = 5
 """So many runs are shown of each cluster; the JSON has all."""
@@ -37,6 +46,12 @@ class ClusterStatus:
     """Records that cannot be read."""
     prices: Mapping[str, float | None] = field(default_factory=dict)
     """Node name → $/hour of the machine that it is, without disks; None where not known."""
+    ceilings: Mapping[str, float | None] = field(default_factory=dict)
+    """The same as it is at most."""
+    planned: tuple[str, ...] | None = None
+    """Names of the nodes that the record's config has; None where nobody asked."""
+    made: frozenset[str] = frozenset()
+    """Names of those that were asked for, by the record."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
@@ -48,16 +63,29 @@ class ClusterStatus:
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → when its record was stored, Unix time: of those that went on then."""
 
-    def cost(self, now: float) -> float | None:
-        """$ so far of the nodes that exist, as if each had run since it was made. None: not known,
-        of one of them at least."""
-        so_far = 0.0
-        for node in self.nodes or ():
-            price = self.prices.get(node.name)
-            if price is None or (price and node.created is None):
-                return None
-            so_far += price * max(0.0, now - (node.created or now)) / 3600
-        return None if self.nodes is None else so_far
+    def cost(self, now: float) -> Cost | None:
+        """$ so far of the nodes that exist; None where these are not known."""
+        if self.nodes is None:
+            return None
+        return cost_of(self.nodes, self.prices, self.ceilings, now)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Nodes of the plan that do not exist."""
+        if self.nodes is None or self.open is False:
+            return ()
+        there = {node.name for node in self.nodes}
+        return tuple(name for name in self.planned or () if name not in there)
+
+    def exit_code(self, now: float) -> int:
+        """Nodes that are made or destroyed just now are not missing."""
+        if self.error is not None:
+            silent = isinstance(self.error, TransientError | RateError)
+            return NotAskedError.exit_code if silent else self.error.exit_code
+        if overdue(self.nodes or (), now):
+            return OVERDUE
+        changing = self.holder is not None and self.holder.doing in ("up", "down")
+        return 1 if self.missing and not changing else 0
 
     @property
     def ends(self) -> float | None:
@@ -69,10 +97,8 @@ class ClusterStatus:
 class StatusReport:
     clusters: tuple[ClusterStatus, ...]
 
-    @property
-    def exit_code(self) -> int:
-        errors = [cluster.error for cluster in self.clusters if cluster.error is not None]
-        return max((error.exit_code for error in errors), default=0)
+    def exit_code(self, now: float) -> int:
+        return max((cluster.exit_code(now) for cluster in self.clusters), default=0)
 
 
 def status(
@@ -191,7 +217,7 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
-    from cloudtrain.catalogue.bill import price_of
+    from cloudtrain.plan import make_plan
     from cloudtrain.session import open_provider, recorded_config
 
     try:
@@ -199,10 +225,16 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
         nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    prices = {node.name: price_of(config, node) for node in nodes}
-    in_order = tuple(sorted(nodes, key=lambda node: node.rank))
-    cluster = replace(cluster, still_billed=_kept(config, nodes))
-    return replace(cluster, nodes=in_order, prices=prices)
+    prices = {node.name: _prices(config, node) for node in nodes}
+    return replace(
+        cluster,
+        nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
+        prices={name: price for name, (price, _) in prices.items()},
+        ceilings={name: most for name, (_, most) in prices.items()},
+        planned=tuple(node.name for node in make_plan(config).nodes),
+        made=made_since(Records(cluster.name).events()),
+        still_billed=_kept(config, nodes),
+    )
 
 
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
@@ -214,6 +246,29 @@ def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
     return kept.words(disks, address=not config.network.private)
+
+
+def _prices(config: ClusterConfig, node: Node) -> tuple[float | None, float | None]:
+    """$/hour, and that at most, of the machine that the cloud says it is; what is attached to it
+    says the config."""
+    if config.provider not in CLOUDS:
+        return 0.0, 0.0
+    from cloudtrain import catalogue
+
+    group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
+    has = catalogue.resolved(config.provider, group, ())
+    exists = NodePlan(
+        name=node.name,
+        role=node.role,
+        index=node.index,
+        port=0,
+        machine=node.machine or None,
+        accelerator=has.accelerator,
+        spot=node.spot,
+    )
+    place = node.placement
+    most = catalogue.most(config.provider, exists, place)
+    return catalogue.price(config.provider, exists, place), most
 
 
 # ── as text ──────────────────────────────────────────────────────────────────
@@ -256,12 +311,13 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     """What it cost so far and when it ends by itself; nothing where nothing is billed."""
     if cluster.nodes and cluster.provider in CLOUDS:
-        so_far = cluster.cost(now)
-        text = "not known" if so_far is None else f"{so_far:.2f} $, without disks"
-        yield f"  cost so far  {text}"
+        so_far = str(cluster.cost(now))
+        without = "" if so_far == "not known" else ", without disks"
+        yield f"  cost so far  {so_far}{without}"
+    yield from (f"  {line}" for line in told_of(cluster.nodes or (), cluster.provider, now))
     if cluster.still_billed is not None:
         yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
-    if cluster.ends is not None:
+    if cluster.ends is not None and cluster.ends >= now:
         yield f"  ends by itself  {_clock(cluster.ends)}, {_when(cluster.ends - now)}"
     if cluster.idle is not None and cluster.idle.due is not None:
         yield f"  idle: goes down at  {_clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
@@ -280,7 +336,24 @@ def _state(cluster: ClusterStatus) -> str:
     if cluster.nodes is None:
         return f"nodes not asked for{since}"
     running = sum(node.state == "running" for node in cluster.nodes)
-    return f"{running} of {len(cluster.nodes)} nodes running{since}"
+    all_of = len(cluster.nodes) + len(cluster.missing)
+    if not cluster.missing:
+        return f"{running} of {all_of} nodes running{since}"
+    gone = [name for name in cluster.missing if name in cluster.made]
+    never = [name for name in cluster.missing if name not in cluster.made]
+    if not cluster.nodes and not never:
+        return f"{_count(len(gone))} made {'are' if gone[1:] else 'is'} gone{since}"
+    words = [f"gone: {_tasks(cluster, gone)}"] if gone else []
+    words += [f"not made: {_tasks(cluster, never)}"] if never else []
+    return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} nodes that were" if nodes != 1 else "1 node that was"
+
+
+def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
+    return ", ".join(name.removeprefix(f"{cluster.name}-") for name in names)
 
 
 def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
@@ -321,6 +394,7 @@ def report_json(report: StatusReport, now: float) -> dict[str, Any]:
 
 def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
     nodes, holder, error = cluster.nodes, cluster.holder, cluster.error
+    cost = cluster.cost(now)
     return {
         "name": cluster.name,
         "provider": cluster.provider,
@@ -330,8 +404,13 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "at_work": None if holder is None else vars(holder),
         "nodes": None
         if nodes is None
-        else [{**node_json(n), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
-        "cost": cluster.cost(now),
+        else [{**node_json(n, now), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
+        "planned": None if cluster.planned is None else len(cluster.planned),
+        "missing": list(cluster.missing),
+        "overdue": [node.name for node in overdue(nodes or (), now)],
+        "cost": cost.exact if cost else None,
+        "cost_at_least": cost.least if cost else None,
+        "cost_at_most": cost.most if cost else None,
         "ends": cluster.ends,
         "still_billed": cluster.still_billed,
         "idle": None if cluster.idle is None else vars(cluster.idle),
@@ -340,7 +419,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "unreadable": list(cluster.faults),
         "error": None
         if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": error.exit_code},
+        else {"message": error.message, "hint": error.hint, "exit_code": cluster.exit_code(now)},
     }
 
 
@@ -349,7 +428,7 @@ def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:
     return run_to_json(run) if as_of is None else {**run_to_json(run), "as_of": as_of}
 
 
-def node_json(node: Node) -> dict[str, Any]:
+def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
     return {
         "name": node.name,
         "role": node.role,
@@ -365,4 +444,5 @@ def node_json(node: Node) -> dict[str, Any]:
         "spot": node.spot,
         "created": node.created,
         "expires": node.expires,
+        "overdue": bool(overdue([node], time.time() if now is None else now)),
     }

@@ -1,0 +1,79 @@
+"""What is told of nodes besides their state: overdue, billed while stopped, missing, cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.model import CLOUDS, Node
+
+ADDRESS_STAYS = ("azure",)
+"""Clouds whose node keeps a public address, and its price, while it is stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """$ so far, at least and at most; None: not known."""
+
+    least: float
+    most: float | None
+
+    @property
+    def exact(self) -> float | None:
+        return self.least if self.least == self.most else None
+
+    def __str__(self) -> str:
+        if self.exact is not None:
+            return f"{self.exact:.2f} $"
+        if self.most is None:
+            return f"≥ {self.least:.2f} $" if self.least else "not known"
+        return f"≥ {self.least:.2f} $, ≤ {self.most:.2f} $"
+
+
+def cost_of(
+    nodes: Iterable[Node],
+    prices: Mapping[str, float | None],
+    ceilings: Mapping[str, float | None],
+    now: float,
+) -> Cost:
+    """As if each had run since it was made. `prices` in $/hour by node; `ceilings` are what one
+    costs at most where its price is not known."""
+    least, most = 0.0, 0.0
+    known = True
+    for node in nodes:
+        price = prices.get(node.name)
+        ceiling = ceilings.get(node.name) if price is None else price
+        hours = 0.0 if node.created is None else max(0.0, now - node.created) / 3600
+        least += (price or 0.0) * hours
+        most += (ceiling or 0.0) * hours
+        known = known and ceiling is not None and (not ceiling or node.created is not None)
+    return Cost(least=least, most=most if known else None)
+
+
+def overdue(nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
+    """Those that exist after their end."""
+    return tuple(n for n in nodes if n.expires is not None and n.expires < now)
+
+
+def told_of(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:
+    """A line for each node that is billed although somebody may think otherwise."""
+    for node in overdue(nodes, now):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
+        yield f"{node.name}: OVERDUE: overdue since {since}, still billed"
+    for node in nodes:
+        if node.state == "stopped" and provider in CLOUDS:
+            parts = "disk and address are" if provider in ADDRESS_STAYS else "disk is"
+            yield f"{node.name}: stopped, its {parts} still billed"
+
+
+def made_since(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Names of the nodes that were asked for since the cluster was last known to be gone."""
+    made: set[str] = set()
+    for event in events:
+        if event["event"] == "gone":
+            made.clear()
+        elif event["event"] == "create":
+            made.add(str(event["node"]))
+    return frozenset(made)
