@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
-from cloudtrain.model import Artifact, Holding, Identity, Node, Plan
+from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
 from cloudtrain.shell import Command, Secret
 
 Journal = Callable[..., None]
@@ -31,6 +31,26 @@ class Finding:
     error: type[Exception] | None = None
     told: bool = True
     """False where nobody tells: nothing speaks against it, and nothing for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What a cloud tells of one of its machine types."""
+
+    name: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None
+    """Built in."""
+    arm: bool = False
+
+
+@runtime_checkable
+class TellsMachines(Protocol):
+    """A provider whose cloud can be asked what its machines are."""
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        """Of those that exist where the plan wants to be, as far as this endpoint tells."""
 
 
 IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")

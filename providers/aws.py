@@ -9,7 +9,7 @@ from functools import partial
 from cloudtrain.errors import BusyError, CloudError
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 from cloudtrain.providers._aws import (
     bodies,
     checks,
@@ -63,6 +63,10 @@ class AwsAccount:
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return not_rehearsed(self.name)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        regions = dict.fromkeys(place.region for place in self._regions.places(plan))
+        return types.facts(self._ec2, regions, names)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return self._regions.places(plan)

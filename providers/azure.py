@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 from cloudtrain.providers._azure import checks, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ends import SOONEST, Ends
@@ -56,6 +56,9 @@ class AzureAccount:
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return tuple(rehearse(self._arm, self._skus, plan, self.places(plan)))
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        return self._skus.facts([places.asked(p).region for p in plan.config.placement], names)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return places.places(self._arm, self._skus, self._services, plan)

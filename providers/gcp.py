@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers._gcp import checks, clearing, listing, places
+from cloudtrain.providers._gcp import checks, clearing, listing, places, types
 from cloudtrain.providers._gcp.api import Api
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers._gcp.grounds import Maker
@@ -43,6 +43,10 @@ class GcpAccount:
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return not_rehearsed(self.name)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        zones = places.zones(self._api, plan).values()
+        return types.facts(self._api, [zone for found in zones for zone in found], names)
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         return places.places(self._api, plan)

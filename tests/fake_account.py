@@ -10,7 +10,7 @@ from pathlib import Path
 from cloudtrain.errors import BusyError, CloudError, TransientError
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
 from cloudtrain.providers._cloud.patience import Pace
 
@@ -68,6 +68,9 @@ class FakeAccount:
         return ()
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return ()
 
     def places(self, plan: Plan) -> tuple[Place, ...]:

@@ -116,6 +116,7 @@ def test_a_node_is_an_instance_with_labels_and_an_end_and_no_identity() -> None:
 def test_a_spot_node_is_deleted_when_it_is_taken() -> None:
     assert body(spot=True)["scheduling"] == {
         "provisioningModel": "SPOT",
+        "preemptionNoticeDuration": {"seconds": "120"},
         "maxRunDuration": {"seconds": "3600"},
         "instanceTerminationAction": "DELETE",
         "automaticRestart": False,
@@ -163,12 +164,27 @@ def test_machines_that_bring_their_gpus_are_asked_for_by_name_alone() -> None:
         ("a3-ultragpu-8g", "hyperdisk-balanced"),
         ("a4-highgpu-8g", "hyperdisk-balanced"),
         ("n4-standard-8", "hyperdisk-balanced"),
+        ("n4d-standard-8", "hyperdisk-balanced"),
+        ("m4-megamem-28", "hyperdisk-balanced"),
+        ("a4x-highgpu-4g", "hyperdisk-balanced"),
+        ("g4-standard-48", "hyperdisk-balanced"),
+        ("a3-ultragpu-8g-nolssd", "hyperdisk-balanced"),
+        ("a3-highgpu-8g-nolssd", "pd-balanced"),
+        ("a3-megagpu-8g", "pd-balanced"),
+        ("z9-brandnew-4", "hyperdisk-balanced"),
         ("n1-standard-8", "pd-balanced"),
     ],
 )
 def test_the_disk_is_of_a_kind_that_the_machine_takes(machine: str, disk: str) -> None:
     kind = body(machine=machine)["disks"][0]["initializeParams"]["diskType"]
     assert kind.rpartition("/")[2] == disk
+
+
+@pytest.mark.parametrize("machine", ["a3-megagpu-8g", "g4-standard-48", "a5-novelgpu-4g"])
+def test_gpus_do_not_migrate_live_whether_or_not_they_were_named(machine: str) -> None:
+    made = body(machine=machine, image=replace(UBUNTU, uefi=True))
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    assert made["shieldedInstanceConfig"]["enableSecureBoot"] is False
 
 
 def test_a_disk_is_never_smaller_than_its_image() -> None:

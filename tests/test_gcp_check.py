@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,11 +18,14 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.model import Limits, Network
+from cloudtrain.model import Accelerator, Limits, Network, NodeGroup
 from cloudtrain.protocols import Finding
+from cloudtrain.providers._gcp import quota
+from cloudtrain.providers._gcp.images import Image
 from cloudtrain.providers._gcp.permissions import NEEDED, OVERRIDE
 from tests.gcp_parts import T4, Gcp, groups, order, standing_in
 from tests.standins import serve
+from tests.standins.gcp_catalogue import IMAGES
 
 SPOT = {"accelerator": T4, "spot": True}
 
@@ -151,6 +155,105 @@ def test_gpus_of_spot_and_short_lived_nodes_may_come_from_either_quota(
     gcp.app.quotas = quota
     limits = Limits(max_lifetime=lifetime)
     assert check(gcp, nodes=groups(**node), limits=limits)["quota"].ok == enough
+
+
+def machines(name: str, kind: str, count: int, **more: Any) -> dict[str, Any]:
+    return groups(machine=name, accelerator=Accelerator(kind=kind, count=count), **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count", "spot"),
+    [
+        ("a2-highgpu-1g", "A100", 1, False),
+        ("a2-highgpu-1g", "A100", 1, True),
+        ("a3-highgpu-8g", "H100", 8, False),
+        ("a3-highgpu-8g", "H100", 8, True),
+        ("g2-standard-24", "L4", 2, False),
+        ("g4-standard-48", "RTXPRO6000", 1, True),
+    ],
+)
+def test_machines_that_bring_their_gpus_draw_on_no_quota_of_cpus(
+    gcp: Gcp, name: str, kind: str, count: int, spot: bool
+) -> None:
+    gcp.app.quotas = {"A2_CPUS": 0, "CPUS": 0, "PREEMPTIBLE_CPUS": 24, "CPUS_ALL_REGIONS": 32}
+    one = {
+        "chief": NodeGroup(
+            count=1, machine=name, accelerator=Accelerator(kind=kind, count=count), spot=spot
+        )
+    }
+    found = check(gcp, nodes=one, placement=("us-central1",))
+    assert found["quota"].ok, found["quota"]
+
+
+def test_cpus_of_all_regions_are_those_of_machines_without_gpus_of_their_own(gcp: Gcp) -> None:
+    gcp.app.quotas = {"CPUS_ALL_REGIONS": 16}
+    found = check(gcp, placement=("us-east4-c",))["quota"]
+    assert found.text == "us-east4: CPUS_ALL_REGIONS: 24 needed, 0 of 16 in use"
+
+
+def test_a_quota_that_is_only_inferred_stops_nothing() -> None:
+    told = {"X9_CPUS": (0.0, 0.0), "N2_CPUS": (0.0, 0.0)}
+    with standing_in() as gcp:
+        for machine, lines in (("x9-standard-8", 0), ("n2-standard-8", 1)):
+            plan = gcp.plan(nodes=groups(machine=machine))
+            images = {node.name: Image(source="x") for node in plan.nodes}
+            lacks = quota.short(plan, plan.nodes, {machine: 8}, images, told, {})
+            assert (len(lacks.lines), len(lacks.inferred)) == (lines, 1 - lines)
+
+
+def test_a_quota_that_is_not_told_is_not_taken_for_none(gcp: Gcp) -> None:
+    plan = gcp.plan(nodes=machines("a3-highgpu-8g", "H100", 8, spot=True))
+    images = {node.name: Image(source="x") for node in plan.nodes}
+    told = {"PREEMPTIBLE_NVIDIA_H100_GPUS": (4.0, 0.0)}
+    assert quota.short(plan, plan.nodes, {}, images, told, {}).lines == ()
+    told["NVIDIA_H100_GPUS"] = (8.0, 0.0)
+    assert quota.short(plan, plan.nodes, {}, images, told, {}).lines
+
+
+@pytest.mark.parametrize(
+    ("nodes", "place", "words"),
+    [
+        (groups(machine="a4x-highgpu-4g", spot=True), "us-central1-a", "is an ARM machine"),
+        (machines("g4-standard-96", "RTXPRO6000", 1), "us-east4", "RTXPRO6000:2, not RTXPRO6000:1"),
+        (machines("a3-megagpu-8g", "A100", 8), "us-east4", "has H100:8, not A100:8"),
+        (machines("n4d-standard-8", "T4", 1), "us-east4", "n4d-standard-8 has no accelerator"),
+    ],
+)
+def test_what_a_zone_tells_of_a_machine_is_believed(
+    gcp: Gcp, nodes: dict[str, Any], place: str, words: str
+) -> None:
+    found = check(gcp, nodes=nodes, placement=(place,))["machines"]
+    assert found.error is CloudConfigError
+    assert words in found.text
+
+
+def test_an_image_whose_end_is_only_announced_is_still_taken(
+    gcp: Gcp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "common-cu129-ubuntu-2204-nvidia-580-v20261105"
+    image = IMAGES["deeplearning-platform-release", name]
+    for state, taken in (("ACTIVE", True), ("DEPRECATED", False), ("OBSOLETE", False)):
+        monkeypatch.setitem(IMAGES, (image.project, name), replace(image, state=state))
+        found = check(gcp, nodes=groups(accelerator=T4))["image"]
+        assert ("cu129" in found.text) == taken
+
+
+def test_a_resource_manager_that_is_off_is_told_as_such(
+    gcp: Gcp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Request) -> Response:
+        words = (
+            "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
+        )
+        error = {"code": 403, "message": words, "status": "PERMISSION_DENIED"}
+        error |= {"details": [{"reason": "SERVICE_DISABLED"}]}
+        return Response(json.dumps({"error": error}), status=403, content_type="application/json")
+
+    with serve.serving(Request.application(answer)) as url:
+        monkeypatch.setenv(OVERRIDE, url)
+        found = check(gcp)["permissions"]
+    assert found.ok
+    assert "gcloud services enable cloudresourcemanager.googleapis.com" in found.text
 
 
 def test_nodes_that_exist_need_nothing_more(gcp: Gcp) -> None:

@@ -79,14 +79,69 @@ def test_a_reason_means_the_same_in_an_answer_and_in_an_operation(
         assert str(error) == "asking: no"
 
 
-@pytest.mark.parametrize(
-    "code", ["RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND", "UNSUPPORTED_OPERATION"]
-)
+@pytest.mark.parametrize("code", ["RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND"])
 def test_an_operation_that_makes_a_vm_fails_by_these_for_want_of_room(code: str) -> None:
     told = [{"code": code, "message": "no"}]
     made = faults.of_operation("making", told, new_vm=True)
     assert (type(made), made.scope) == (CapacityError, "zone")
     assert not isinstance(faults.of_operation("making", told), CapacityError)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Instance 'm-chief0' was preempted while it was created.", CapacityError),
+        ("VM was Preempted during creation", CapacityError),
+        ("[pd-balanced, g4-standard-48] features are not compatible.", CloudConfigError),
+        ("Instances with guest accelerators do not support live migration.", CloudConfigError),
+    ],
+)
+def test_an_operation_that_is_not_supported_is_want_of_room_only_where_it_was_preempted(
+    words: str, kind: type[CloudError]
+) -> None:
+    told = [{"code": "UNSUPPORTED_OPERATION", "message": words}]
+    assert type(faults.of_operation("making", told, new_vm=True)) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "hint"),
+    [
+        (403, "accountDisabled", "The account for bucket has been disabled.", "billing tells why"),
+        (403, "inactiveBillingState", "Not in good standing", "link an active billing account"),
+        (
+            403,
+            "forbidden",
+            "This API method requires billing to be enabled. Please enable billing on project #1",
+            "link an active billing account",
+        ),
+        (
+            403,
+            "USER_PROJECT_DENIED",
+            "Caller does not have required permission to use project other-1.",
+            "set-quota-project",
+        ),
+        (
+            403,
+            "forbidden",
+            "Prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: aB3",
+            "VPC Service Controls",
+        ),
+        (
+            404,
+            "notFound",
+            "The resource 'projects/mnist-prd' was not found",
+            "gcloud projects list",
+        ),
+        (404, "notFound", "Failed to find project mnist-prd", "gcloud projects list"),
+    ],
+)
+def test_a_refusal_is_not_blamed_on_the_role_where_it_has_another_reason(
+    status: int, reason: str, message: str, hint: str
+) -> None:
+    error = refused(status, reason, message)
+    assert isinstance(error, PermissionsError | CloudConfigError)
+    assert not isinstance(error, NotFoundError)
+    assert hint in str(error.hint)
 
 
 def test_every_http_status_has_a_class() -> None:

@@ -1,9 +1,10 @@
 """Machines of the three clouds, what accelerators they have, and what they cost; offline, dated.
 
-What a machine is comes from the packaged table alone, so that a cluster which is repaired later
-gets the machine that it had. Prices come from a newer table where `--refresh-prices` wrote one. An
-unknown price is None, never 0. Prices are $/hour of the machine with its accelerators: disks,
-addresses and traffic are not in them. docs/machines.md tells the sources.
+What a machine is comes from the packaged table, so that a cluster which is repaired later gets the
+machine that it had; of one that it lacks, from what the cloud told of it. Prices come from a newer
+table where `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are $/hour of
+the machine with its accelerators: disks, addresses and traffic are not in them. docs/machines.md
+tells the sources.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from datetime import date
 
 from cloudtrain.catalogue import sold, table
 from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.catalogue.told import keep, learned
 from cloudtrain.model import CLOUDS, Accelerator, NodeGroup, NodePlan
+
+__all__ = ["keep"]
 
 DEFAULT = {"gcp": "e2-standard-4", "aws": "m6i.xlarge", "azure": "Standard_D4s_v3"}
 """For a node that names neither machine nor accelerator: 4 vCPUs, 16 GiB."""
@@ -41,8 +45,14 @@ class MachineType:
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:
-    """What the table has of it; None where it does not know the machine, which may well exist."""
-    rows = table.packaged(provider).by_name.get(name.lower(), ()) if provider in CLOUDS else ()
+    """What the table has of it, or what its cloud told; None where neither knows the machine, which
+    may well exist. Google's `-nolssd` machines are others without local disks."""
+    if provider not in CLOUDS:
+        return None
+    known = table.packaged(provider).by_name
+    rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
+    told = None if rows else learned(provider)
+    rows = rows or (told.by_name.get(name.lower(), ()) if told else ())
     if not rows:
         return None
     plain = any(row.accelerator is None for row in rows)
@@ -55,6 +65,13 @@ def machine_type(provider: str, name: str) -> MachineType | None:
         accelerator=None if plain else next(iter(kinds), None),
         attachable=tuple(kinds) if plain else (),
     )
+
+
+def is_news(provider: str, name: str) -> bool:
+    """Whether its cloud is to be asked what this machine is. What attaches to an n1 of Google's is
+    no fact of the machine."""
+    attaches = provider == "gcp" and name.startswith("n1-")
+    return provider in CLOUDS and not attaches and machine_type(provider, name) is None
 
 
 def cheapest(
@@ -198,7 +215,9 @@ def _problems(provider: str, node: NodePlan, own_image: bool) -> Iterator[str]:
     if known is not None and (known.accelerator == wanted or wanted in known.attachable):
         return
     offered = accelerators(provider)
-    if wanted.kind not in {each.kind for each in offered}:
+    if machine is not None and known is not None and known.accelerator is not None:
+        yield from _misfit(provider, machine, wanted)
+    elif wanted.kind not in {each.kind for each in offered}:
         yield _unknown_kind(provider, wanted.kind)
     elif wanted not in offered:
         counts = sorted(each.count for each in offered if each.kind == wanted.kind)
@@ -208,7 +227,7 @@ def _problems(provider: str, node: NodePlan, own_image: bool) -> Iterator[str]:
         yield from _misfit(provider, machine, wanted)
 
 
-NAME_IT = "name `accelerator: KIND:COUNT` beside it"
+NAME_IT = "name `accelerator: KIND:COUNT` beside it; `cloudtrain check` and `up` ask the cloud"
 
 
 def accelerators(provider: str) -> tuple[Accelerator, ...]:

@@ -20,3 +20,10 @@ def spelling(kind: str) -> str:
     plain = re.sub(r"^(A100|V100|H100|H200|[BG]+[23]00)-?(\d+)(GB?)?$", r"\1-\2GB", plain)
     plain = re.sub(r"^(H100|H200|GH200|G?B200|G?B300)-\d+GB$", r"\1", plain)
     return {"A100-40GB": "A100", "V100-16GB": "V100"}.get(plain, plain)
+
+
+def same(told: str, wanted: str) -> bool:
+    """Whether a cloud's own name may mean this kind: EC2 calls both A100 so, whatever memory."""
+    one, other = spelling(told), spelling(wanted)
+    plain = {re.sub(r"[^A-Z0-9]", "", name) for name in (one, other)}
+    return len(plain) == 1 or other.startswith(f"{one}-")

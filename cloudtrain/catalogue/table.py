@@ -56,27 +56,35 @@ def packaged(provider: str) -> Table:
 
 def refreshed(provider: str) -> Table | None:
     """The one that this machine's user fetched, where it is newer than the packaged one."""
-    path = refreshed_path(provider)
+    table = at(refreshed_path(provider))
+    return table if table is not None and table.date > packaged(provider).date else None
+
+
+def at(path: Path) -> Table | None:
+    """None where there is no file, or it holds no table."""
     try:
-        changed = path.stat().st_mtime_ns
-        table = _refreshed(path, changed)
+        return _at(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         return None
-    return table if table.date > packaged(provider).date else None
 
 
 @lru_cache(maxsize=8)
-def _refreshed(path: Path, _changed: int) -> Table:
+def _at(path: Path, _changed: int) -> Table:
     return read(path.read_text(encoding="utf-8"))
 
 
 def refreshed_path(provider: str) -> Path:
+    return cache() / "prices" / f"{provider}.csv"
+
+
+def cache() -> Path:
+    """This user's folder for what can be had again."""
     chosen = os.environ.get("CLOUDTRAIN_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute() / "prices" / f"{provider}.csv"
+        return Path(chosen).expanduser().absolute()
     from platformdirs import user_cache_path
 
-    return user_cache_path("cloudtrain") / "prices" / f"{provider}.csv"
+    return user_cache_path("cloudtrain")
 
 
 def read(text: str) -> Table:

@@ -6,9 +6,11 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from cloudtrain import catalogue
 from cloudtrain.config import read_secrets
 from cloudtrain.drift import drift_by_record, refuse_drift
 from cloudtrain.errors import (
+    CloudError,
     CloudtrainError,
     ConfigError,
     NoBucketError,
@@ -21,7 +23,7 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Plan
 from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import Console, Finding, Provider
+from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
 from cloudtrain.verbs.before import (
@@ -69,8 +71,9 @@ def findings(
     config: ClusterConfig, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """All that does not depend on what exists already."""
+    refusal = learn(config)
     plan = make_plan(config)
-    fitting = passed_over((*machines(plan), *kernels(plan)), ignore)
+    fitting = passed_over((*(refusal or machines(plan)), *kernels(plan)), ignore)
     if all(finding.ok for finding in fitting):
         provider = open_provider(config)
         asked = passed_over((*price(plan), *provider.check(plan)), ignore)
@@ -85,6 +88,26 @@ def findings(
         secrets(config),
         store(config),
     )
+
+
+def learn(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Asks the cloud what the machines are that no table here knows, and keeps its answer. What
+    comes of it is a finding only where that was refused, and a machine's name says GPUs."""
+    names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
+    unknown = [name for name in names if catalogue.is_news(config.provider, name)]
+    provider = open_provider(config) if unknown else None
+    if not isinstance(provider, TellsMachines):
+        return ()
+    plan = make_plan(config)
+    try:
+        told = provider.machine_facts(plan, unknown)
+    except CloudError as error:
+        if not misfits(plan):
+            return ()
+        text, hint = error.message, error.hint
+        return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),)
+    catalogue.keep(config.provider, told)
+    return ()
 
 
 def passed_over(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Finding, ...]:

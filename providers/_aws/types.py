@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cloudtrain.catalogue.kinds import same, spelling
 from cloudtrain.errors import CloudError
-from cloudtrain.model import NodePlan, Plan
+from cloudtrain.model import Accelerator, NodePlan, Plan
+from cloudtrain.protocols import MachineFacts
 from cloudtrain.providers._aws import answers, bodies
 from cloudtrain.providers._aws.answers import Tree
 from cloudtrain.providers._aws.connection import Ec2
@@ -17,6 +18,7 @@ from cloudtrain.providers._aws.connection import Ec2
 class MachineType:
     name: str
     vcpus: int
+    memory_gib: float
     gpu: str
     """As EC2 calls it: `T4`, `A10G`; "" where there is none."""
     gpus: int
@@ -25,6 +27,10 @@ class MachineType:
     close: bool
     """May be in a placement group that puts its members close together."""
 
+    @property
+    def accelerator(self) -> Accelerator | None:
+        return Accelerator(kind=spelling(self.gpu), count=self.gpus) if self.gpu else None
+
     def misfit(self, node: NodePlan) -> str | None:
         """Why this node cannot be one of these; None where it can."""
         wanted = node.accelerator
@@ -32,10 +38,10 @@ class MachineType:
             return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
         if node.spot and not self.spot:
             return f"{self.name} is not sold as spot"
+        has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
         if wanted is None:
-            return None
-        if _plain(wanted.kind.split("-")[0]) != _plain(self.gpu) or wanted.count != self.gpus:
-            has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
+            return f"{self.name} has {has}, and none was asked for" if self.gpus else None
+        if not same(self.gpu, wanted.kind) or wanted.count != self.gpus:
             return f"{self.name} has {has}, not {wanted}"
         return None
 
@@ -45,6 +51,24 @@ def machine_types(ec2: Ec2, region: str, names: Iterable[str]) -> Mapping[str, M
     wanted = bodies.filters(instance_type=sorted(set(names)))
     found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
     return {each.name: each for each in map(_machine_type, found)}
+
+
+def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
+    """Of each machine in the first of the regions that has it."""
+    found: dict[str, MachineType] = {}
+    for region in regions:
+        missing = [name for name in names if name not in found]
+        found.update(machine_types(ec2, region, missing) if missing else {})
+    return tuple(
+        MachineFacts(
+            name=each.name,
+            vcpus=each.vcpus,
+            memory_gib=each.memory_gib,
+            accelerator=each.accelerator,
+            arm=bool(each.architectures) and "x86_64" not in each.architectures,
+        )
+        for each in found.values()
+    )
 
 
 def stand_close(ec2: Ec2, region: str, plan: Plan) -> bool:
@@ -65,6 +89,7 @@ def _machine_type(found: Tree) -> MachineType:
     return MachineType(
         name=answers.text(found, "instanceType"),
         vcpus=_number(answers.part(found, "vCpuInfo"), "defaultVCpus"),
+        memory_gib=_number(answers.part(found, "memoryInfo"), "sizeInMiB") / 1024,
         gpu=answers.text(gpus[0], "name") if gpus else "",
         gpus=sum(_number(gpu, "count") for gpu in gpus),
         architectures=tuple(
@@ -78,7 +103,3 @@ def _machine_type(found: Tree) -> MachineType:
 def _number(found: Tree, name: str) -> int:
     text = answers.text(found, name)
     return int(text) if text.isdecimal() else 0
-
-
-def _plain(kind: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "", kind.upper())

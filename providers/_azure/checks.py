@@ -259,6 +259,10 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Place]) -> _S
                 scope="region",
                 code=sku.refused,
             )
+        wrong = [sku.misfit(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
+        if any(wrong):
+            text = next(filter(None, wrong))
+            raise CloudConfigError(text, hint="see nodes.….machine and accelerator")
         for place in there:
             if place.region == region and place.zone and _zone(place) not in sku.zones:
                 raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cloudtrain.catalogue import gpus
+from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.protocols import MachineFacts
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.listing import plain
@@ -24,6 +28,35 @@ class Sku:
     """Why this subscription may not use it in the whole region; "" where it may."""
     fast: bool
     """Takes accelerated networking."""
+    gpus: int = 0
+    memory_gib: float = 0.0
+    arm: bool = False
+
+    def misfit(self, node: NodePlan) -> str | None:
+        """Why this node cannot be one of these; None where nothing that is told speaks against
+        it. Azure tells how many GPUs there are, their kind is in the name alone."""
+        wanted = node.accelerator
+        if self.arm:
+            return f"{self.name} is an ARM machine: cloudtrain's images are x86-64"
+        if self.gpus and (wanted is None or wanted.count != self.gpus):
+            return f"{self.name} has {self.gpus} GPUs, not {wanted or 'none'}"
+        return None
+
+    def facts(self) -> MachineFacts:
+        return MachineFacts(
+            name=self.name,
+            vcpus=self.cores or 0,
+            memory_gib=self.memory_gib,
+            accelerator=self.accelerator,
+            arm=self.arm,
+        )
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """None also where the name does not tell the kind."""
+        words = self.name.split("_")[2:]
+        kinds = [row.kind for row in map(gpus.known, words) if row is not None]
+        return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
 
 
 class Skus:
@@ -40,6 +73,13 @@ class Skus:
             if region not in self._known:
                 self._known[region] = self._ask(region)
             return self._known[region]
+
+    def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
+        """Of each machine in the first of the regions that has it. Not of one with GPUs whose name
+        does not tell which."""
+        known = [self.of(region) or {} for region in dict.fromkeys(regions)]
+        found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
+        return tuple(s.facts() for s in found if s is not None and (s.accelerator or not s.gpus))
 
     def _ask(self, region: str) -> Mapping[str, Sku] | None:
         path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
@@ -83,4 +123,19 @@ def _sku(entry: Tree, region: str) -> Sku:
         all_zones=frozenset(zones),
         refused=refused,
         fast=told.get("AcceleratedNetworkingEnabled", "").lower() == "true",
+        gpus=_whole(told.get("GPUs", "")),
+        memory_gib=_number(told.get("MemoryGB", "")),
+        arm=told.get("CpuArchitectureType", "").lower() == "arm64",
     )
+
+
+def _whole(text: str) -> int:
+    """A share of a GPU is one: `0.33` of the NV…ads_A10_v5."""
+    return math.ceil(_number(text))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from cloudtrain.errors import CloudError
 from cloudtrain.listing import Listing
 from cloudtrain.model import Node, NodePlan, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 
 GroundT = TypeVar("GroundT")
 
@@ -100,6 +100,9 @@ class Account(Protocol[GroundT]):
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         """As Provider.rehearse; `not_rehearsed` where this cloud has nothing of the kind."""
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        """As TellsMachines.machine_facts."""
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
         """The config's placement in its order, each region as its zones that have the machines.

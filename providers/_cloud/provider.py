@@ -8,7 +8,7 @@ from typing import Generic
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, MachineFacts
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, reaches
@@ -34,6 +34,9 @@ class CloudProvider(Generic[GroundT]):
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.rehearse(plan)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        return self._account.machine_facts(plan, names)
 
     def create(
         self,

@@ -25,6 +25,10 @@ LONGEST = 120 * 24 * 3600
 SHORTEST = 30
 """Seconds: what `maxRunDuration` takes."""
 
+NOTICE = "120"
+"""Seconds from the notice of a preemption to the signal that ends the VM; none without it.
+`Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
+
 DISK_GB, GPU_DISK_GB = 50, 100
 """Where the config names no size: CUDA and TensorFlow for it are 20 GB."""
 
@@ -162,7 +166,7 @@ def instance(order: Order[Ground], project: str, *, now: float) -> Json:
     if image.uefi:
         body["shieldedInstanceConfig"] = {
             # Secure Boot takes no kernel module that the image's maker has not signed: NVIDIA's.
-            "enableSecureBoot": wanted.gpus is None,
+            "enableSecureBoot": not wanted.has_gpus,
             "enableVtpm": True,
             "enableIntegrityMonitoring": True,
         }
@@ -173,7 +177,7 @@ def instance(order: Order[Ground], project: str, *, now: float) -> Json:
 
 def least_disk(node: NodePlan, image: Image) -> int:
     """GB; never less than the image has: Google refuses that."""
-    default = GPU_DISK_GB if shape(node).gpus else DISK_GB
+    default = GPU_DISK_GB if shape(node).has_gpus else DISK_GB
     return max(node.disk_gb or default, image.disk_gb, 10)
 
 
@@ -190,13 +194,15 @@ def _interface(order: Order[Ground]) -> Json:
 def _scheduling(order: Order[Ground], now: float) -> Json:
     """https://cloud.google.com/compute/docs/instances/limit-vm-runtime and …/create-use-spot"""
     told: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
+    if order.node.spot:
+        told["preemptionNoticeDuration"] = {"seconds": NOTICE}
     if order.expires is not None:
         seconds = min(LONGEST, max(SHORTEST, math.ceil(order.expires - now)))
         told["maxRunDuration"] = {"seconds": str(seconds)}
     if order.node.spot or order.expires is not None:
         told["instanceTerminationAction"] = "DELETE"
         told["automaticRestart"] = False
-    if order.node.spot or shape(order.node).gpus or _policy(order):
+    if order.node.spot or shape(order.node).has_gpus or _policy(order):
         told["onHostMaintenance"] = "TERMINATE"
     return told
 
@@ -214,6 +220,6 @@ def _metadata(order: Order[Ground], image: Image) -> list[Json]:
         "enable-oslogin": "FALSE",
         "serial-port-enable": "FALSE",
     }
-    if image.installs_driver and shape(order.node).gpus:
+    if image.installs_driver and shape(order.node).has_gpus:
         items["install-nvidia-driver"] = "True"
     return [{"key": key, "value": value} for key, value in items.items()]

@@ -19,10 +19,8 @@ from cloudtrain.providers._gcp import faults, listing, places, quota
 from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.grounds import subnet_path
 from cloudtrain.providers._gcp.images import Image, Images
-from cloudtrain.providers._gcp.permissions import missing
+from cloudtrain.providers._gcp.permissions import NOT_TOLD, missing
 from cloudtrain.providers._gcp.shapes import shape
-
-NOT_TOLD = "not told by this endpoint"
 
 
 def check(api: Api, plan: Plan) -> tuple[Finding, ...]:
@@ -75,8 +73,8 @@ def _finding(what: str, ask: Callable[[], str]) -> Finding:
 
 def _permissions(api: Api) -> str:
     lacking = missing(api)
-    if lacking is None:
-        return NOT_TOLD
+    if isinstance(lacking, str):
+        return lacking
     if lacking:
         raise PermissionsError(f"not given: {', '.join(lacking)}", hint=faults.ROLE)
     return "all that up and down need"
@@ -99,8 +97,9 @@ def _quota(
     """Bad only where no placement suffices: the next one may. Nodes that exist take nothing."""
     there = {m.node.name for m in listing.machines(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]
-    lines = []
-    good = []
+    lines: list[str] = []
+    good: list[str] = []
+    doubts: list[str] = []
     for region, zones in found.items():
         told = api.get(f"region {region}", f"regions/{region}")
         lacks = quota.short(
@@ -111,12 +110,14 @@ def _quota(
             quota.quotas(told.get("quotas") or ()),
             quota.quotas(project.get("quotas") or ()),
         )
-        good += [] if lacks else [region]
-        lines += [f"{region}: {'; '.join(lacks)}"] if lacks else []
+        good += [] if lacks.lines else [region]
+        lines += [f"{region}: {'; '.join(lacks.lines)}"] if lacks.lines else []
+        doubts += [f"{region}: {'; '.join(lacks.inferred)}"] if lacks.inferred else []
     if not good:
         raise QuotaError("\n".join(lines), hint=faults.MORE)
-    enough = f"enough in {', '.join(good)}"
-    return f"{enough}, not in {'; '.join(lines)}" if lines else enough
+    text = f"enough in {', '.join(good)}"
+    text += f", not in {'; '.join(lines)}" if lines else ""
+    return f"{text}; perhaps not (inferred): {'; '.join(doubts)}" if doubts else text
 
 
 def _vcpus(api: Api, plan: Plan, place: Place) -> dict[str, int]:

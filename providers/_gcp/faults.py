@@ -42,6 +42,19 @@ class Kind:
 
 LOGIN = "`gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENTIALS"
 ENABLE = "`gcloud services enable compute.googleapis.com --project PROJECT`, then wait a minute"
+BILLING = "link an active billing account: https://console.cloud.google.com/billing"
+GOOGLE_CLOSED = "https://console.cloud.google.com/billing tells why it was disabled"
+QUOTA_PROJECT = (
+    "the project that calls are counted for is not yours to use: `gcloud auth application-default "
+    "set-quota-project PROJECT`, or roles/serviceusage.serviceUsageConsumer on it"
+)
+PERIMETER = (
+    "a VPC Service Controls perimeter of your organization forbids it: its administrators find it "
+    "by that identifier, and can let this machine in with an access level"
+)
+PROJECTS = (
+    "`project:` takes a project's id, neither its name nor its number: `gcloud projects list`"
+)
 ROLE = "roles/compute.admin on the project has all that is needed (docs/gcp.md)"
 MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take another place"
 UNTOLD = "untold"
@@ -99,9 +112,12 @@ CODES: dict[str, Kind] = {
     "INSUFFICIENT_PERMISSIONS": PERMISSION,
     "ACCESS_DENIED": PERMISSION,
     "CONDITION_NOT_MET": Kind(PermissionsError, hint="a policy of your organization forbids it"),
-    "BILLING_DISABLED": Kind(PermissionsError, hint="link a billing account to the project"),
-    "BILLING_NOT_ENABLED": Kind(PermissionsError, hint="link a billing account to the project"),
-    "ACCOUNT_DISABLED": PERMISSION,
+    "BILLING_DISABLED": Kind(PermissionsError, hint=BILLING),
+    "BILLING_NOT_ENABLED": Kind(PermissionsError, hint=BILLING),
+    "INACTIVE_BILLING_STATE": Kind(PermissionsError, hint=BILLING),
+    "ACCOUNT_DISABLED": Kind(PermissionsError, hint=GOOGLE_CLOSED),
+    "USER_PROJECT_DENIED": Kind(PermissionsError, hint=QUOTA_PROJECT),
+    "SECURITY_POLICY_VIOLATED": Kind(PermissionsError, hint=PERIMETER),
     "ACCESS_NOT_CONFIGURED": DISABLED,
     "SERVICE_DISABLED": DISABLED,
     "AUTH_ERROR": AUTH,
@@ -130,13 +146,15 @@ OF_A_NEW_VM: dict[str, Kind] = {
     # What the same codes mean in an operation that makes a VM: the zone had no room after all.
     "RESOURCE_NOT_READY": CAPACITY,
     "RESOURCE_NOT_FOUND": CAPACITY,
-    "UNSUPPORTED_OPERATION": CAPACITY,  # preempted while it was made
 }
+PREEMPTED = re.compile(r"preempt", re.IGNORECASE)
+"""In the words of UNSUPPORTED_OPERATION: the VM was taken back while it was made. It also tells of
+what no zone can do: this machine with that disk."""
 
 STATUSES: dict[int, Kind] = {
     # Where no reason is known; 4xx of no other meaning is a mistake of the request.
     401: AUTH,
-    402: Kind(PermissionsError, hint="link a billing account to the project"),
+    402: Kind(PermissionsError, hint=BILLING),
     403: PERMISSION,
     404: NOT_FOUND,
     405: NOT_FOUND,
@@ -156,6 +174,24 @@ _WORDS = (
         CAPACITY,
     ),
     (re.compile(r"API has not been used in project|it is disabled"), DISABLED),
+    (
+        re.compile(r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy"),
+        Kind(PermissionsError, hint=PERIMETER),
+    ),
+    (
+        re.compile(r"does not have required permission to use project"),
+        Kind(PermissionsError, hint=QUOTA_PROJECT),
+    ),
+    (
+        re.compile(r"[Bb]illing (account|must be enabled|is disabled|to be enabled)"),
+        Kind(PermissionsError, hint=BILLING),
+    ),
+    (
+        re.compile(
+            r"The resource 'projects/[^/']+' was not found|Failed to find project|Unknown project"
+        ),
+        Kind(CloudConfigError, hint=PROJECTS),
+    ),
 )
 """Meanings that only the message tells, whatever the code says."""
 
@@ -190,7 +226,10 @@ def of_operation(
     found = []
     for error in errors:
         code, words = str(error.get("code", "")), str(error.get("message", ""))
-        found.append((_of_words(words) or table.get(_key(code), CONFIG), code))
+        kind = _of_words(words) or table.get(_key(code), CONFIG)
+        if new_vm and code == "UNSUPPORTED_OPERATION" and PREEMPTED.search(words):
+            kind = CAPACITY
+        found.append((kind, code))
     telling = [f for f in found if f[1] != "VM_MIN_COUNT_NOT_REACHED"] or found
     kind, code = next((f for f in telling if _key(f[1]) in table), telling[0])
     words = "; ".join(str(e.get("message") or e.get("code")) for e in errors)

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from cloudtrain.catalogue import gpus
 from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers._gcp.api import Api, Json
-from cloudtrain.providers._gcp.shapes import BEFORE_TURING, Shape
+from cloudtrain.providers._gcp.shapes import Shape
 
 UBUNTU = {
     # https://cloud.google.com/compute/docs/images/os-details#ubuntu_lts
@@ -44,7 +45,8 @@ class Images:
     def of(self, wanted: str, shape: Shape) -> Image:
         """Raises CloudConfigError for one that does not exist."""
         if wanted == "auto":
-            serves = shape.gpus is not None and shape.gpus.kind not in BEFORE_TURING
+            older = shape.gpus is not None and gpus.before(shape.gpus.kind, "Turing")
+            serves = shape.has_gpus and not older
             return (self._deep_learning() if serves else None) or self._named("ubuntu-22.04")
         if wanted == "deeplearning":
             found = self._deep_learning()
@@ -81,7 +83,7 @@ class Images:
             for page in self._api.pages("deep learning images", path, filter=_FAMILIES):
                 for image in page.get("items") or ():
                     match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
-                    if match is None or (image.get("deprecated") or {}).get("state"):
+                    if match is None or _is_deprecated(image):
                         continue
                     rank = (int(match[1]), int(match[2] or 0))
                     if best is None or rank > best[0]:
@@ -94,6 +96,12 @@ class Images:
             return None
         family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
         return _image(family, best[1], installs_driver=True)
+
+
+def _is_deprecated(image: Json) -> bool:
+    """ACTIVE only announces an end: "deprecated.state" of
+    https://cloud.google.com/compute/docs/reference/rest/v1/images"""
+    return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
 
 
 def path_of(wanted: str, project: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from cloudtrain.errors import CloudError
 from cloudtrain.providers._gcp.api import Api
 
+NOT_TOLD = "not told by this endpoint"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"
 
@@ -83,12 +84,18 @@ def role() -> str:
     return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
 
 
-def missing(api: Api) -> tuple[str, ...] | None:
-    """None where it cannot be asked: an endpoint of one's own has no resource manager beside it,
-    and Google's may not be enabled for the project, which `up` does not need."""
+RESOURCE_MANAGER = (
+    "not asked: the project has no Resource Manager API, which `up` does not need; "
+    "`gcloud services enable cloudresourcemanager.googleapis.com --project {}`"
+)
+
+
+def missing(api: Api) -> tuple[str, ...] | str:
+    """What lacks; in words why it cannot be asked: an endpoint of one's own has no resource manager
+    beside it, and Google's may not be enabled for the project."""
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:
-        return None
+        return NOT_TOLD
     try:
         told = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
             "permissions",
@@ -96,7 +103,9 @@ def missing(api: Api) -> tuple[str, ...] | None:
             f"projects/{api.project}:testIamPermissions",
             body={"permissions": list(NEEDED)},
         )
-    except CloudError:
-        return None
+    except CloudError as error:
+        if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
+            return RESOURCE_MANAGER.format(api.project)
+        return f"{NOT_TOLD}: {error.message}"
     given = set(told.get("permissions") or ())
     return tuple(permission for permission in NEEDED if permission not in given)

@@ -9,8 +9,8 @@ from cloudtrain.errors import CloudConfigError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Plan
 from cloudtrain.providers._cloud.account import Place
-from cloudtrain.providers._gcp import faults
-from cloudtrain.providers._gcp.api import Api
+from cloudtrain.providers._gcp import faults, types
+from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.reading import last
 from cloudtrain.providers._gcp.shapes import shape
 
@@ -73,8 +73,9 @@ def lacking(api: Api, zones: Sequence[Place], plan: Plan) -> Mapping[Place, tupl
         for collection, names in kinds.items()
         for name in names
     ]
-    answers = fan_out(questions, lambda q: _has(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
-    absent = {q for q, has in zip(questions, answers, strict=True) if not has}
+    answers = fan_out(questions, lambda q: _told(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
+    _refuse_misfits(plan, dict(zip(questions, answers, strict=True)))
+    absent = {q for q, told in zip(questions, answers, strict=True) if told is None}
     for collection, names in kinds.items():
         for name in names:
             of_it = [q for q in questions if q[1:] == (collection, name)]
@@ -85,12 +86,22 @@ def lacking(api: Api, zones: Sequence[Place], plan: Plan) -> Mapping[Place, tupl
     }
 
 
-def _has(api: Api, place: Place, collection: str, name: str) -> bool:
+def _told(api: Api, place: Place, collection: str, name: str) -> Json | None:
+    """None where it is not there; nothing where this endpoint does not tell."""
     try:
-        api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
+        return api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
     except NotFoundError as error:
-        return faults.untold(error)
-    return True
+        return {} if faults.untold(error) else None
+
+
+def _refuse_misfits(plan: Plan, answers: Mapping[tuple[Place, str, str], Json | None]) -> None:
+    """What a zone tells of a machine is believed before any table."""
+    by_name = {q[2]: told for q, told in answers.items() if q[1] == "machineTypes" and told}
+    found = (types.misfit(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes)
+    wrong = dict.fromkeys(text for text in found if text)
+    if wrong:
+        hint = "see nodes.….machine and accelerator"
+        raise CloudConfigError("; ".join(wrong), hint=hint)
 
 
 def _tells_nothing(api: Api, place: Place, collection: str) -> bool:

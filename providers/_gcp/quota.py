@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.providers._gcp.bodies import least_disk
 from cloudtrain.providers._gcp.images import Image
-from cloudtrain.providers._gcp.shapes import QUOTAS, SHARED_CPU_QUOTA, Shape, shape
+from cloudtrain.providers._gcp.shapes import (
+    CPU_QUOTAS,
+    QUOTAS,
+    SHARED_CPU_QUOTA,
+    Shape,
+    shape,
+)
 
 Quotas = Mapping[str, tuple[float, float]]
 """Metric → limit and usage."""
@@ -25,6 +32,15 @@ def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
     }
 
 
+@dataclass(frozen=True)
+class Short:
+    """What does not suffice for all nodes, in words."""
+
+    lines: tuple[str, ...]
+    inferred: tuple[str, ...]
+    """Under a metric that is guessed by the machine's name: Google may count it elsewhere."""
+
+
 def short(
     plan: Plan,
     nodes: Sequence[NodePlan],
@@ -32,20 +48,23 @@ def short(
     images: Mapping[str, Image],
     region: Quotas,
     project: Quotas,
-) -> tuple[str, ...]:
-    """What does not suffice for all of these nodes, in words. A quota that is not told, or whose
-    need is not known, is not judged. `vcpus`: by machine type."""
+) -> Short:
+    """A quota that is not told, or whose need is not known, is not judged. `vcpus`: by machine
+    type."""
     needs = need(plan, nodes, vcpus, images, region)
-    lines = [_line(metric, n, region) for metric, n in needs.items()]
-    gpus = sum(s.gpus.count for s in map(shape, nodes) if s.gpus)
+    guessed = {_cpus(s, False, region) for s in map(shape, nodes) if s.family not in CPU_QUOTAS}
+    guessed -= {"CPUS"}
+    wanted = [shape(node) for node in nodes]
     everywhere = {
-        "GPUS_ALL_REGIONS": gpus,
-        "CPUS_ALL_REGIONS": sum(vcpus.get(shape(node).machine, 0) for node in nodes),
+        "GPUS_ALL_REGIONS": sum(s.gpus.count for s in wanted if s.gpus),
+        "CPUS_ALL_REGIONS": sum(vcpus.get(s.machine, 0) for s in wanted if not s.bundled),
     }
     if plan.config.network.subnet is None and len(nodes) == len(plan.nodes):
         everywhere |= {"NETWORKS": 1, "SUBNETWORKS": 1, "FIREWALLS": 2}
+    lines = [_line(metric, n, region) for metric, n in needs.items() if metric not in guessed]
     lines += [_line(metric, n, project) for metric, n in everywhere.items()]
-    return tuple(line for line in lines if line)
+    inferred = [_line(metric, needs[metric], region) for metric in guessed & needs.keys()]
+    return Short(tuple(filter(None, lines)), tuple(filter(None, sorted(inferred))))
 
 
 def need(
@@ -66,7 +85,8 @@ def need(
             needs["IN_USE_ADDRESSES"] += 1
         if wanted.disk_type == "pd-balanced":
             needs["SSD_TOTAL_GB"] += least_disk(node, images[node.name])
-        needs[_cpus(wanted, node.spot, region)] += vcpus.get(wanted.machine, 0)
+        if not wanted.bundled:
+            needs[_cpus(wanted, node.spot, region)] += vcpus.get(wanted.machine, 0)
         if wanted.gpus and wanted.gpus.kind in QUOTAS:
             metric = QUOTAS[wanted.gpus.kind]
             needs[_preemptible(metric, node.spot or brief, region)] += wanted.gpus.count
@@ -79,8 +99,13 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
-    """The roomier of the two where either may be taken."""
+    """The roomier of the two where either may be taken; the one that is not told, if there is one:
+    it may suffice."""
     other = f"PREEMPTIBLE_{metric}"
+    if may and metric in region and other not in region:
+        return other
+    if may and metric not in region:
+        return metric
     return other if may and _left(other, region) > _left(metric, region) else metric
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from cloudtrain.catalogue import sold
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Accelerator, NodePlan
 
@@ -19,12 +21,14 @@ COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2
 """Families that a compact placement policy takes; n1 and e2 are not among them:
 https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
 
-HYPERDISK = ("a4", "a3-ultragpu", "c4", "c4a", "c4d", "n4", "h4d")
-"""Families and machines that take no Persistent Disk:
-https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support"""
-
-BEFORE_TURING = frozenset({"V100", "P100", "P4"})
-"""NVIDIA's open kernel modules, which the deep learning images have, do not serve these."""
+PERSISTENT_DISK = frozenset(
+    {
+        *{"a2", "c2", "c2d", "c3", "c3d", "e2", "f1", "g1", "g2", "h3", "m1", "m2", "m3"},
+        *{"n1", "n2", "n2d", "t2a", "t2d", "z3"},
+    }
+)
+"""Families that take Persistent Disk; all later ones take Hyperdisk alone:
+https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support (2026-11-22)"""
 
 QUOTAS = {
     "T4": "NVIDIA_T4_GPUS",
@@ -36,7 +40,11 @@ QUOTAS = {
     "H100": "NVIDIA_H100_GPUS",
     "L4": "NVIDIA_L4_GPUS",
 }
-"""Regional quotas; H200 and B200 are counted elsewhere, which this API does not tell."""
+"""Regional quotas; those of later GPUs are counted elsewhere, which this API does not tell."""
+
+CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
+"""Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
+document, 2026-11-22). Of any other the metric is inferred from these."""
 
 SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
 """They count as CPUS, all others as `<family>_CPUS`."""
@@ -54,9 +62,22 @@ class Shape:
         return family(self.machine)
 
     @property
+    def has_gpus(self) -> bool:
+        """Also of a machine that nobody here knows, by its name."""
+        return self.gpus is not None or self.bundled
+
+    @property
+    def bundled(self) -> bool:
+        """A machine that brings its GPUs itself: its family's vCPUs draw on no quota of CPUs.
+        https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
+        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)"""
+        return sold.named_for_gpus("gcp", self.machine)
+
+    @property
     def disk_type(self) -> str:
-        names = (self.family, self.machine.rpartition("-")[0])
-        return "hyperdisk-balanced" if set(names) & set(HYPERDISK) else "pd-balanced"
+        older_a3 = re.match(r"a3-(high|mega|edge)gpu-", self.machine)
+        serves = self.family in PERSISTENT_DISK or older_a3
+        return "pd-balanced" if serves else "hyperdisk-balanced"
 
 
 def shape(node: NodePlan) -> Shape:

@@ -39,6 +39,7 @@ class Size:
 
 _T4 = "standardNCASv3_T4Family"
 _V100 = "standardNCSv3Family"
+_A10 = "StandardNVADSA10v5Family"
 _A100 = "StandardNCADSA100v4Family"
 _H100 = "StandardNCadsH100v5Family"
 _FEW = ("eastus", "southcentralus", "westus2", "westeurope")
@@ -89,6 +90,10 @@ SIZES = {
         generations="V2",
         regions=_FEW,
     ),
+    "Standard_NV36ads_A10_v5": Size(family=_A10, vcpus=36, memory_gb=440, gpus=1),
+    "Standard_NV72ads_A10_v5": Size(family=_A10, vcpus=72, memory_gb=880, gpus=2),
+    "Standard_NC64lds_T4_v9": Size(family="standardNCLDSv9Family", vcpus=64, memory_gb=512, gpus=4),
+    "Standard_NC80s_X99_v9": Size(family="standardNCSv9Family", vcpus=80, memory_gb=512, gpus=2),
 }
 
 

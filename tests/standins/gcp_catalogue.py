@@ -6,6 +6,7 @@ and …/accelerator-optimized-machines. Enough kinds that each rule has somethin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -110,6 +111,27 @@ ACCELERATORS = {
         most=8,
         words="NVIDIA H200 141GB",
     ),
+    "nvidia-h100-mega-80gb": Accelerator(
+        zones=_zones("us-central1:abc us-east4:abc us-west1:ab europe-west4:bc"),
+        metric=None,
+        cpus={},
+        most=8,
+        words="NVIDIA H100 80GB Mega",
+    ),
+    "nvidia-rtx-pro-6000": Accelerator(
+        zones=_zones("us-central1:bf us-east4:bc europe-west4:ac"),
+        metric=None,
+        cpus={},
+        most=8,
+        words="NVIDIA RTX PRO 6000",
+    ),
+    "nvidia-gb200": Accelerator(
+        zones=_zones("us-central1:a"),
+        metric=None,
+        cpus={},
+        most=4,
+        words="NVIDIA GB200",
+    ),
     "nvidia-b200": Accelerator(
         zones=_zones("us-central1:b us-west1:b"),
         metric=None,
@@ -128,6 +150,27 @@ class MachineType:
     accelerator: str = ""
     count: int = 0
     shared: bool = False
+    arm: bool = False
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Provisioning models that it is sold by:
+        https://cloud.google.com/compute/docs/accelerator-optimized-machines ("you must create
+        instances by using Spot VMs or Flex-start VMs", of A3 High with fewer than 8 GPUs) and
+        https://cloud.google.com/compute/docs/instances/about-reservation-bound-vms"""
+        if self.family == "a4x":
+            return ("RESERVATION_BOUND",)
+        if re.fullmatch(r"a3-highgpu-[124]g", self.name):
+            return ("SPOT", "FLEX_START")
+        if self.family == "a4" or self.name.startswith("a3-ultragpu"):
+            return ("SPOT", "FLEX_START", "RESERVATION_BOUND")
+        return ("STANDARD", "SPOT", "FLEX_START")
+
+    @property
+    def persistent_disk(self) -> bool:
+        """https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support"""
+        hyperdisk = {"a4", "a4x", "c4", "c4a", "c4d", "g4", "h4d", "m4", "n4", "n4a", "n4d", "x4"}
+        return self.family not in hyperdisk and not self.name.startswith("a3-ultragpu")
 
     @property
     def family(self) -> str:
@@ -136,6 +179,9 @@ class MachineType:
     @property
     def zones(self) -> tuple[str, ...]:
         return ACCELERATORS[self.accelerator].zones if self.accelerator else ZONES
+
+
+_PRO = "nvidia-rtx-pro-6000"
 
 
 def _machines() -> Iterator[MachineType]:
@@ -150,6 +196,8 @@ def _machines() -> Iterator[MachineType]:
         ("n2-standard", 4.0, (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)),
         ("n2d-standard", 4.0, (2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 224)),
         ("c2-standard", 4.0, (4, 8, 16, 30, 60)),
+        ("n4d-standard", 4.0, (2, 4, 8, 16, 32, 48, 64)),
+        ("c4-standard", 3.75, (2, 4, 8, 16, 32)),
     ):
         for size in sizes:
             yield MachineType(
@@ -164,11 +212,25 @@ def _machines() -> Iterator[MachineType]:
         ("a2-megagpu-16g", 96, 1360, "nvidia-tesla-a100", 16),
         *((f"a2-ultragpu-{n}g", 12 * n, 170 * n, "nvidia-a100-80gb", n) for n in (1, 2, 4, 8)),
         *((f"a3-highgpu-{n}g", 26 * n, 234 * n, "nvidia-h100-80gb", n) for n in (1, 2, 4, 8)),
+        ("a3-highgpu-8g-nolssd", 208, 1872, "nvidia-h100-80gb", 8),
+        ("a3-megagpu-8g", 208, 1872, "nvidia-h100-mega-80gb", 8),
         ("a3-ultragpu-8g", 224, 2952, "nvidia-h200-141gb", 8),
+        ("a3-ultragpu-8g-nolssd", 224, 2952, "nvidia-h200-141gb", 8),
         ("a4-highgpu-8g", 224, 3968, "nvidia-b200", 8),
+        ("a4x-highgpu-4g", 140, 884, "nvidia-gb200", 4),
+        ("g5-standard-32", 32, 128, "nvidia-l4", 2),  # of no page: what cloudtrain's table lacks
+        *(
+            (f"g4-standard-{48 * n}", 48 * n, 180 * n, "nvidia-rtx-pro-6000", n)
+            for n in (1, 2, 4, 8)
+        ),
     ):
         yield MachineType(
-            name=name, cpus=cpus, memory_mb=gb * 1024, accelerator=accelerator, count=count
+            name=name,
+            cpus=cpus,
+            memory_mb=gb * 1024,
+            accelerator=accelerator,
+            count=count,
+            arm=name.startswith("a4x"),
         )
 
 
@@ -187,6 +249,8 @@ class Image:
     arm: bool = False
     superseded: bool = False
     """An older one of its family."""
+    state: str = ""
+    """Of `deprecated`, where there is one: ACTIVE only announces an end."""
 
 
 def _images() -> Iterator[Image]:
@@ -226,12 +290,15 @@ IMAGES = {(image.project, image.name): image for image in _images()}
 DISK_TYPES = {"pd-standard": "DISKS_TOTAL_GB", "pd-balanced": "SSD_TOTAL_GB"}
 DISK_TYPES |= {"pd-ssd": "SSD_TOTAL_GB", "hyperdisk-balanced": "SSD_TOTAL_GB"}
 """Each with the quota that it draws on."""
-CPU_METRICS = {"e2": "CPUS", "n1": "CPUS", "g2": "CPUS", "n2": "N2_CPUS", "n2d": "N2D_CPUS"}
-CPU_METRICS |= {"c2": "C2_CPUS", "a2": "A2_CPUS"}
-"""By family; the newest have none in a region's list."""
+CPU_METRICS = {"e2": "CPUS", "n1": "CPUS", "n2": "N2_CPUS", "n2d": "N2D_CPUS", "c2": "C2_CPUS"}
+"""By family; the newest have none in a region's list. The families with GPUs draw on quotas of GPUs
+alone ("To create A2 VMs, you only need to have the required NVIDIA A100 GPU quotas. You don't need
+to request CPU quotas", https://cloud.google.com/compute/resource-usage), though A2_CPUS is told."""
+GPU_FAMILIES = ("a2", "a3", "a4", "a4x", "g2", "g4")
 
 REGION_QUOTAS = {
     **dict.fromkeys(sorted(set(CPU_METRICS.values())), 5000.0),
+    "A2_CPUS": 0.0,
     "PREEMPTIBLE_CPUS": 0.0,
     "INSTANCES": 6000.0,
     "IN_USE_ADDRESSES": 2300.0,
@@ -247,6 +314,7 @@ REGION_QUOTAS = {
 }
 PROJECT_QUOTAS = {
     "GPUS_ALL_REGIONS": 256.0,
+    "CPUS_ALL_REGIONS": 5000.0,
     "NETWORKS": 25.0,
     "SUBNETWORKS": 275.0,
     "FIREWALLS": 500.0,

@@ -95,7 +95,7 @@ def _machine(call: Call, zone: str, name: str) -> Body:
         "maximumPersistentDisks": 16 if machine.shared else 128,
         "maximumPersistentDisksSizeGb": "3072" if machine.shared else "263168",
         "isSharedCpu": machine.shared,
-        "architecture": "X86_64",
+        "architecture": "ARM64" if machine.arm else "X86_64",
         "zone": zone,
     }
     if machine.accelerator:
@@ -195,6 +195,8 @@ def _image(call: Call, image: catalogue.Image) -> Body:
         "storageLocations": ["us"],
         "labelFingerprint": "42WmSpB8rSM=",
     }
+    if image.state:
+        told["deprecated"] = {"state": image.state, "deprecated": "2026-12-31T00:00:00-00:00"}
     if image.superseded:
         newer = next(
             other.name

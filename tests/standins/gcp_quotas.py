@@ -8,6 +8,7 @@ from tests.standins.gcp_catalogue import (
     ACCELERATORS,
     CPU_METRICS,
     DISK_TYPES,
+    GPU_FAMILIES,
     MACHINES,
     PROJECT_QUOTAS,
     REGION_QUOTAS,
@@ -33,7 +34,7 @@ def project_limit(world: World, metric: str) -> float:
 
 
 def need(world: World, region: str, instance: Body) -> Counter[str]:
-    """What one VM draws on, by metric of its region; GPUS_ALL_REGIONS is the project's.
+    """What one VM draws on, by metric of its region; …_ALL_REGIONS are the project's.
 
     https://cloud.google.com/compute/resource-usage: spot VMs draw on the preemptible quotas, for
     CPUs only where the project has been granted any.
@@ -42,6 +43,8 @@ def need(world: World, region: str, instance: Body) -> Counter[str]:
     spot = bool(instance["scheduling"].get("preemptible"))
     needed: Counter[str] = Counter(INSTANCES=1)
     metric = CPU_METRICS.get(machine.family)
+    if machine.family not in GPU_FAMILIES:
+        needed["CPUS_ALL_REGIONS"] += machine.cpus
     if metric:
         own = spot and (limit(world, region, "PREEMPTIBLE_CPUS") or 0) > 0
         needed["PREEMPTIBLE_CPUS" if own else metric] += machine.cpus
@@ -81,7 +84,7 @@ def exceeded(world: World, region: str, more: Counter[str]) -> Failure | None:
     used = usage(world, region)
     everywhere = usage(world)
     for metric, count in sorted(more.items()):
-        if metric == "GPUS_ALL_REGIONS":
+        if metric.endswith("_ALL_REGIONS"):
             most: float | None = project_limit(world, metric)
             have, place, where = everywhere[metric], "globally", {}
         else:

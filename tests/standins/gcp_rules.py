@@ -65,6 +65,10 @@ def checked(world: World, zone: str, body: Body) -> Wish:
     machine = _machine(world, zone, body)
     accelerators = _accelerators(world, zone, body, machine)
     scheduling = checked_scheduling(body.get("scheduling", {}), bool(accelerators))
+    if scheduling["provisioningModel"] not in machine.models:
+        names = " or ".join(f"{model.capitalize()} VMs" for model in machine.models)
+        why = f"{machine.name} machine types must be created by using {names}".replace("_", "-")
+        raise ApiError(400, "invalid", why)
     return Wish(
         machine=machine,
         accelerators=accelerators,
@@ -208,8 +212,9 @@ def _disks(world: World, zone: str, body: Body, machine: MachineType) -> list[Bo
     if given[0].get("source") or start is None:
         raise ApiError(501, "notImplemented", "Only disks with initializeParams are acted out")
     image = _image(world, f"{at}.initializeParams.sourceImage", start.get("sourceImage"))
-    if image.arm:
-        raise errors.invalid(at, image.name, f"ARM64 images do not run on {machine.name}.")
+    if image.arm != machine.arm:
+        kind = "ARM64" if image.arm else "X86_64"
+        raise errors.invalid(at, image.name, f"{kind} images do not run on {machine.name}.")
     gb = int(start.get("diskSizeGb", given[0].get("diskSizeGb", image.gb)))
     if gb < image.gb:
         why = f"Requested disk size cannot be smaller than the image size ({image.gb} GB)"
@@ -218,7 +223,7 @@ def _disks(world: World, zone: str, body: Body, machine: MachineType) -> list[Bo
     path = world.path_of(kind, kind_at, "diskTypes", f"zones/{zone}")
     if path.rpartition("/")[2] not in DISK_TYPES or path.split("/")[-3] != zone:
         raise errors.invalid(kind_at, kind, "The referenced diskType resource cannot be found.")
-    if machine.family == "a4" and "pd-" in path:
+    if not machine.persistent_disk and "pd-" in path:
         raise ApiError(400, "badRequest", f"pd disk types do not work with {machine.name}.")
     check_labels(f"{at}.initializeParams.labels", start.get("labels", {}))
     name = start.get("diskName") or body["name"]

@@ -1,0 +1,61 @@
+"""What Google tells of its machine types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cloudtrain import catalogue
+from cloudtrain.catalogue.kinds import same, spelling
+from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.protocols import MachineFacts
+from cloudtrain.providers._cloud.account import Place
+from cloudtrain.providers._gcp.api import Api, Json
+
+
+def facts(api: Api, zones: Iterable[Place], names: Iterable[str]) -> tuple[MachineFacts, ...]:
+    """Of each machine in the first of the zones that has it; none of what no zone tells of."""
+    found = {}
+    where = list(zones)
+    for name in names:
+        for zone in where:
+            told = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
+            if told:
+                found[name] = read(name, told)
+                break
+    return tuple(found.values())
+
+
+def read(name: str, told: Json) -> MachineFacts:
+    """https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
+    return MachineFacts(
+        name=name,
+        vcpus=int(told.get("guestCpus") or 0),
+        memory_gib=int(told.get("memoryMb") or 0) / 1024,
+        accelerator=_accelerator(told),
+        arm=told.get("architecture") == "ARM64",
+    )
+
+
+def misfit(node: NodePlan, told: Json) -> str | None:
+    """Why this node cannot be one of these; None where nothing that is told speaks against it."""
+    if not told or node.machine is None:
+        return None
+    has, wanted = read(node.machine, told), node.accelerator
+    if has.arm:
+        return f"{node.machine} is an ARM machine: cloudtrain's images are x86-64"
+    if has.accelerator is not None:
+        fits = wanted is not None and same(has.accelerator.kind, wanted.kind)
+        if not fits or wanted is None or wanted.count != has.accelerator.count:
+            return f"{node.machine} has {has.accelerator}, not {wanted or 'none'}"
+        return None
+    brings = wanted is not None and not node.machine.startswith("n1-")
+    if brings and has.vcpus and catalogue.machine_type("gcp", node.machine) is None:
+        return f"{node.machine} has no accelerator, not {wanted}"
+    return None
+
+
+def _accelerator(told: Json) -> Accelerator | None:
+    for each in told.get("accelerators") or ():
+        kind = spelling(str(each.get("guestAcceleratorType") or ""))
+        return Accelerator(kind=kind, count=int(each.get("guestAcceleratorCount") or 1))
+    return None
