@@ -202,6 +202,29 @@ class ClusterConfig:
         return self.provider == "local" and self.train.port == DEFAULT_PORT
 
 
+# ── Owner: whose it is ───────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Whose something is, as its labels tell: all "" where they tell nothing."""
+
+    id: str = ""
+    """A short hash of the account's principal. Before version 0.2: the user's login name."""
+    name: str = ""
+    """For people to read; two owners may have one name."""
+    machine: str = ""
+    """Where it was made from."""
+
+    @property
+    def is_login(self) -> bool:
+        """Of a cluster that an earlier version made."""
+        return bool(self.id) and self.id == self.name
+
+    def __str__(self) -> str:
+        return self.name or "nobody"
+
+
 # ── Plan: what is to be made ─────────────────────────────────────────────────
 
 
@@ -229,6 +252,8 @@ class Plan:
     config: ClusterConfig
     nodes: tuple[NodePlan, ...]
     """In TF_CONFIG's order: chief, worker, ps, evaluator, then any other role by name."""
+    owner: Owner = field(default_factory=Owner)
+    """Whose all that is made will be."""
 
 
 # ── Cluster: what exists ─────────────────────────────────────────────────────
@@ -274,6 +299,7 @@ class Node:
     """Unix time at which the cloud ends it by itself."""
     fault: str = ""
     """Why its state is not known."""
+    owner: Owner = field(default_factory=Owner)
 
     @property
     def task(self) -> str:
@@ -339,8 +365,8 @@ class Holding:
     nodes: tuple[Node, ...] = ()
     resources: tuple[str, ...] = ()
     """Everything else, each in words: `security group cloudtrain-mnist (sg-1) in us-east-1`."""
-    owners: tuple[str, ...] = ()
-    """Who made it: user names, sorted."""
+    owners: tuple[Owner, ...] = ()
+    """Who made it, sorted by name; none where nothing tells."""
 
 
 # ── Run: one training run ────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.session import Session, in_order, write_ssh_config
+from cloudtrain.whose import me
 
 
 def make_whole(session: Session) -> Session:
@@ -74,6 +75,7 @@ def awaited(session: Session) -> Session:
 
 def created(session: Session, plan: Plan) -> Session:
     """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
+    plan = replace(plan, owner=me(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         journal = shown(session, stage)
         expected = asked_for(session.records.events())

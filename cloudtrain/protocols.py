@@ -57,6 +57,16 @@ IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")
 """Findings that may be wrong: a table's, or what a cloud does not tell in so many words."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who an account knows us as."""
+
+    id: str
+    """The same from every machine, and nobody else's: an e-mail, an ARN, an object id."""
+    name: str
+    """For people to read."""
+
+
 class Provider(Protocol):
     """Makes nodes, tells which exist, destroys them. One file per cloud in providers/.
 
@@ -67,6 +77,12 @@ class Provider(Protocol):
     name: str
     whereabouts: Whereabouts | None
     """Where the cluster may be that this is opened for; set by who opens it."""
+
+    def principal(self) -> Principal | None:
+        """Who makes what is made with these credentials; None where the account does not tell.
+
+        Asked once. Raises CloudError.
+        """
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """What would stop `create`: changes nothing, costs nothing."""

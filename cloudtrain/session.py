@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloudtrain.config import from_json, to_json
-from cloudtrain.errors import ConfigError, NotLanded, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    ConfigError,
+    NodesError,
+    NodeUnreachable,
+    UsageError,
+)
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
@@ -20,6 +26,7 @@ from cloudtrain.plan import make_plan
 from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
 from cloudtrain.records import Records
 from cloudtrain.stores import open_store
+from cloudtrain.whose import refuse_others
 
 EXTRAS = {
     "gcp": ("libcloud", "google.auth"),
@@ -63,13 +70,19 @@ class Session:
 
 
 @contextmanager
-def open_session(config: ClusterConfig, records: Records, console: Console) -> Iterator[Session]:
-    """Opens the doors to a cluster that exists. Closing them leaves detached tasks running."""
+def open_session(
+    config: ClusterConfig, records: Records, console: Console, *, owner: str | None = None
+) -> Iterator[Session]:
+    """Opens the doors to a cluster that exists. Closing them leaves detached tasks running.
+
+    Raises UsageError for one of another owner, unless it is the one that `owner` names.
+    """
     from cloudtrain.transports.ssh import SshTransport
 
     plan = make_plan(config)
     provider = open_provider(config)
     nodes = ask_nodes(provider, plan)
+    refuse_others(records, provider, nodes, owner=owner)
     identity = adopt_identity(records, plan, nodes)
     with SshTransport(identity) as transport:
         yield Session(
@@ -177,17 +190,27 @@ def in_order(nodes: Iterable[Node], plan: Plan) -> tuple[Node, ...]:
 
 def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Identity:
     """The cluster's keys, made where they are missing, with the existing nodes pinned to theirs."""
-    if nodes and not (records.folder / "key").exists():
-        raise NotLanded(
-            f"{plan.config.name}: its nodes exist, but the keys that open them are not here",
-            hint="another machine or user made them (`cloudtrain ls --cloud`): take another `name`,"
-            " or `cloudtrain down` with --discard, which lands nothing",
-        )
+    if nodes and not records.has_keys():
+        raise without_keys(plan.config, nodes)
     names = [node.name for node in plan.nodes]
     names += [node.name for node in nodes if node.name not in names]
     identity = create_identity(records.folder, names)
     pin(identity, nodes)
     return identity
+
+
+def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainError:
+    """Why nothing can be done with these nodes here."""
+    if all(node.state in ("unknown", "untrusted") for node in nodes):
+        unknown = {node.name: NodeUnreachable(node.name, node.fault) for node in nodes}
+        hint = f"whether anything of {config.name} is there is not known: once they answer, again"
+        return NodesError(unknown, hint=hint)
+    machines = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
+    return UsageError(
+        f"{config.name} exists, and the keys that open its nodes are not here",
+        hint=f"they are where it was made{f' ({machines})' if machines else ''}: "
+        "go on there, or give this one another `name:`",
+    )
 
 
 def recorded_config(records: Records) -> ClusterConfig:

@@ -9,12 +9,13 @@ from functools import partial
 from cloudtrain.errors import BusyError, CloudError
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal, MachineFacts
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._aws import (
     bodies,
     checks,
     clearing,
     holdings,
+    identity,
     images,
     launching,
     machines,
@@ -58,6 +59,9 @@ class AwsAccount:
         self._launched: dict[str, float] = {}
         """Instance id → Unix time at which it was asked for."""
 
+    def principal(self) -> Principal | None:
+        return identity.principal(self._ec2, self._config)
+
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._ec2, self._regions, self._schedules, plan)
 
@@ -97,12 +101,12 @@ class AwsAccount:
                 found[names] = images.find(self._ec2, place.region, names)
             chosen[node.name] = found[names]
         subnet = network.subnet(self._ec2, place, plan.config.network)
-        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan.config.name)
+        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
         return Ground(
             subnet=subnet,
             group=group.make(caller, journal),
             placement_group=(
-                network.placement_group(self._ec2, place, plan.config.name, journal)
+                network.placement_group(self._ec2, place, plan, journal)
                 if types.stand_close(self._ec2, place.region, plan)
                 else ""
             ),

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal, MachineFacts
-from cloudtrain.providers._azure import checks, ground, places
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers._azure import checks, credentials, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
 from cloudtrain.providers._azure.ends import SOONEST, Ends
 from cloudtrain.providers._azure.ground import Ground
@@ -50,6 +50,9 @@ class AzureAccount:
         self._vms = Vms(self._arm, self._ends)
         self._holdings = Holdings(self._arm)
         self._removal = Removal(self._arm, self._vms, self._ends)
+
+    def principal(self) -> Principal | None:
+        return credentials.principal(self._arm.token())
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)

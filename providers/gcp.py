@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal, MachineFacts
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
@@ -37,6 +37,9 @@ class GcpAccount:
     @property
     def endpoint(self) -> str | None:
         return self._api.endpoint
+
+    def principal(self) -> Principal | None:
+        return self._api.credentials.principal()
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._api, plan)

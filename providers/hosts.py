@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
-from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Plan
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Owner, Plan
+from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers._hosts import scripts
 from cloudtrain.providers._hosts.door import Door, opened, way_to
 
@@ -44,6 +45,10 @@ class HostsProvider:
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
 
+    def principal(self) -> Principal | None:
+        """No account: whoever is logged in here."""
+        return None
+
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return tuple(self._each(self._seats(plan.config.name), _found))
 
@@ -60,6 +65,7 @@ class HostsProvider:
         cluster = plan.config.name
         names = [node.name for node in plan.nodes]
         key = f"{identity.public_key.strip()} {LABEL}:{cluster}"
+        whose = json.dumps({**asdict(plan.owner), "folder": str(plan.config.folder)})
         seats = [seat for seat in self._seats(cluster) if seat.name in names]
         # One that cannot be asked may be a node of ours with work on it: nothing is begun then.
         there = self._each(seats, lambda seat: _patiently(lambda: _look(cluster, seat)))
@@ -68,7 +74,7 @@ class HostsProvider:
         def lend(seat: Seat) -> None:
             journal("create", node=seat.name)
             with opened(seat.name, seat.host) as door:
-                door.run(scripts.LEND, cluster, seat.name, key)
+                door.run(scripts.LEND, cluster, seat.name, key, whose)
 
         try:
             self._each(new, lend)
@@ -105,6 +111,7 @@ class HostsProvider:
     ) -> tuple[NotAsked, ...]:
         """What is ours there goes, running tasks too. The machines themselves run on."""
         left: dict[str, str] = {}
+        silent: dict[str, str] = {}
 
         def clear(seats: Sequence[Seat]) -> None:
             first = seats[0]
@@ -113,20 +120,22 @@ class HostsProvider:
                     if door.run(scripts.HOLDS, cluster).strip() != "yes":
                         return
                     for seat in seats:
-                        if door.run(scripts.IS_LENT, cluster, seat.name).strip() == "yes":
+                        if _lent(door, cluster, seat.name) is not None:
                             journal("destroy", node=seat.name)
                     door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
                     if door.run(scripts.HOLDS, cluster).strip() == "yes":
                         left[first.host.address] = "its folder is still there"
             except CloudtrainError as error:
-                left[first.host.address] = error.message
+                silent[first.host.address] = error.message
 
         self._each(self._by_machine(cluster), clear)
-        if left:
-            things = [f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in left.items()]
-            raise LeftoverError(
-                f"still there: {'; '.join(things)}", hint="run it again once they answer"
-            )
+        if left or silent:
+            lines = [
+                f"{said}: {_folders(cluster, hosts)}"
+                for said, hosts in (("still there", left), ("not known to be gone", silent))
+                if hosts
+            ]
+            raise LeftoverError("\n".join(lines), hint="run it again once they answer")
         return ()
 
     def remove(
@@ -227,9 +236,24 @@ def _seats(config: ClusterConfig, cluster: str) -> list[Seat]:
 def _look(cluster: str, seat: Seat) -> Node | None:
     """None where the machine has no such node. Raises what keeps it from being asked."""
     with opened(seat.name, seat.host) as door:
-        if door.run(scripts.IS_LENT, cluster, seat.name).strip() != "yes":
-            return None
-        return _node(seat, "running", door)
+        owner = _lent(door, cluster, seat.name)
+        return None if owner is None else replace(_node(seat, "running", door), owner=owner)
+
+
+def _folders(cluster: str, hosts: Mapping[str, str]) -> str:
+    return "; ".join(f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in hosts.items())
+
+
+def _lent(door: Door, cluster: str, node: str) -> Owner | None:
+    """Whose that node is; None where there is none."""
+    answer, _, told = door.run(scripts.IS_LENT, cluster, node).partition("\n")
+    if answer.strip() != "yes":
+        return None
+    try:
+        facts = json.loads(told)
+        return Owner(**{each: str(facts[each]) for each in ("id", "name", "machine")})
+    except (ValueError, LookupError, TypeError):
+        return Owner()
 
 
 PATIENCE = 60.0

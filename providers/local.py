@@ -20,9 +20,11 @@ from cloudtrain.model import (
     Node,
     NodePlan,
     NodeState,
+    Owner,
     Plan,
 )
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.owner import login
+from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers._local import addresses, checks, environment, processes, spawn
 from cloudtrain.providers._local.folders import Folder, remove
 
@@ -49,6 +51,10 @@ class LocalProvider:
         self._cache = cache
         self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
         self._user = _user()
+
+    def principal(self) -> Principal | None:
+        """No account: whoever is logged in here."""
+        return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return (
@@ -144,8 +150,9 @@ class LocalProvider:
         names = {tag.split("/")[1] for tag in tags.values()}
         if self._root.is_dir():
             names |= {path.name for path in self._root.iterdir() if path.is_dir()}
+        whose = Owner(id=login(), name=login())
         return Listing(
-            Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(self._user,))
+            Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(whose,))
             for name in sorted(names)
         )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cloudtrain.errors import BusyError, CloudError, TransientError
 from cloudtrain.listing import Listing, NotAsked
-from cloudtrain.model import ClusterConfig, Node, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal, MachineFacts
+from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
 from cloudtrain.providers._cloud.patience import Pace
 
@@ -19,6 +19,8 @@ PLACES = (
     Place(region="east", zone="east-b"),
     Place(region="west", zone="west-a"),
 )
+
+ME = Owner(id="0123456789ab", name="me", machine="here")
 
 
 @dataclass
@@ -63,6 +65,9 @@ class FakeAccount:
     ends_by_shutdown: bool = True
     soonest_end: float = 60.0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def principal(self) -> Principal | None:
+        return Principal(id="me@example.com", name="me")
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return ()
@@ -125,7 +130,7 @@ class FakeAccount:
                 kind = id.split()[0]
                 journal("make", what=kind, name=cluster)
                 self.resources_[key] = Resource(
-                    cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner="me"
+                    cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner=ME
                 )
         return f"ground of {place}"
 
@@ -147,10 +152,9 @@ class FakeAccount:
                 placement=str(order.place),
                 expires=order.expires,
                 created=self.clock.now(),
+                owner=ME,
             )
-            machine = Machine(
-                cluster=order.plan.config.name, node=node, place=order.place, id=id, owner="me"
-            )
+            machine = Machine(cluster=order.plan.config.name, node=node, place=order.place, id=id)
             self.machines_[id] = machine
             self.listed_from[id] = self.clock.now() + self.lag
             if name in self.breaks_after:

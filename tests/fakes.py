@@ -21,7 +21,7 @@ from cloudtrain.model import (
     NodePlan,
     Plan,
 )
-from cloudtrain.protocols import Finding, Journal
+from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.shell import Secret
 
 
@@ -40,9 +40,13 @@ class FakeProvider:
     cannot_destroy: frozenset[str] = frozenset()
     not_asked: tuple[NotAsked, ...] = ()
     whereabouts: Whereabouts | None = None
+    who: Principal | None = None
     deeds: list[tuple[str, str]] = field(default_factory=list)
     place: str = ""
     """Where its nodes are."""
+
+    def principal(self) -> Principal | None:
+        return self.who
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self.findings

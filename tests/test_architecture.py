@@ -9,7 +9,10 @@ PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
     {"model", "listing", "shell", "errors"},
-    {"protocols", "tf_config", "step", "layout", "paths", "rekeying", "fan_out", "catalogue"},
+    {
+        *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
+        "catalogue",
+    },
     {
         *{"config", "records", "console", "keys", "supervise"},
         *{"transports", "stores", "providers", "playbooks"},
@@ -17,6 +20,7 @@ LAYERS = [
     {
         "plan",
         "session",
+        "whose",
         "nodes",
         "drift",
         "first_login",

@@ -498,8 +498,8 @@ def test_what_makes_no_bill_asks_nothing(verbs: Verbs) -> None:
     assert cloudtrain("down").exit_code == 0
     assert cloudtrain("down", "--discard").exit_code == 0
     assert [call[-1] for call in verbs.calls[1:]] == [
-        {"discard": False, "adopt": False},
-        {"discard": True, "adopt": False},
+        {"discard": False, "adopt": False, "owner": None},
+        {"discard": True, "adopt": False, "owner": None},
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import types
@@ -16,17 +17,27 @@ from cloudtrain.cli.app import cli
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
 from cloudtrain.listing import Listing, NotAsked
-from cloudtrain.model import ClusterConfig, Holding, Node
+from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
+from cloudtrain.owner import digest, login
+from cloudtrain.protocols import Principal
 from cloudtrain.records import Records
 from cloudtrain.session import record
-from cloudtrain.verbs.holdings import this_user
+from cloudtrain.whose import this_machine
 from tests.fakes import FakeProvider
+
+ANN = Principal(id="ann@example.com", name="ann")
+EVE = Principal(id="eve@example.com", name="eve")
+LATER = time.time() + 7200.0
+
+
+def owner(principal: Principal, machine: str = "elsewhere-1") -> Owner:
+    return Owner(id=digest(principal.id), name=principal.name, machine=machine)
 
 
 class Labelled(FakeProvider):
-    """A FakeProvider that also has owners, and resources without nodes."""
+    """A FakeProvider that also has owners, and asks for nobody's credentials but ANN's."""
 
-    owner = this_user()
+    owner: Owner
     error: Exception | None = None
     asked: list[str | None]
 
@@ -36,17 +47,22 @@ class Labelled(FakeProvider):
         held = (replace(held, owners=(self.owner,)) for held in super().sweep())
         return Listing(held, self.not_asked)
 
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        return tuple(replace(node, owner=self.owner) for node in super().nodes(cluster))
 
-def node(cluster: str) -> Node:
+
+def node(cluster: str, *, state: NodeState = "running", expires: float | None = LATER) -> Node:
     return Node(
         name=f"{cluster}-chief0",
         role="chief",
         index=0,
-        state="running",
+        state=state,
         address="192.0.2.1",
         internal="10.0.0.1",
         machine="n1-standard-8",
         placement="us-east4-c",
+        created=time.time() - 300.0,
+        expires=expires,
     )
 
 
@@ -55,7 +71,8 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
     """`provider: gcp` answered in memory; the other clouds have no driver installed."""
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
-    cloud = Labelled(name="gcp")
+    cloud = Labelled(name="gcp", who=ANN)
+    cloud.owner = owner(ANN)
     cloud.asked = []
     module = types.ModuleType("cloudtrain.providers.gcp")
     module.__spec__ = types.SimpleNamespace(name="gcp")  # type: ignore[assignment]
@@ -74,18 +91,34 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
     return cloud
 
 
-def put(cloud: Labelled, *clusters: str) -> None:
+def put(
+    cloud: Labelled,
+    *clusters: str,
+    state: NodeState = "running",
+    expires: float | None = LATER,
+) -> None:
     for cluster in clusters:
-        cloud.cloud[cluster] = {f"{cluster}-chief0": node(cluster)}
+        cloud.cloud[cluster] = {f"{cluster}-chief0": node(cluster, state=state, expires=expires)}
+
+
+def put_idle(cloud: Labelled, *clusters: str) -> None:
+    put(cloud, *clusters, state="stopped")
 
 
 def know(cluster: str) -> None:
+    """With the key that opens its nodes, as after an `up`."""
+    records = on_record(cluster)
+    (records.folder / "key").touch(mode=0o600)
+
+
+def on_record(cluster: str) -> Records:
     config = ClusterConfig(
         name=cluster, provider="gcp", project="p", strategy="custom", nodes={}, placement=("a",)
     )
     records = Records(cluster)
     records.create()
     records.save_config(to_json(config))
+    return records
 
 
 def run(*arguments: str) -> Result:
@@ -101,10 +134,15 @@ def test_ls_cloud_tells_what_no_file_knows(cloud: Labelled) -> None:
     put(cloud, "lost", "mnist")
     know("mnist")
     result = run("ls", "--cloud", "--provider", "gcp", "--project", "p")
-    assert result.output.splitlines() == [
-        f"gcp p: lost  of {this_user()}  known to no record here",
+    lines = [re.sub(r"[-\d]+ \d+:\d+", "TIME", line) for line in result.output.splitlines()]
+    lines = [re.sub(r"\d+\.\d\d(?= \$)", "PRICE", line) for line in lines]
+    told = "1 of 1 nodes running, made 5m ago, ends TIME, PRICE $/hour or more"
+    assert lines == [
+        "gcp p: lost  of ann  known to no record here",
+        f"  {told}",
         "  lost-chief0  running  n1-standard-8  us-east4-c",
-        f"gcp p: mnist  of {this_user()}  known here",
+        "gcp p: mnist  of ann  known here",
+        f"  {told}",
         "  mnist-chief0  running  n1-standard-8  us-east4-c",
     ]
     assert cloud.asked == ["p"]
@@ -126,8 +164,11 @@ def test_an_account_that_nobody_named_need_not_have_credentials(cloud: Labelled)
     assert run("ls", "--cloud", "--provider", "gcp").exit_code == 4
 
 
-def test_gc_destroys_orphans_and_leaves_known_clusters_alone(cloud: Labelled) -> None:
-    put(cloud, "lost", "older", "mnist")
+# ── gc: what it takes, and what it leaves ────────────────────────────────────
+
+
+def test_gc_destroys_what_nobody_uses_and_leaves_known_clusters_alone(cloud: Labelled) -> None:
+    put_idle(cloud, "lost", "older", "mnist")
     know("mnist")
     result = run("gc", "--provider", "gcp", "--yes", "--json")
     assert result.exit_code == 0, result.output
@@ -138,24 +179,78 @@ def test_gc_destroys_orphans_and_leaves_known_clusters_alone(cloud: Labelled) ->
     assert not Records("lost").folder.exists()
 
 
+def test_gc_leaves_what_runs_and_says_what_ends_it(cloud: Labelled) -> None:
+    """Most likely another machine of the same person made it."""
+    put(cloud, "live")
+    put(cloud, "endless", expires=None)
+    result = run("gc", "--provider", "gcp", "--project", "p", "--yes")
+    assert result.exit_code == 0
+    assert list(cloud.cloud) == ["live", "endless"]
+    command = "`cloudtrain gc live --provider gcp --project p` ends it"
+    assert f"live runs and is kept: {command}" in result.stderr
+    assert "1 of 1 nodes running, made 5m ago, ends " in result.stderr
+    assert "nothing to collect" in result.stdout
+
+
+def test_gc_takes_what_has_expired_and_what_does_not_run(cloud: Labelled) -> None:
+    put(cloud, "expired", expires=time.time() - 5.0)
+    put(cloud, "stopped", state="stopped")
+    put(cloud, "starting", state="starting")
+    put(cloud, "live")
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert result.exit_code == 0
+    assert list(cloud.cloud) == ["starting", "live"]
+    assert "overdue since" in result.stderr
+
+
+def test_gc_with_running_takes_all_that_is_mine(cloud: Labelled) -> None:
+    put(cloud, "live", "endless", "mnist")
+    know("mnist")
+    assert run("gc", "--provider", "gcp", "--running", "--yes").exit_code == 0
+    assert list(cloud.cloud) == ["mnist"]
+
+
+def test_gc_of_a_name_takes_that_one_alone(cloud: Labelled) -> None:
+    put(cloud, "live", "another")
+    put_idle(cloud, "lost")
+    result = run("gc", "live", "--provider", "gcp", "--project", "p", "--yes")
+    assert result.exit_code == 0, result.output
+    assert list(cloud.cloud) == ["another", "lost"]
+    assert set(cloud.asked) == {"p"}
+    assert run("gc", "another", "--yes").exit_code == 0
+    assert list(cloud.cloud) == ["lost"]
+
+
 def test_gc_asks_first(cloud: Labelled) -> None:
-    put(cloud, "lost")
+    put_idle(cloud, "lost")
     result = run("gc", "--provider", "gcp")
     assert result.exit_code != 0
     assert list(cloud.cloud) == ["lost"]
 
 
 def test_gc_leaves_what_others_made_alone(cloud: Labelled) -> None:
-    put(cloud, "lost")
-    cloud.owner = "eve"
+    put_idle(cloud, "lost")
+    cloud.owner = owner(EVE)
     assert run("gc", "--provider", "gcp", "--yes").exit_code == 0
+    assert run("gc", "lost", "--provider", "gcp", "--running", "--yes").exit_code == 0
+    assert run("gc", "--provider", "gcp", "--owner", "ann", "--yes").exit_code == 0
     assert list(cloud.cloud) == ["lost"]
     run("gc", "--provider", "gcp", "--owner", "eve", "--yes")
     assert cloud.cloud == {}
 
 
+def test_what_an_earlier_version_made_is_of_the_login_name(cloud: Labelled) -> None:
+    put_idle(cloud, "lost")
+    cloud.owner = Owner(id="somebody", name="somebody")
+    run("gc", "--provider", "gcp", "--yes")
+    assert list(cloud.cloud) == ["lost"]
+    cloud.owner = Owner(id=login(), name=login())
+    run("gc", "--provider", "gcp", "--yes")
+    assert cloud.cloud == {}
+
+
 def test_gc_of_a_cluster_that_was_taken_down_here_is_of_an_orphan(cloud: Labelled) -> None:
-    put(cloud, "mnist")
+    put_idle(cloud, "mnist")
     know("mnist")
     Records("mnist").close()
     run("gc", "--provider", "gcp", "--yes")
@@ -163,11 +258,25 @@ def test_gc_of_a_cluster_that_was_taken_down_here_is_of_an_orphan(cloud: Labelle
 
 
 def test_gc_names_what_is_left_over(cloud: Labelled) -> None:
-    put(cloud, "lost")
+    put_idle(cloud, "lost")
     cloud.cannot_destroy = frozenset({"lost-chief0"})
     result = run("gc", "--provider", "gcp", "--yes")
     assert result.exit_code == 6
     assert "still there: lost-chief0" in result.stderr
+
+
+def test_a_record_without_the_keys_knows_nothing(cloud: Labelled) -> None:
+    """As an `up` leaves one that was refused as the cluster is another's."""
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE)
+    on_record("mnist")
+    assert (
+        "of eve  known to no record here"
+        in run("ls", "--cloud", "--project", "p", "--provider", "gcp").output
+    )
+
+
+# ── nobody ends another's ────────────────────────────────────────────────────
 
 
 def test_down_with_a_provider_needs_no_record(cloud: Labelled) -> None:
@@ -175,7 +284,9 @@ def test_down_with_a_provider_needs_no_record(cloud: Labelled) -> None:
     result = run("down", "lost", "--provider", "gcp", "--project", "p", "--discard", "--yes")
     assert result.exit_code == 0, (result.output, result.exception)
     assert cloud.cloud == {}
-    assert cloud.asked == ["p"]
+    assert set(cloud.asked) == {"p"}
+    assert "lost\n  of ann (" in result.stderr
+    assert "made on elsewhere-1" in result.stderr
 
 
 def test_down_with_a_provider_destroys_no_work_unless_told(cloud: Labelled) -> None:
@@ -185,11 +296,65 @@ def test_down_with_a_provider_destroys_no_work_unless_told(cloud: Labelled) -> N
     assert list(cloud.cloud) == ["lost"]
 
 
+@pytest.mark.parametrize("words", [(), ("--discard",), ("--discard", "--owner", "ann")])
+def test_down_of_anothers_cluster_is_refused_with_whose_it_is(
+    cloud: Labelled, words: tuple[str, ...]
+) -> None:
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE)
+    result = run("down", "mnist", "--provider", "gcp", "--yes", *words)
+    assert result.exit_code == 2
+    for word in ("of eve (", "made on elsewhere-1", "made 5m ago", "ends ", "1 of 1 nodes running"):
+        assert word in result.stderr
+    assert "--discard" not in result.stderr
+    assert "--owner" not in result.stderr
+    assert list(cloud.cloud) == ["mnist"]
+
+
+@pytest.mark.parametrize("who", ["eve", "Eve", "eve@example.com", digest("eve@example.com")])
+def test_down_with_its_owner_named_ends_anothers(cloud: Labelled, who: str) -> None:
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE)
+    words = ("down", "mnist", "--provider", "gcp", "--owner", who, "--yes")
+    kept = run(*words)
+    assert kept.exit_code == 5, "what its nodes hold is eve's to lose"
+    assert "--discard" not in kept.stderr
+    assert run(*words, "--discard").exit_code == 0
+    assert cloud.cloud == {}
+
+
+def test_another_eve_is_not_meant_by_an_address(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE)
+    words = ("--provider", "gcp", "--owner", "eve@example.org", "--discard", "--yes")
+    assert run("down", "mnist", *words).exit_code == 2
+    assert list(cloud.cloud) == ["mnist"]
+
+
+def test_keys_of_a_cluster_that_has_ended_open_no_other_of_that_name(cloud: Labelled) -> None:
+    """Mine ended by its lifetime and is open on record; eve has made one of that name since."""
+    know("mnist")
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE)
+    assert run("down", "mnist", "--discard", "--yes").exit_code == 2
+    assert list(cloud.cloud) == ["mnist"]
+
+
+def test_what_this_machine_made_is_mine_whoever_is_logged_in_to_the_account(
+    cloud: Labelled,
+) -> None:
+    know("mnist")
+    put(cloud, "mnist")
+    cloud.owner = owner(EVE, machine=this_machine())
+    assert run("down", "mnist", "--discard", "--yes").exit_code == 0
+    assert cloud.cloud == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("ls", "--provider", "gcp"), "asked of the accounts"),
-        (("gc", "mnist", "--provider", "gcp"), "told twice"),
+        (("ls", "mnist", "--cloud", "--provider", "gcp"), "told twice"),
         (("ls", "--cloud", "--project", "p"), "of which cloud"),
         (("down", "--provider", "gcp"), "needs the cluster's NAME"),
         (("down", "x", "--project", "p"), "leave --provider out"),
@@ -262,7 +427,7 @@ def test_gc_of_another_project_is_not_kept_from_an_orphan_by_a_name_that_is_know
     cloud: Labelled,
 ) -> None:
     key = with_keys("mnist")
-    put(cloud, "mnist")
+    put_idle(cloud, "mnist")
     run("gc", "--provider", "gcp", "--yes")
     assert list(cloud.cloud) == ["mnist"], "this may be the project of the record"
     run("gc", "--provider", "gcp", "--project", "another", "--yes")
@@ -303,7 +468,7 @@ def test_ls_cloud_says_nothing_of_what_it_has_not_seen(cloud: Labelled) -> None:
 
 
 def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud: Labelled) -> None:
-    put(cloud, "mnist")
+    put_idle(cloud, "mnist")
     cloud.not_asked = (SILENT,)
     result = run("gc", "--provider", "gcp", "--yes")
     assert cloud.cloud == {}
@@ -344,7 +509,7 @@ def test_down_names_the_places_where_the_record_says_that_it_never_was(cloud: La
 def test_gc_leaves_what_became_known_while_it_asked(
     cloud: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(cloud, "mnist")
+    put_idle(cloud, "mnist")
     monkeypatch.setattr("cloudtrain.cli.gc.confirm", lambda *_, **__: know("mnist"))
     result = run("gc", "--provider", "gcp", "--json")
     assert list(cloud.cloud) == ["mnist"]

@@ -19,15 +19,16 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.listing import Whereabouts
-from cloudtrain.model import Identity, Plan
+from cloudtrain.model import Identity, Owner, Plan
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Place, Resource
 from cloudtrain.providers._cloud.creation import uninterrupted
 from cloudtrain.providers._cloud.provider import CloudProvider
-from tests.fake_account import PLACES, FakeAccount, cloud_plan
+from tests.fake_account import ME, PLACES, FakeAccount, cloud_plan
 from tests.fakes import make_identity, make_plan
 
 CALLER = "198.51.100.7/32"
+EVE = Owner(id="eve", name="eve")
 
 
 class Rig:
@@ -445,7 +446,7 @@ def test_sweep_tells_what_was_not_asked(rig: Rig) -> None:
 def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:
     rig.create()
     rig.account.resources_["orphan"] = Resource(
-        cluster="old", kind="disk", name="old-chief0", id="d-1", region="west", owner="eve"
+        cluster="old", kind="disk", name="old-chief0", id="d-1", region="west", owner=EVE
     )
     held = rig.provider.sweep()
     assert [(h.cluster, len(h.nodes), h.resources, h.owners) for h in held] == [
@@ -453,9 +454,9 @@ def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:
             "mnist",
             3,
             ("network mnist (network mnist )", "subnet mnist (subnet mnist east) in east"),
-            ("me",),
+            (ME,),
         ),
-        ("old", 0, ("disk old-chief0 (d-1) in west",), ("eve",)),
+        ("old", 0, ("disk old-chief0 (d-1) in west",), (EVE,)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from cloudtrain.cli.app import cli
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.keys import create_identity
+from cloudtrain.model import Owner
 from cloudtrain.providers.hosts import HostsProvider
 from cloudtrain.shell import command
 from cloudtrain.transports.ssh import SshTransport
@@ -258,3 +262,82 @@ def test_a_whole_run_on_lent_machines(machines: list[SshdNode], tmp_path: Path) 
         assert keys_on(machine) == []
         assert not (machine.home / ".cloudtrain").exists()
         assert machine.runs
+
+
+# ── whose it is ──────────────────────────────────────────────────────────────
+
+
+def config_file(machines: list[SshdNode], folder: Path) -> Path:
+    """Of a chief on each machine that there is, by its own sshd."""
+    folder.mkdir(exist_ok=True)
+    hosts = [
+        {
+            "address": machine.node.address,
+            "port": machine.node.ssh_port,
+            "user": machine.node.user,
+            "role": role,
+        }
+        for machine, role in zip(machines, ["chief", "worker"], strict=True)
+    ]
+    path = folder / "mnist.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "provider": "hosts",
+                "hosts": hosts,
+                "strategy": "multi_worker_mirrored",
+                "code": {"path": str(folder)},
+                "train": {"command": "echo"},
+            }
+        )
+    )
+    return path
+
+
+def test_the_owner_the_machine_and_the_folder_stand_on_a_lent_machine(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    ann = Owner(id="0123456789ab", name="ann", machine="laptop-1")
+    plan, hosts = replace(make_plan(), owner=ann), provider(machines)
+    hosts.create(plan, make_identity(tmp_path, plan), no_journal)
+    told = json.loads((machines[0].home / ".cloudtrain/mnist/owner").read_text())
+    assert told == {"id": ann.id, "name": "ann", "machine": "laptop-1", "folder": "."}
+    assert {node.owner for node in hosts.nodes("mnist")} == {ann}
+    (machines[0].home / ".cloudtrain/mnist/owner").unlink()  # as of an earlier version
+    assert {node.owner for node in hosts.nodes("mnist")} == {ann, Owner()}
+    (machines[1].home / ".cloudtrain/mnist/owner").write_text("[]")
+    assert {node.owner for node in hosts.nodes("mnist")} == {Owner()}
+
+
+def test_what_another_person_has_on_a_lent_machine_is_left_alone(
+    machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    ann = Owner(id="0123456789ab", name="ann", machine="laptop-1")
+    plan, hosts = replace(make_plan(), owner=ann), provider(machines)
+    hosts.create(plan, make_identity(tmp_path, plan), no_journal)
+    path = str(config_file(machines, tmp_path / "of eve"))
+    for words in (["up"], ["train"], ["down"], ["down", "--discard"]):
+        done = CliRunner().invoke(cli, [words[0], path, *words[1:]])
+        assert done.exit_code == 2, (words, done.stderr)
+        assert "mnist is not yours" in done.stderr
+        assert "of ann (0123456789ab), made on laptop-1" in done.stderr
+    assert len(hosts.nodes("mnist")) == 2
+    done = CliRunner().invoke(cli, ["down", path, "--owner", "ann", "--discard", "--yes"])
+    assert done.exit_code == 0, done.stderr
+    assert hosts.nodes("mnist") == ()
+
+
+def test_down_of_what_never_was_says_that_a_silent_host_did_not_answer(
+    machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    path = str(config_file(machines, tmp_path / "project"))
+    machines[1].stop()
+    for words in ((), ("--discard",)):
+        done = CliRunner().invoke(cli, ["down", path, "--yes", *words])
+        assert done.exit_code == 6, done.stderr
+        assert "no answer from" in done.stderr
+        assert "keys" not in done.stderr
+        assert "still there" not in done.stderr
+    assert CliRunner().invoke(cli, ["up", path, "--yes"]).exit_code == 1

@@ -29,7 +29,7 @@ COMMANDS = {
     "down": "Land the artifacts, destroy everything, say what is left.",
     "forget": "Remove the record of a cluster that is down.",
     "ls": "List clusters; --cloud: all that your accounts hold of ours.",
-    "gc": "Delete what your accounts hold and no record here knows.",
+    "gc": "Delete what your accounts hold and nobody uses.",
     "completion": "Print the script that completes commands in your shell.",
 }
 HIDDEN = frozenset({"attend", "idle"})

@@ -17,7 +17,8 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.target import Target, is_file, target_of
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.console.lines import printable
+from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.records import Records
 
 
@@ -26,6 +27,7 @@ from cloudtrain.records import Records
 @click.option("--discard", is_flag=True, help="Lose what only the nodes hold.")
 @yes_option
 @adopt_option
+@click.option("--owner", metavar="WHO", help="End a cluster of WHO (the name shown, or its id).")
 @provider_options
 @json_option
 @debug_option
@@ -34,6 +36,7 @@ def command(
     discard: bool,
     yes: bool,
     adopt: bool,
+    owner: str | None,
     provider: str | None,
     project: str | None,
     as_json: bool,
@@ -45,6 +48,7 @@ def command(
     record here knows is found by its labels.
     """
     target = told_or_recorded(name, provider, project)
+    show_whose(target, owner)
     provider = provider_of(target)
     if discard and (provider not in FREE or on_terminal()):
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
@@ -53,9 +57,25 @@ def command(
     from cloudtrain.verbs.down import down
 
     with shown(as_json=as_json) as screen:
-        down(target.name, target.config, discard=discard, adopt=adopt, console=screen)
+        down(target.name, target.config, discard=discard, adopt=adopt, owner=owner, console=screen)
     if as_json:
         print_json({"name": target.name, "left": []})
+
+
+def show_whose(target: Target, owner: str | None) -> None:
+    """Whose it is, how old, what runs and until when, where nobody here has its keys."""
+    if provider_of(target) == "local" or Records(target.name).has_keys():
+        return
+    from cloudtrain.verbs.whose import whose
+
+    try:
+        lines = whose(target.name, target.config, owner=owner)
+    except UsageError:
+        raise
+    except CloudtrainError:
+        return  # `down` itself meets it again, and tells it with what it means there
+    if lines:
+        click.echo(printable("\n  ".join([target.name, *lines])), err=True)
 
 
 def told_or_recorded(name: str | None, provider: str | None, project: str | None) -> Target:

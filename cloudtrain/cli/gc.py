@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from cloudtrain.cli.account import accounts_of, provider_options
@@ -15,14 +17,20 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
+from cloudtrain.cli.target import is_file
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import NodesError
+from cloudtrain.records import Records
+
+if TYPE_CHECKING:
+    from cloudtrain.verbs.holdings import Account
 
 
 @click.command(short_help=COMMANDS["gc"], epilog="\b\nExample:\n  cloudtrain gc --provider gcp")
 @name_argument()
 @provider_options
-@click.option("--owner", metavar="USER", help="Whose orphans; by default yours.")
+@click.option("--owner", metavar="WHO", help="Whose, by the name shown or its id; else yours.")
+@click.option("--running", is_flag=True, help="Also what runs and has time left.")
 @yes_option
 @json_option
 @debug_option
@@ -31,28 +39,32 @@ def command(
     provider: str | None,
     project: str | None,
     owner: str | None,
+    running: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete orphans: what accounts hold under our labels of clusters that no record here knows.
+    """Delete what accounts hold under our labels of clusters whose keys are not here, and that
+    nobody uses: expired, without a running node, or named.
 
-    Whatever only their nodes hold is lost, so it asks first. What other users made is left alone,
-    as is every cluster that is known here: `cloudtrain down` lands and ends those.
+    Whatever only their nodes hold is lost, so it asks first. What runs and has time left is
+    listed and kept, unless NAME or --running says otherwise. What others made is left alone, as
+    is every cluster whose keys are here: `cloudtrain down` lands and ends those.
     """
-    from cloudtrain.verbs.holdings import ask, collect, document, orphans, text, this_user
+    from cloudtrain.verbs.holdings import Wanted, ask, collect, document, kept, text
 
-    user = owner or this_user()
-    answers = ask(accounts_of(name, provider, project))
+    wanted = Wanted(name=cluster_of(name), owner=owner, running=running)
+    answers = ask(accounts_holding(name, provider, project))
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
-    found = [orphan for answer in answers for orphan in orphans(answer, user)]
+    found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
-        click.echo(printable(text(answers)), err=True)
+        for line in (text(answers), *kept(answers, wanted)):
+            click.echo(printable(line), err=True)
     collected: tuple[str, ...] = ()
     if found:
-        names = ", ".join(orphan.cluster for orphan in found)
+        names = ", ".join(held.holding.cluster for held in found)
         confirm(f"Destroy {names} and lose what only their nodes hold?", yes=yes)
         with shown(as_json=as_json) as screen:
-            collected = collect(answers, user, screen)
+            collected = collect(answers, wanted, screen)
             answers = ask([answer.account for answer in answers])
             for one in collected:
                 screen.say(f"{one}: its account lists nothing of it any more")
@@ -63,3 +75,21 @@ def command(
     if failed and not as_json:
         raise NodesError(failed)
     return max((answer.exit_code for answer in answers), default=0)
+
+
+def cluster_of(name: str | None) -> str | None:
+    """The one that is named; a FILE only says which account is meant."""
+    if name is None or is_file(name):
+        return None
+    return Records(name).name
+
+
+def accounts_holding(
+    name: str | None, provider: str | None, project: str | None
+) -> tuple[Account, ...]:
+    """A NAME that is known to no record here is looked for everywhere."""
+    from cloudtrain.records import known
+
+    if name is not None and not is_file(name) and (provider is not None or name not in known()):
+        return accounts_of(None, provider, project)
+    return accounts_of(name, provider, project)

@@ -107,6 +107,10 @@ class Records:
             self.folder.rename(hidden)
             shutil.rmtree(hidden)
 
+    def has_keys(self) -> bool:
+        """Whether what opens the cluster's nodes is here."""
+        return (self.folder / "key").exists()
+
     def is_open(self) -> bool:
         """Whether the cluster was made and not yet taken down, as far as this machine knows."""
         return not self._closed.exists()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    LeftoverError,
+    NodesError,
+    NotLanded,
+    RunFailed,
+    UsageError,
+)
 from cloudtrain.landing.land import not_landed
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node
@@ -18,6 +25,7 @@ from cloudtrain.session import (
     recorded_config,
     refuse_other_account,
     refuse_other_folder,
+    without_keys,
 )
 from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
@@ -26,6 +34,7 @@ from cloudtrain.training.tasks import end_orphans
 from cloudtrain.verbs.parcels import take_before_down
 from cloudtrain.verbs.stop_run import stop_run
 from cloudtrain.verbs.unlanded import ask_unlanded, land_what_is_left
+from cloudtrain.whose import refuse_others, refuse_others_remains
 
 
 def down(
@@ -34,6 +43,7 @@ def down(
     *,
     discard: bool,
     adopt: bool = False,
+    owner: str | None = None,
     console: Console,
 ) -> None:
     """Nothing of the cluster is left, and nothing that was only on its nodes is lost.
@@ -45,7 +55,7 @@ def down(
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
     with records.lock("down", wait=take_over(records, console)):
-        bring_down(config, records, discard=discard, console=console)
+        bring_down(config, records, discard=discard, owner=owner, console=console)
 
 
 ALREADY = 3600.0
@@ -65,14 +75,25 @@ def take_over(records: Records, console: Console) -> float:
     return 0.0
 
 
-def bring_down(config: ClusterConfig, records: Records, *, discard: bool, console: Console) -> None:
+def bring_down(
+    config: ClusterConfig,
+    records: Records,
+    *,
+    discard: bool,
+    owner: str | None = None,
+    console: Console,
+) -> None:
     """`down` for who holds the lock already."""
     provider = open_provider(config)
     nodes = provider.find(config.name)
+    refuse_others(records, provider, nodes, owner=owner)
+    if not nodes:
+        refuse_others_remains(records, provider, owner=owner)
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
     if nodes and not discard and not being_destroyed(records):
+        refuse_unlandable(config, records, nodes, owner)
         try:
-            with open_session(config, records, console) as session:
+            with open_session(config, records, console, owner=owner) as session:
                 land_everything(session)
         except UsageError:
             raise
@@ -112,6 +133,24 @@ def tell_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
         console.warn(f"not asked: {', '.join(silent)}; by the record it never was there")
     if denied:
         console.warn(f"not asked, as this account may not use them: {', '.join(denied)}")
+
+
+def refuse_unlandable(
+    config: ClusterConfig, records: Records, nodes: tuple[Node, ...], owner: str | None
+) -> None:
+    """Without the cluster's keys nothing can be landed. Raises NotLanded, or LeftoverError where
+    only hosts that do not answer are meant: nobody knows whether anything is there."""
+    if records.has_keys():
+        return
+    why = without_keys(config, nodes)
+    if isinstance(why, NodesError):
+        raise LeftoverError(why.message, hint=why.hint)
+    places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
+    there = f"`cloudtrain down` where it was made{f' ({places})' if places else ''} lands them"
+    raise NotLanded(
+        f"{why.message}: what they hold cannot be landed from here, and they are kept",
+        hint=there if owner else f"{there}; here, --discard destroys what they hold",
+    )
 
 
 def being_destroyed(records: Records) -> bool:

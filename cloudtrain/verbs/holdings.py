@@ -18,11 +18,13 @@ from cloudtrain.errors import (
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import NotAsked
 from cloudtrain.model import CLOUDS, ClusterConfig, Holding, Node, ProviderName
-from cloudtrain.protocols import Console
+from cloudtrain.owner import is_meant
+from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, known
 from cloudtrain.session import missing_extra, open_provider, recorded_config
 from cloudtrain.verbs.standing import overdue, told_of
 from cloudtrain.verbs.status import node_json
+from cloudtrain.whose import facts, is_mine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,41 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """`known`: a record here has this cluster as existing, so that `down NAME` lands its work."""
+    """`known`: the keys of this cluster are here, so that `down NAME` lands its work. `mine`: it
+    is of the account's principal, or of nobody in particular."""
 
     holding: Holding
     known: bool
+    mine: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether a node of it is at work, or about to be, and its time is not over."""
+        now = time.time()
+        alive = [node for node in self.holding.nodes if node.state != "stopped"]
+        return any(node.expires is None or node.expires > now for node in alive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What `gc` was told to delete besides what has expired or has no running node."""
+
+    name: str | None = None
+    """This cluster alone, in whatever state."""
+    owner: str | None = None
+    """Whose, by name, id or principal; None: one's own."""
+    running: bool = False
+
+    def covers(self, held: Held) -> bool:
+        """Whether it is of those that are meant, running or not."""
+        if held.known or self.name not in (None, held.holding.cluster):
+            return False
+        if self.owner is None:
+            return held.mine
+        return all(is_meant(owner, self.owner) for owner in held.holding.owners)
+
+    def takes(self, held: Held) -> bool:
+        return self.covers(held) and (self.running or self.name is not None or not held.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,20 +138,27 @@ def ask(accounts: Sequence[Account]) -> tuple[Answer, ...]:
 
     def one(account: Account) -> Answer:
         try:
-            holdings = open_provider(account.config).sweep()
+            provider = open_provider(account.config)
+            holdings = provider.sweep()
+            held = tuple(held_of(holding, provider, account.config) for holding in holdings)
         except (CloudtrainError, NodesError) as error:
             return Answer(account=account, error=error)
-        held = tuple(
-            Held(holding=holding, known=is_known(holding.cluster, account.config))
-            for holding in holdings
-        )
         return Answer(account=account, held=held, not_asked=holdings.not_asked)
 
     return tuple(fan_out(accounts, one, name=str))
 
 
+def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> Held:
+    records = Records(holding.cluster)
+    return Held(
+        holding=holding,
+        known=is_known(holding.cluster, account),
+        mine=all(is_mine(owner, provider, records) for owner in holding.owners),
+    )
+
+
 def is_known(cluster: str, account: ClusterConfig) -> bool:
-    """Whether a record here says that this cluster may exist in that account.
+    """Whether what is here opens the nodes that this cluster may have in that account.
 
     Where one of the two names no project, both may mean the same one.
     """
@@ -128,24 +168,22 @@ def is_known(cluster: str, account: ClusterConfig) -> bool:
     except CloudtrainError:
         return False
     projects = {recorded.project, account.project} - {None}
-    return records.is_open() and recorded.provider == account.provider and len(projects) < 2
+    same = recorded.provider == account.provider and len(projects) < 2
+    return same and records.is_open() and records.has_keys()
 
 
-def orphans(answer: Answer, user: str) -> tuple[Holding, ...]:
-    """What no record here knows, made by this user: others' may well be known elsewhere."""
-    return tuple(
-        held.holding
-        for held in answer.held
-        if not held.known and set(held.holding.owners) <= {user}
-    )
-
-
-def collect(answers: Sequence[Answer], user: str, console: Console) -> tuple[str, ...]:
-    """Destroys all orphans; their names. What became known since they were listed is left alone.
+def collect(answers: Sequence[Answer], wanted: Wanted, console: Console) -> tuple[str, ...]:
+    """Destroys all that is wanted; the names. What became known since they were listed is left
+    alone.
 
     Raises LeftoverError, or NodesError with every failure.
     """
-    work = [(answer.account, orphan) for answer in answers for orphan in orphans(answer, user)]
+    work = [
+        (answer.account, held.holding)
+        for answer in answers
+        for held in answer.held
+        if wanted.takes(held)
+    ]
 
     def one(item: tuple[Account, Holding]) -> str | None:
         account, orphan = item
@@ -160,13 +198,6 @@ def collect(answers: Sequence[Answer], user: str, console: Console) -> tuple[str
     with console.stage("orphans", len(work)) as stage:
         done = fan_out(work, one, name=lambda item: item[1].cluster, workers=8)
     return tuple(name for name in done if name is not None)
-
-
-def this_user() -> str:
-    """As labels have it."""
-    from cloudtrain.providers._cloud.labels import owner
-
-    return owner()
 
 
 def no_record(event: str, **facts: Any) -> None:
@@ -190,9 +221,11 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield f"{answer.account}: holds nothing of ours{where}"
     for held in answer.held:
         holding = held.holding
-        owner = f"of {', '.join(holding.owners)}" if holding.owners else ""
+        owner = f"of {', '.join(map(str, holding.owners))}" if holding.owners else ""
         state = "known here" if held.known else "known to no record here"
         yield "  ".join(filter(None, [f"{answer.account}: {holding.cluster}", owner, state]))
+        if holding.nodes:
+            yield f"  {shown_facts(holding.nodes, answer.account.config)}"
         for node in holding.nodes:
             state = node.state
             if state == "stopped" and holding.provider == "azure":
@@ -205,6 +238,30 @@ def _lines(answer: Answer) -> Iterator[str]:
             yield f"{answer.account}: not asked: {each}".replace("\n", "\n  ")
     if denied := [each.place for each in answer.not_asked if each.denied]:
         yield f"{answer.account}: not asked, as it may not use them: {', '.join(denied)}"
+
+
+def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
+    """What there is to know before a cluster is ended: age, what runs, end, price."""
+    from cloudtrain.catalogue.bill import price_of
+
+    prices = [price_of(config, node) for node in nodes if node.state != "stopped"]
+    known = sum(price for price in prices if price)
+    told = [*facts(nodes), f"{known:.2f} $/hour or more"] if known else facts(nodes)
+    return ", ".join(told)
+
+
+def kept(answers: Sequence[Answer], wanted: Wanted) -> list[str]:
+    """What `gc` leaves alone as it runs, and the commands that end it."""
+    lines = []
+    for answer in answers:
+        config = answer.account.config
+        where = f" --provider {config.provider}"
+        where += f" --project {config.project}" if config.project else ""
+        for held in answer.held:
+            if wanted.covers(held) and not wanted.takes(held):
+                name = held.holding.cluster
+                lines.append(f"{name} runs and is kept: `cloudtrain gc {name}{where}` ends it")
+    return lines
 
 
 def document(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -220,7 +277,10 @@ def _account_json(answer: Answer) -> dict[str, Any]:
             {
                 "name": held.holding.cluster,
                 "known": held.known,
-                "owners": list(held.holding.owners),
+                "mine": held.mine,
+                "owners": sorted({owner.name for owner in held.holding.owners}),
+                "owner_ids": sorted({owner.id for owner in held.holding.owners}),
+                "machines": sorted({owner.machine for owner in held.holding.owners} - {""}),
                 "nodes": [node_json(node) for node in held.holding.nodes],
                 "overdue": [node.name for node in overdue(held.holding.nodes, time.time())],
                 "resources": list(held.holding.resources),

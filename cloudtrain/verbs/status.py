@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -318,19 +319,19 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if cluster.still_billed is not None:
         yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
     if cluster.ends is not None and cluster.ends >= now:
-        yield f"  ends by itself  {_clock(cluster.ends)}, {_when(cluster.ends - now)}"
+        yield f"  ends by itself  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
     if cluster.idle is not None and cluster.idle.due is not None:
-        yield f"  idle: goes down at  {_clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
+        yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
     if cluster.idle is not None and cluster.idle.fault is not None:
         yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
 
 
 def _when(left: float) -> str:
-    return f"in {_duration(left)}" if left > 0 else "now"
+    return f"in {duration(left)}" if left > 0 else "now"
 
 
 def _state(cluster: ClusterStatus) -> str:
-    since = f", since {_clock(cluster.since)}" if cluster.since is not None else ""
+    since = f", since {clock(cluster.since)}" if cluster.since is not None else ""
     if cluster.open is False and not cluster.nodes:
         return "down"
     if cluster.nodes is None:
@@ -360,9 +361,9 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
     from cloudtrain.training.cause import sentence
 
     attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
-    took = _duration((run.ended or as_of or now) - run.created)
-    begun = f"{_clock(run.created)}, {took}"
-    state = run.state if as_of is None else f"{run.state}, as of {_clock(as_of)}"
+    took = duration((run.ended or as_of or now) - run.created)
+    begun = f"{clock(run.created)}, {took}"
+    state = run.state if as_of is None else f"{run.state}, as of {clock(as_of)}"
     yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
     last = run.attempts[-1] if run.attempts else None
     if last is not None and last.formed_after is not None and last.ended is None:
@@ -372,17 +373,6 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
         yield f"    {sentence(cause)}".replace("\n", "\n      ")
         if cause.hint:
             yield f"    hint: {cause.hint}"
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    minutes = int(seconds) // 60
-    return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
 # ── as JSON ──────────────────────────────────────────────────────────────────

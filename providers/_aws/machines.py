@@ -46,10 +46,10 @@ def machine(instance: Tree, region: str, *, private: bool) -> Machine | None:
             spot=answers.text(instance, "instanceLifecycle") == "spot",
             created=answers.unix(answers.text(instance, "launchTime")),
             expires=ours.expires,
+            owner=ours.owner,
         ),
         place=Place(region=region, zone=zone),
         id=answers.text(instance, "instanceId"),
-        owner=ours.owner,
         error=faults.of_reason(name, answers.text(reason, "code"), answers.text(reason, "message")),
     )
 

@@ -11,7 +11,7 @@ from cloudtrain.errors import (
     NotFoundError,
     TransientError,
 )
-from cloudtrain.model import Network
+from cloudtrain.model import Network, Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._aws import answers, bodies, faults
 from cloudtrain.providers._aws.answers import Tree
@@ -129,12 +129,13 @@ def _subnet(found: Tree) -> Subnet:
 class SecurityGroup:
     """One for each cluster and VPC: all between its members, SSH from the caller, nothing else."""
 
-    def __init__(self, ec2: Ec2, region: str, vpc: str, cluster: str) -> None:
+    def __init__(self, ec2: Ec2, region: str, vpc: str, plan: Plan) -> None:
         self._ec2 = ec2
         self._region = region
         self._vpc = vpc
-        self._cluster = cluster
-        self._name = labels.group_name(cluster)
+        self._cluster = plan.config.name
+        self._owner = plan.owner
+        self._name = labels.group_name(self._cluster)
 
     def make(self, caller: str, journal: Journal) -> str:
         """Its id; made, or adopted and mended. Raises NameTakenError where it is not ours."""
@@ -158,11 +159,16 @@ class SecurityGroup:
                         hint="another `name:` for the cluster, or delete that group",
                         scope="region",
                     )
+                told = labels.read(answers.tags(group))
+                if told is not None:
+                    what = f"security group {self._name} in {self._vpc}"
+                    labels.refuse_other_owner(what, told.owner, self._owner)
                 return answers.text(group, "groupId")
         return None
 
     def _create(self, journal: Journal) -> str:
         journal("make", what="security group", name=self._name)
+        tags = labels.of_cluster(self._cluster, self._owner)
         try:
             answer = self._ec2.ask(
                 self._region,
@@ -171,7 +177,7 @@ class SecurityGroup:
                     "GroupName": self._name,
                     "GroupDescription": f"cloudtrain cluster {self._cluster}",
                     "VpcId": self._vpc,
-                    **bodies.tagged(["security-group"], labels.of_cluster(self._cluster)),
+                    **bodies.tagged(["security-group"], tags),
                 },
             )
         except NameTakenError:
@@ -231,8 +237,9 @@ def placement_group_name(cluster: str, zone: str) -> str:
     return f"{labels.group_name(cluster)}-{zone}"
 
 
-def placement_group(ec2: Ec2, place: Place, cluster: str, journal: Journal) -> str:
+def placement_group(ec2: Ec2, place: Place, plan: Plan, journal: Journal) -> str:
     """The name of one that puts the nodes close together; "" where the endpoint knows none."""
+    cluster = plan.config.name
     name = placement_group_name(cluster, place.zone)
     there = placement_groups(ec2, place.region)
     if there is None:
@@ -243,7 +250,7 @@ def placement_group(ec2: Ec2, place: Place, cluster: str, journal: Journal) -> s
         asked = {
             "GroupName": name,
             "Strategy": "cluster",
-            **bodies.tagged(["placement-group"], labels.of_cluster(cluster)),
+            **bodies.tagged(["placement-group"], labels.of_cluster(cluster, plan.owner)),
         }
         try:
             ec2.ask(place.region, "CreatePlacementGroup", asked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import os
 import re
@@ -15,6 +17,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
 from cloudtrain.errors import CloudError, CredentialsError, RateError, TransientError
+from cloudtrain.protocols import Principal
 from cloudtrain.providers._azure import faults
 
 TIMEOUT = 60.0
@@ -100,6 +103,20 @@ class Tokens:
                 transport=self._transport, retry_total=0, **settings
             )
         return self._credential, self._transport
+
+
+def principal(token: str) -> Principal | None:
+    """From the token's own claims; `oid` is the same in every application of the directory:
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference"""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        id = str(claims["oid"])
+    except (ValueError, LookupError, TypeError):
+        return None
+    names = ("upn", "unique_name", "preferred_username", "app_displayname", "appid", "azp", "oid")
+    name = next(str(claims[each]) for each in names if claims.get(each))
+    return Principal(id=id, name=name.partition("@")[0])
 
 
 class Transport(RequestsTransport):  # type: ignore[misc]

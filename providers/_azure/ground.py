@@ -13,7 +13,7 @@ from cloudtrain.errors import (
     NameTakenError,
     PermissionsError,
 )
-from cloudtrain.model import Plan
+from cloudtrain.model import Owner, Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths
 from cloudtrain.providers._azure.client import Tree
@@ -58,7 +58,7 @@ def make(
     register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
     group = arm.group(paths.group_name(cluster, place.region))
-    site = _Site(arm, group, cluster, place, journal)
+    site = _Site(arm, group, cluster, place, journal, plan.owner)
     fresh = site.group_is_new()
     steps: dict[str, Callable[[], Any]] = {
         "network": lambda: site.subnet(plan, fresh=fresh),
@@ -122,21 +122,23 @@ class _Site:
     cluster: str
     place: Place
     journal: Journal
+    owner: Owner
 
     @property
     def _tags(self) -> dict[str, str]:
-        return labels.of_cluster(self.cluster)
+        return labels.of_cluster(self.cluster, self.owner)
 
     def group_is_new(self) -> bool:
         """Makes it where it is not there; one that is just being deleted is waited for."""
         found = self._alive()
         if found is not None:
-            owner = labels.read(found.get("tags") or {})
-            if owner is None or owner.cluster != self.cluster:
+            told = labels.read(found.get("tags") or {})
+            if told is None or told.cluster != self.cluster:
                 raise NameTakenError(
                     f"resource group {self.within.name} is there and is not ours",
                     hint="rename the cluster, or that group",
                 )
+            labels.refuse_other_owner(f"resource group {self.within.name}", told.owner, self.owner)
             return False
         self.journal("make", what="resource group", name=self.within.name)
         body = bodies.group(self.place.region, self._tags)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.errors import NotFoundError
 from cloudtrain.fan_out import fan_out
+from cloudtrain.model import Owner
 from cloudtrain.providers._azure import listing, paths
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
@@ -185,5 +186,5 @@ def _resource(thing: Tree, kind: str) -> Resource:
         name=name,
         id=name if kind == GROUP else str(thing.get("id", "")),
         region=listing.plain(str(thing.get("location", ""))),
-        owner=known.owner if known else "",
+        owner=known.owner if known else Owner(),
     )

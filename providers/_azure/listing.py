@@ -77,10 +77,10 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Machine | None:
             disk_gb=_disk_gb(properties),
             created=unix_time(properties.get("timeCreated")),
             expires=known.expires,
+            owner=known.owner,
         ),
         place=place,
         id=group.vm(name),
-        owner=known.owner,
         error=error,
     )
 

@@ -11,7 +11,7 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.model import Node
+from cloudtrain.model import Node, Owner
 from cloudtrain.providers._azure import bodies, paths
 from cloudtrain.providers._azure.client import Answer, Tree
 from cloudtrain.providers._azure.connection import Arm
@@ -54,10 +54,10 @@ class Vms:
                 machine=node.machine or "",
                 spot=node.spot,
                 expires=order.expires,
+                owner=known.owner if known else Owner(),
             ),
             place=order.place,
             id=order.ground.group.vm(node.name),
-            owner=known.owner if known else "",
         )
 
     def _make(self, order: Order[Ground]) -> None:

@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 from cloudtrain.errors import CloudError
 from cloudtrain.listing import Listing
-from cloudtrain.model import Node, NodePlan, Plan, ProviderName
-from cloudtrain.protocols import Finding, Journal, MachineFacts
+from cloudtrain.model import Node, NodePlan, Owner, Plan, ProviderName
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 
 GroundT = TypeVar("GroundT")
 
@@ -34,9 +34,12 @@ class Machine:
     place: Place
     id: str
     """The cloud's own; two VMs of one name have two ids."""
-    owner: str = ""
     error: CloudError | None = None
     """Why the cloud gave it up, or never made it."""
+
+    @property
+    def owner(self) -> Owner:
+        return self.node.owner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class Resource:
     name: str
     id: str
     region: str = ""
-    owner: str = ""
+    owner: Owner = field(default_factory=Owner)
 
     def __str__(self) -> str:
         words = f"{self.kind} {self.name}"
@@ -92,6 +95,9 @@ class Account(Protocol[GroundT]):
     """Whether a VM that shuts itself down is deleted, so that its user data can end it in time."""
     soonest_end: float
     """Seconds: an end that is nearer than this cannot be armed so that it comes in time."""
+
+    def principal(self) -> Principal | None:
+        """Who these credentials are; None where that is not told."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Credentials, permissions, machine, accelerator, image, quota against the need of all

@@ -101,7 +101,7 @@ class Creation(Generic[GroundT]):
 
     def _order(self, node: NodePlan, place: Place, ground: GroundT) -> Order[GroundT]:
         cluster, host_key = self.plan.config.name, self.identity.host_keys[node.name]
-        wish = "\n".join([labels.owner(), cluster, node.name, str(place), host_key.public])
+        wish = "\n".join([cluster, node.name, str(place), host_key.public])
         return Order(
             plan=self.plan,
             node=node,
@@ -116,7 +116,7 @@ class Creation(Generic[GroundT]):
             token=hashlib.sha256(wish.encode()).hexdigest()[:32],
             expires=self.expires,
             asked=self.expected.get(node.name),
-            labels=labels.of_node(cluster, node.role, node.index, self.expires),
+            labels=labels.of_node(cluster, node.role, node.index, self.expires, self.plan.owner),
         )
 
     def _await(self, place: Place, made: Mapping[str, Machine]) -> dict[str, Node]:
@@ -155,17 +155,25 @@ class Creation(Generic[GroundT]):
         def find() -> Found:
             listed = self.account.machines(self.plan.config.name, place)
             mine = {m.id: m for m in unlisted.values()}
-            mine |= {m.id: m for m in listed if m.node.name not in self.there}
+            mine |= {m.id: m for m in listed if self._is_new(m)}
             unlisted.clear()
             if self.there:
                 return tuple(mine.values()), ()
             resources = self.account.resources(self.plan.config.name, self.near)
             return tuple(mine.values()), [
-                r for r in resources if not needed or r.region not in {"", *needed}
+                r
+                for r in resources
+                if (not needed or r.region not in {"", *needed})
+                and not labels.is_of_another(r.owner, self.plan.owner)
             ]
 
         with told_with(failure, self.journal):
             Clearance(self.account, self.pace, self.journal).clear(find, wishes.open)
+
+    def _is_new(self, machine: Machine) -> bool:
+        """Not what was there before, nor what another person makes under that name just now."""
+        is_others = labels.is_of_another(machine.owner, self.plan.owner)
+        return machine.node.name not in self.there and not is_others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from cloudtrain.errors import NameTakenError
+from cloudtrain.model import Owner
+from cloudtrain.owner import login
 
 CLUSTER = "cloudtrain-cluster"
 ROLE = "cloudtrain-role"
 INDEX = "cloudtrain-index"
 OWNER = "cloudtrain-owner"
+"""A short hash of the account's principal; the login name, where no OWNER_NAME stands beside it."""
+OWNER_NAME = "cloudtrain-owner-name"
+MACHINE = "cloudtrain-machine"
 EXPIRES = "cloudtrain-expires"
 """Unix time in whole seconds."""
 
 
-def owner() -> str:
-    """This user's name, fit for a label of any cloud: `[a-z0-9_-]{1,63}`."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:63] or "unknown"
-
-
-def of_cluster(cluster: str) -> dict[str, str]:
+def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
     """For what belongs to no single node."""
-    return {CLUSTER: cluster, OWNER: owner()}
+    whose = owner if owner and owner.id else Owner(id=login())
+    told = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
+    return {CLUSTER: cluster, **{key: value for key, value in told.items() if value}}
 
 
-def of_node(cluster: str, role: str, index: int, expires: float | None) -> dict[str, str]:
-    found = {**of_cluster(cluster), ROLE: role, INDEX: str(index)}
+def of_node(
+    cluster: str, role: str, index: int, expires: float | None, owner: Owner | None = None
+) -> dict[str, str]:
+    found = {**of_cluster(cluster, owner), ROLE: role, INDEX: str(index)}
     return {**found, EXPIRES: str(int(expires))} if expires is not None else found
 
 
@@ -41,7 +42,7 @@ class Labels:
     cluster: str
     role: str
     index: int
-    owner: str
+    owner: Owner
     expires: float | None
 
 
@@ -55,9 +56,29 @@ def read(labels: Mapping[str, str]) -> Labels | None:
         cluster=cluster,
         role=labels.get(ROLE, ""),
         index=int(index) if index.isdecimal() else 0,
-        owner=labels.get(OWNER, ""),
+        owner=_owner(labels),
         expires=float(expires) if expires.isdecimal() else None,
     )
+
+
+def _owner(labels: Mapping[str, str]) -> Owner:
+    id = labels.get(OWNER, "")
+    return Owner(id=id, name=labels.get(OWNER_NAME) or id, machine=labels.get(MACHINE, ""))
+
+
+def is_of_another(there: Owner, owner: Owner) -> bool:
+    """Whether labels tell of two owners; one who has not told who they are is nobody else."""
+    if not there.id or there.is_login or not owner.id:
+        return False
+    return there.id != owner.id and there.machine != owner.machine
+
+
+def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
+    """What another's cluster of this name stands on is not ours to use. Raises NameTakenError."""
+    if is_of_another(there, owner):
+        raise NameTakenError(
+            f"{what} is of a cluster of {there}", hint="give this cluster another `name:`"
+        )
 
 
 def group_name(cluster: str) -> str:

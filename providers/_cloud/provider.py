@@ -8,10 +8,11 @@ from typing import Generic
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
-from cloudtrain.protocols import Finding, Journal, MachineFacts
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, reaches
+from cloudtrain.providers._cloud.labels import refuse_other_owner
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
 
@@ -28,6 +29,12 @@ class CloudProvider(Generic[GroundT]):
         self._pace = pace
         self.whereabouts: Whereabouts | None = None
         """Of the cluster that this is opened for, where that is known."""
+        self._told: tuple[Principal | None] | None = None
+
+    def principal(self) -> Principal | None:
+        if not self._told:
+            self._told = (self._account.principal(),)
+        return self._told[0]
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.check(plan)
@@ -45,7 +52,7 @@ class CloudProvider(Generic[GroundT]):
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
-        there = self._adopted(plan.config.name, journal)
+        there = self._adopted(plan, journal)
         expires = self._one_end(plan, there)
         creation = Creation(
             account=self._account,
@@ -74,7 +81,7 @@ class CloudProvider(Generic[GroundT]):
         failure = _nowhere(refusals)
         if not there:
             with told_with(failure, journal):
-                finder = Finder(search=self._search(plan.config.name))
+                finder = Finder(search=self._search(plan.config.name), owner=plan.owner)
                 Clearance(self._account, self._pace, journal).clear(finder.near, {})
         raise failure
 
@@ -132,11 +139,13 @@ class CloudProvider(Generic[GroundT]):
             where = Whereabouts(cluster=cluster)
         return Search(account=self._account, where=where)
 
-    def _adopted(self, cluster: str, journal: Journal) -> dict[str, Machine]:
+    def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Machine]:
         """What exists, by node. Of two VMs for one node the first made stays, as does the place
         that most are in: the rest is of a creation that was cut off, and is erased."""
-        search = self._search(cluster)
+        search = self._search(plan.config.name)
         found = [m for m in search.machines() if m.node.state != "gone"]
+        for machine in found:
+            refuse_other_owner(f"instance {machine.node.name}", machine.owner, plan.owner)
         found.sort(key=lambda m: (m.error is not None, m.node.created or 0.0, m.id))
         places = [m.place for m in found]
         main = max(places, key=lambda place: (places.count(place), place), default=None)
@@ -206,5 +215,10 @@ def _holding(
         provider=provider,
         nodes=tuple(sorted((m.node for m in mine), key=lambda node: node.rank)),
         resources=tuple(sorted(map(str, rest))),
-        owners=tuple(sorted({m.owner for m in mine} | {r.owner for r in rest} - {""})),
+        owners=tuple(
+            sorted(
+                {m.owner for m in mine if m.owner.id} | {r.owner for r in rest if r.owner.id},
+                key=lambda owner: (owner.name, owner.id, owner.machine),
+            )
+        ),
     )

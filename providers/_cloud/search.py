@@ -8,7 +8,9 @@ from typing import Any
 
 from cloudtrain.errors import NotAskedError
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
+from cloudtrain.model import Owner
 from cloudtrain.providers._cloud.account import Account, Machine, Resource
+from cloudtrain.providers._cloud.labels import is_of_another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class Finder:
 
     search: Search
     spared: Collection[str] = ()
+    owner: Owner | None = None
+    """Where told, what bears the labels of somebody else is left alone too."""
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
     """Of the last look."""
 
@@ -69,7 +73,12 @@ class Finder:
         missed = (*machines.not_asked, *resources.not_asked)
         self.not_asked = {each.place: each for each in missed}
         alone = [m for m in machines if not {m.place.zone, m.place.region} & set(self.spared)]
-        return alone, resources
+        if self.owner is None:
+            return alone, resources
+        return (
+            [m for m in alone if not is_of_another(m.owner, self.owner)],
+            [r for r in resources if not is_of_another(r.owner, self.owner)],
+        )
 
 
 def refuse_not_asked(missed: Sequence[NotAsked], *, saw: str = "") -> None:

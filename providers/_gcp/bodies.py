@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.model import NodePlan
+from cloudtrain.model import NodePlan, Owner
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order
 from cloudtrain.providers._gcp.images import Image
@@ -112,9 +112,19 @@ def policy(cluster: str) -> Json:
     }
 
 
-def description(cluster: str) -> str:
+def description(cluster: str, owner: Owner | None = None) -> str:
     """What stands in for labels on what has none; `read_description` reads it."""
-    return f"made by cloudtrain: cluster={cluster} owner={labels.owner()}"
+    told = labels.of_cluster(cluster, owner)
+    facts = [f"{word}={told[key]}" for key, word in _FACTS.items() if key in told]
+    return f"made by cloudtrain: {' '.join(facts)}"
+
+
+_FACTS = {
+    labels.CLUSTER: "cluster",
+    labels.OWNER: "owner",
+    labels.OWNER_NAME: "owner-name",
+    labels.MACHINE: "machine",
+}
 
 
 def read_description(text: str) -> labels.Labels | None:
@@ -123,9 +133,7 @@ def read_description(text: str) -> labels.Labels | None:
     if head != "made by cloudtrain":
         return None
     told = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
-    return labels.read(
-        {labels.CLUSTER: told.get("cluster", ""), labels.OWNER: told.get("owner", "")}
-    )
+    return labels.read({key: told.get(word, "") for key, word in _FACTS.items()})
 
 
 def instance(order: Order[Ground], project: str, *, now: float) -> Json:

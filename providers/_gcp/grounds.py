@@ -102,6 +102,7 @@ class Maker:
     def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
         """The path of what has that name, and what was there; made where nothing was."""
         name = str(body["name"])
+        body = {**body, "description": bodies.description(self.cluster, self.plan.owner)}
         what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
         announced: list[str] = []
 
@@ -129,6 +130,7 @@ class Maker:
                 f"{what}: there is one of that name that cloudtrain has not made",
                 hint="choose another `name`, or delete it",
             )
+        labels.refuse_other_owner(what, told.owner, self.plan.owner)
         if network is not None and last(there.get("network")) != last(network):
             raise NameTakenError(
                 f"{what}: it is of network {last(there.get('network'))}, not {last(network)}",

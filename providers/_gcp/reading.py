@@ -53,13 +53,13 @@ def machine(instance: Json) -> Machine | None:
         disk_gb=_disk_gb(instance),
         created=timestamp(instance.get("creationTimestamp")),
         expires=_ends(instance) or told.expires,
+        owner=told.owner,
     )
     return Machine(
         cluster=told.cluster,
         node=node,
         place=place_of(zone),
         id=str(instance.get("id") or f"{zone}/{node.name}"),
-        owner=told.owner,
     )
 
 

@@ -10,11 +10,21 @@ if ! grep -qxF -- "$3" "$keys"; then
     [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
     printf '%s\n' "$3" >>"$keys"
 fi
+[ -e "$HOME/.cloudtrain/$1/owner" ] || printf '%s\n' "$4" >"$HOME/.cloudtrain/$1/owner"
 : >"$HOME/.cloudtrain/$1/nodes/$2"
 """
-"""`$2` node, `$3` the line of our key. The file of the node comes last: then it is one."""
+"""`$2` node, `$3` the line of our key, `$4` whose it is, as JSON. The file of the node comes last:
+then it is one."""
 
-IS_LENT = r"""[ -e "$HOME/.cloudtrain/$1/nodes/$2" ] && echo yes || echo no"""
+IS_LENT = r"""
+if [ -e "$HOME/.cloudtrain/$1/nodes/$2" ]; then
+    echo yes
+    head -c 4096 "$HOME/.cloudtrain/$1/owner" 2>/dev/null || true
+else
+    echo no
+fi
+"""
+"""The second line is what `LEND` was told of the owner; not of what an earlier version lent."""
 
 HOLDS = r"""
 if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
@@ -78,6 +88,7 @@ set -eu
 label=${3##* }
 rm -f -- "$HOME/.cloudtrain/$1/nodes/$2"
 if rmdir "$HOME/.cloudtrain/$1/nodes" 2>/dev/null; then
+    rm -f -- "$HOME/.cloudtrain/$1/owner"
     rmdir "$HOME/.cloudtrain/$1" 2>/dev/null || true
     rmdir "$HOME/.cloudtrain" 2>/dev/null || true
 """

@@ -85,7 +85,8 @@ def _token(world: World, request: Request, what: str) -> Response:
         return _refused(
             400, "unsupported_grant_type", "AADSTS70003: only client_credentials", 70003
         )
-    if given.get("client_id") != CLIENT:
+    who = world.people.get(given.get("client_id", ""))
+    if who is None:
         text = (
             f"AADSTS700016: Application with identifier '{given.get('client_id')}' was "
             "not found in the directory"
@@ -108,7 +109,7 @@ def _token(world: World, request: Request, what: str) -> Response:
             "identifier"
         )
         return _refused(400, "invalid_scope", text, 1002012)
-    token = issue(world, audience)
+    token = issue(world, audience, given["client_id"])
     seconds = int(world.token_lifetime)
     if what == "oauth2/token":
         return _told(_first_version(world, token, audience))
@@ -143,15 +144,19 @@ def _first_version(world: World, token: str, audience: str) -> dict[str, str]:
     }
 
 
-def issue(world: World, audience: str) -> str:
-    """In the form of a JSON Web Token; what makes it valid is that it is known here."""
+def issue(world: World, audience: str, client: str = CLIENT) -> str:
+    """In the form of a JSON Web Token; what makes it valid is that it is known here.
+
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference: `oid` is the
+    caller's own, whatever application it is asked by.
+    """
     ends = time.time() + world.token_lifetime  # The clients' clock: tests do not turn that one.
     claims = {
         "aud": audience,
         "exp": int(ends),
         "tid": TENANT,
-        "appid": CLIENT,
-        "oid": OBJECT,
+        "appid": client,
+        "oid": world.people[client],
         "uti": world.number(),
     }
     token = ".".join(

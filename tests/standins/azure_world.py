@@ -69,6 +69,12 @@ class Operation:
     error: Refusal | None = None
 
 
+def _people() -> dict[str, str]:
+    from tests.standins.azure_auth import CLIENT, OBJECT
+
+    return {CLIENT: OBJECT}
+
+
 @dataclass(eq=False)
 class World:
     """All under one lock. What is due happens before the next call is answered.
@@ -142,6 +148,8 @@ class World:
     """Until when, and for which audience."""
     version: str = ""
     """The API version of the call that is answered."""
+    people: dict[str, str] = field(default_factory=_people)
+    """Client id → object id of those who may sign in, all with one secret."""
     lock: Any = field(default_factory=threading.RLock)
     _skew: float = 0.0
     _due: float | None = None

@@ -1,0 +1,78 @@
+"""Whose a cluster is: the account's principal, a name for people, and a machine."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+
+from cloudtrain.model import Owner
+from cloudtrain.protocols import Principal
+
+
+def label(text: str) -> str:
+    """Fit for a label's value on any cloud: `[a-z0-9_-]{1,63}`.
+
+    https://cloud.google.com/compute/docs/labeling-resources#requirements is the strictest.
+    """
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:63].strip("-_") or "unknown"
+
+
+def login() -> str:
+    """The name of this user here."""
+    try:
+        return label(getpass.getuser())
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def owner_of(principal: Principal | None, machine: str) -> Owner:
+    """What labels tell. Where no account tells who we are, it is this user of this machine."""
+    if principal is None:
+        name = login()
+        return Owner(id=digest(f"{name} on {machine}"), name=name, machine=machine)
+    return Owner(id=digest(principal.id), name=label(principal.name), machine=machine)
+
+
+def is_meant(owner: Owner, words: str) -> bool:
+    """Whether `--owner WORDS` means this one: by its name, its id, or the principal itself."""
+    if "@" in words or ":" in words:  # an e-mail or an ARN, which is nobody else's
+        return owner.id == digest(words)
+    return words.lower() == owner.id or label(words) == owner.name
+
+
+def digest(principal: str) -> str:
+    """Short, and not to be taken for what anybody is called."""
+    return hashlib.sha256(f"cloudtrain owner {principal.lower()}".encode()).hexdigest()[:12]
+
+
+def machine_id(home: Path) -> str:
+    """This machine and state folder: the host's name and something random, kept in `home`.
+
+    A copy of the folder, and the same folder seen by another host, is another machine.
+    """
+    host = os.uname().nodename
+    try:
+        boots = Path("/etc/machine-id").read_text("utf-8")
+    except OSError:
+        boots = ""
+    place = hashlib.sha256(f"{boots}\n{host}\n{home.resolve()}".encode()).hexdigest()[:8]
+    path = home / f"machine-{place}"
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        pass
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = home / f".{path.name}.{secrets.token_hex(4)}"
+    new.touch(mode=0o600)
+    new.write_text(f"{label(host.partition('.')[0])[:40]}-{secrets.token_hex(4)}", "utf-8")
+    try:
+        os.link(new, path)  # whole, and of several that are made at once the first
+    except FileExistsError:
+        pass
+    finally:
+        new.unlink()
+    return path.read_text("utf-8")

@@ -1,0 +1,41 @@
+"""Who our credentials are at AWS."""
+
+from __future__ import annotations
+
+import re
+
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Principal
+from cloudtrain.providers._aws import quotas
+from cloudtrain.providers._aws.connection import Ec2, mapped
+
+ANYWHERE = "us-east-1"
+
+
+def principal(ec2: Ec2, config: ClusterConfig) -> Principal | None:
+    """None where this endpoint has no STS. Raises CloudError."""
+    placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
+    named = next((found[0] for found in placed if found), None)
+    region = named or ec2.session().region_name or ANYWHERE
+    client = quotas.service(ec2, "sts", region, config.endpoints.auth)
+    if client is None:
+        return None
+    with mapped("GetCallerIdentity"):
+        return of_arn(str(client.get_caller_identity()["Arn"]))
+
+
+def of_arn(arn: str) -> Principal:
+    """Of a role, not of the session: its name is another each time. But where people sign in
+    through IAM Identity Center it is the person's, who may have several of its roles.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
+    https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
+    """
+    head, _, resource = arn.rpartition(":")
+    kind, _, rest = resource.partition("/")
+    if kind != "assumed-role":
+        return Principal(id=arn, name=(rest or kind).rpartition("/")[2])
+    role, _, session = rest.partition("/")
+    if role.startswith("AWSReservedSSO_") and session:
+        return Principal(id=f"{head}:sso/{session}", name=session.partition("@")[0])
+    return Principal(id=f"{head}:role/{role}", name=role)
