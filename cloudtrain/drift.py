@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.config.effect import EFFECT
 from cloudtrain.config.place import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodePlan, Plan
 
 Made = Mapping[str, Any]
 """What one node was asked for: `made_with`."""
+
+FIXED_END = {"gcp": "Google moves the end of a stopped VM alone"}
+"""Clouds on which a node that runs keeps the end that it was made with:
+https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling"""
 
 SHOWN = 3
 """Names of nodes in one line; the rest is counted."""
@@ -31,6 +34,8 @@ class Change:
     field: str
     there: str
     wanted: str
+    replaces: bool = True
+    """Whether nodes that are made anew would not differ."""
 
     def text(self, config: ClusterConfig) -> str:
         more = len(self.nodes) - SHOWN
@@ -40,11 +45,6 @@ class Change:
 
     def says(self, config: ClusterConfig) -> str:
         return f"{place_in_file(config, self.field)} says {self.wanted}"
-
-    @property
-    def replaces(self) -> bool:
-        """Whether nodes that are made anew would not differ."""
-        return EFFECT[_general(self.field)].kind == "replace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +238,7 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
                 field=f"hosts[{_host_number(config, node)}].address",
                 there=f"on {facts['host'].strip('@')}",
                 wanted=str(wanted.get("host")).strip("@"),
+                replaces=False,
             )
         for each in _FIELDS:
             if each.key not in facts or each.key not in wanted:
@@ -279,20 +280,13 @@ def serves(wish: str, place: str) -> bool:
 
 def _merged(changes: Iterator[Change]) -> Iterator[Change]:
     """Nodes that differ in the same way are one change."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[Change, list[str]] = {}
     for change in changes:
-        key = (change.field, change.there, change.wanted)
-        found.setdefault(key, []).extend(change.nodes)
-    for (name, there, wanted), nodes in found.items():
-        yield Change(nodes=tuple(nodes), field=name, there=there, wanted=wanted)
+        found.setdefault(replace(change, nodes=()), []).extend(change.nodes)
+    for change, nodes in found.items():
+        yield replace(change, nodes=tuple(nodes))
 
 
 def _host_number(config: ClusterConfig, node: NodePlan) -> int:
     seats = [number for number, host in enumerate(config.hosts) if host.role == node.role]
     return seats[node.index] if node.index < len(seats) else 0
-
-
-def _general(name: str) -> str:
-    """`nodes.worker.machine` → `nodes.ROLE.machine`, `hosts[1].address` → `hosts[].address`."""
-    name = re.sub(r"^nodes\.[^.]+", "nodes.ROLE", name)
-    return re.sub(r"\[\d+\]", "[]", name)

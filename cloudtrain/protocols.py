@@ -142,6 +142,18 @@ class Provider(Protocol):
     ) -> None:
         """These nodes, and nothing else of the cluster, which goes on: as `destroy`."""
 
+    def move_ends(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        expires: float | None,
+        tell: Callable[[Node, str], None],
+    ) -> None:
+        """These nodes, which run, end by themselves at `expires` (Unix time; None: never).
+
+        `tell(node, line)` runs a line of sh there, where the end is held by the node itself.
+        """
+
     def sweep(self) -> Listing[Holding]:
         """Everything under our label, in all regions, by cluster; sorted by name."""
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from cloudtrain.errors import BusyError, CloudError
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
+from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
@@ -27,8 +28,15 @@ from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground, Image
 from cloudtrain.providers._aws.regions import Regions
 from cloudtrain.providers._aws.schedules import Schedules
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
+from cloudtrain.providers._cloud import boot, labels
+from cloudtrain.providers._cloud.account import (
+    Machine,
+    Order,
+    Place,
+    Resource,
+    Tell,
+    not_rehearsed,
+)
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.clear import told_with
 from cloudtrain.providers._cloud.patience import PACE, Pace
@@ -132,7 +140,7 @@ class AwsAccount:
             raise
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        """Its own timer, from its first boot, holds."""
+        """Its own timer, or the end that it was moved to, is on its disk."""
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -144,8 +152,41 @@ class AwsAccount:
         if self._pace.until(ask, within=self._pace.boot) is None:
             raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
 
-    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
-        return False
+    def move_ends(
+        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """The timer on the node, the schedule that AWS holds, then the tag that `up` compares."""
+        if tell is None:
+            return False
+        running = [machine for machine in machines if machine.node.state == "running"]
+        for machine in running:
+            try:
+                tell(machine.node, boot.CAN_MOVE)
+            except StepFailed as error:
+                raise CloudConfigError(
+                    f"the end of {machine.node.name} cannot be moved: an earlier version of "
+                    "cloudtrain made it, with a timer that reads no other end",
+                    hint="`cloudtrain up --replace` exchanges it, or `cloudtrain down` first",
+                ) from error
+        fan_out(
+            running,
+            lambda machine: self._move_end(machine, expires, tell),
+            name=lambda machine: machine.node.name,
+        )
+        return True
+
+    def _move_end(self, machine: Machine, expires: float | None, tell: Tell) -> None:
+        region = machine.place.region
+        tell(machine.node, boot.move_end(expires))
+        if expires is None:
+            self._schedules.disarm(region, [machine.node.name])
+        else:
+            self._schedules.arm(region, machine.node.name, machine.id, expires)
+        tag = {"Key": labels.EXPIRES}
+        verb = "DeleteTags"
+        if expires is not None:
+            verb, tag = "CreateTags", {**tag, "Value": str(int(expires))}
+        self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._ec2, machines, resources, launched=self._just_launched)

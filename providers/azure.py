@@ -21,7 +21,7 @@ from cloudtrain.providers._azure.removal import Removal
 from cloudtrain.providers._azure.services import Services
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -91,7 +91,9 @@ class AzureAccount:
     def start(self, machine: Machine, expires: float | None) -> None:
         self._vms.start(machine, expires)
 
-    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+    def move_ends(
+        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+    ) -> bool:
         self._ends.move(machines, expires)
         return True
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, not_rehearsed
+from cloudtrain.providers._cloud.account import (
+    Machine,
+    Order,
+    Place,
+    Resource,
+    Tell,
+    not_rehearsed,
+)
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -75,9 +82,12 @@ class GcpAccount:
         return Launch(api=self._api, order=order).run()
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        start(self._api, machine)
+        start(self._api, machine, expires)
 
-    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+    def move_ends(
+        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """Google takes setScheduling of a stopped VM alone."""
         return False
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:

@@ -173,6 +173,15 @@ class HostsProvider:
                 f"still there: {'; '.join(things)}", hint="run it again once they answer"
             )
 
+    def move_ends(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        expires: float | None,
+        tell: Callable[[Node, str], None],
+    ) -> None:
+        """Nothing ends them but `limits.idle` and `down`."""
+
     def sweep(self) -> Listing[Holding]:
         """Of the machines that this config names."""
         names: set[str] = set()

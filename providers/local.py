@@ -145,6 +145,15 @@ class LocalProvider:
         tags = {self._tag(cluster, name) for name in names}
         self._erase(lambda tag: tag in tags, folders)
 
+    def move_ends(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        expires: float | None,
+        tell: Callable[[Node, str], None],
+    ) -> None:
+        """Nothing ends them but `limits.idle` and `down`."""
+
     def sweep(self) -> Listing[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}

@@ -11,7 +11,7 @@ from cloudtrain.errors import BusyError, CloudError, TransientError
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource
+from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
 from cloudtrain.providers._cloud.patience import Pace
 
 PLACES = (
@@ -166,7 +166,9 @@ class FakeAccount:
             node = replace(machine.node, state="starting", expires=expires)
             self.machines_[machine.id] = replace(machine, node=node)
 
-    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
+    def move_ends(
+        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+    ) -> bool:
         with self.lock:
             for machine in machines:
                 node = replace(machine.node, expires=expires)

@@ -117,6 +117,18 @@ class FakeProvider:
         if left := [node.name for node in self.nodes(cluster) if node.name in names]:
             raise LeftoverError(f"still there: {', '.join(left)}")
 
+    def move_ends(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        expires: float | None,
+        tell: Callable[[Node, str], None],
+    ) -> None:
+        for name in names:
+            node = self.cloud[cluster][name]
+            tell(node, f"end {expires}")
+            self.cloud[cluster][name] = replace(node, expires=expires)
+
     def sweep(self) -> Listing[Holding]:
         held = (
             Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))

@@ -23,6 +23,7 @@ LAYERS = [
         "whose",
         "nodes",
         "drift",
+        "lifetime",
         "first_login",
         "rotation",
         "ready",

@@ -617,7 +617,7 @@ def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None
     ec2().stop_instances(InstanceIds=[machine.id])
     (stopping,) = account.machines("mnist", HERE)
     assert stopping.node.state == "stopped"
-    account.start(stopping, None)
+    account.start(stopping, stopping.node.expires)
     (started,) = account.machines("mnist", HERE)
     assert started.node.state == "starting"
 

@@ -60,7 +60,7 @@ def test_boot_commands_end_well_and_say_nothing_where_there_is_no_systemd(tmp_pa
 def test_a_node_past_its_deadline_shuts_down_at_once(tmp_path: Path) -> None:
     run_boot_commands(made(expires=time.time() - 5), tmp_path)
     eventually((tmp_path / "shutdown.called").exists)
-    assert (tmp_path / "shutdown.called").read_text() == "-P now\n"
+    eventually(lambda: (tmp_path / "shutdown.called").read_text() == "-P now\n")
 
 
 def test_a_node_lives_until_its_deadline_and_no_longer(tmp_path: Path) -> None:
@@ -77,6 +77,28 @@ def test_a_shutdown_that_fails_is_asked_for_again(tmp_path: Path) -> None:
     run_boot_commands(made(expires=1), tmp_path, shutdown="[ -e {folder}/slept ]", sleep="touch")
     eventually((tmp_path / "shutdown.called").exists)
     eventually(lambda: len((tmp_path / "shutdown.called").read_text().splitlines()) == 2)
+
+
+def test_an_end_that_was_moved_counts_and_is_read_while_it_waits(tmp_path: Path) -> None:
+    place = tmp_path / "var/lib/cloudtrain/end"
+    place.parent.mkdir(parents=True)
+    place.write_text(f"{int(time.time()) + 3600}\n")
+    run_boot_commands(made(expires=time.time() - 5), tmp_path, sleep="touch")
+    eventually((tmp_path / "slept").exists)
+    assert not (tmp_path / "shutdown.called").exists()
+    place.write_text("off\n")
+    time.sleep(0.2)
+    assert not (tmp_path / "shutdown.called").exists()
+    place.write_text(f"{int(time.time())}\n")
+    eventually((tmp_path / "shutdown.called").exists)
+
+
+def test_what_stands_there_and_is_no_time_counts_for_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "var/lib/cloudtrain/end"
+    place.parent.mkdir(parents=True)
+    place.write_text("soon; rm -rf /\n")
+    run_boot_commands(made(expires=1), tmp_path)
+    eventually((tmp_path / "shutdown.called").exists)
 
 
 def run_boot_commands(
@@ -96,6 +118,7 @@ def run_boot_commands(
         (programs / name).chmod(0o755)
     # The machine that runs the tests keeps its own apt settings.
     lines = [line.replace("/etc/", f"{folder}/etc/") for line in document["bootcmd"]]
+    lines = [line.replace("/var/lib/", f"{folder}/var/lib/") for line in lines]
     (folder / "etc" / "apt" / "apt.conf.d").mkdir(parents=True)
     script = folder / "bootcmd.sh"
     script.write_text("#!/bin/sh\n" + "".join(f"{line}\n" for line in lines))

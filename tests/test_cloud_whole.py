@@ -98,6 +98,31 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     assert account.cloud.holdings() == []
 
 
+def test_a_new_lifetime_moves_the_end_or_is_refused(account: Account) -> None:
+    """Google alone keeps the end that a running VM was made with."""
+    account.do("up", account.config(limits={"max_lifetime": "2h"}), "--yes")
+    before = {node["name"]: float(node["expires"]) for node in account.status()}
+    longer = account.config(limits={"max_lifetime": "5h"})
+    if account.cloud.name == "gcp":
+        refused = account.project.cloudtrain("up", longer, "--yes")
+        assert refused.returncode == 2
+        assert "with max_lifetime 2h" in refused.stderr
+        assert "says 5h" in refused.stderr
+        assert {n["name"]: float(n["expires"]) for n in account.status()} == before
+    else:
+        account.do("up", longer, "--yes")
+        for node in account.status():
+            assert float(node["expires"]) == pytest.approx(before[node["name"]] + 3 * 3600, abs=90)
+    if account.cloud.name == "aws":
+        told = account.openssh(f"{account.project.name}-worker0", "cat /var/lib/cloudtrain/end")
+        assert float(told) == pytest.approx(max(before.values()) + 3 * 3600, abs=90)
+        soon = "date +%s | sudo tee /var/lib/cloudtrain/end"
+        account.openssh(f"{account.project.name}-worker0", soon)
+        until(lambda: len(account.nodes.running()) == 1, 40)
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
 def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
     identity = account.identity()
     for told in account.status():

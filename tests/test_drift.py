@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from cloudtrain import nodes, session
 from cloudtrain.cli.app import cli
 from cloudtrain.config.effect import EFFECT
 from cloudtrain.config.file import File, section_at
-from cloudtrain.drift import _FIELDS, _general, serves
+from cloudtrain.drift import _FIELDS, serves
 from cloudtrain.nodes import leaving
+from cloudtrain.protocols import Completed
 from cloudtrain.records import Records
 from cloudtrain.verbs import check, down, up
 from tests.fakes import FakeProvider
@@ -183,6 +186,129 @@ def test_where_every_node_differs_all_that_they_stood_on_goes_too(
     assert user.up().exit_code == 0
 
 
+@dataclass
+class Hearing:
+    """A transport to nodes that do as they are told."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    fails: set[str] = field(default_factory=set)
+
+    def __call__(self, identity: Any) -> Hearing:
+        return self
+
+    def __enter__(self) -> Hearing:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        pass
+
+    def ask(self, node: Any, line: str) -> Completed:
+        self.lines.append((node.name, line))
+        return Completed(exit_code=int(node.name in self.fails), stdout=b"", stderr=b"no")
+
+
+@pytest.fixture
+def azure(user: User, monkeypatch: pytest.MonkeyPatch) -> Hearing:
+    """The same user on a cloud that moves ends, with nodes that end in an hour."""
+    hearing = Hearing()
+    monkeypatch.setattr("cloudtrain.transports.ssh.SshTransport", hearing)
+    assert cloudtrain("down", "deep", "--yes").exit_code == 0
+    kind = {"machine": "Standard_D2s_v5", "count": 2}
+    user.cloud.place = "eastus-1"
+    user.write(
+        provider="azure",
+        placement=["eastus"],
+        nodes={"worker": kind},
+        limits={"max_lifetime": "2h"},
+    )
+    done = user.up()
+    assert done.exit_code == 0, done.stderr
+    end_at(user, time.time() + 3600)
+    return hearing
+
+
+def end_at(user: User, moment: float, *names: str) -> None:
+    there = user.cloud.cloud["deep"]
+    for name in names or tuple(there):
+        there[name] = replace(there[name], expires=moment)
+
+
+def ends(user: User) -> set[float | None]:
+    return {node.expires for node in user.cloud.nodes("deep")}
+
+
+def test_another_lifetime_moves_the_end_of_every_node(user: User, azure: Hearing) -> None:
+    (before,) = ends(user)
+    assert before is not None
+    user.write(limits={"max_lifetime": "6h"})
+    told = cloudtrain("plan", "deep.yaml").stdout
+    assert f"deep is made with max_lifetime 2h, deep.yaml:{user.line('6h')} says 6h" in told
+    done = user.up()
+    assert done.exit_code == 0, done.stderr
+    assert "deep now ends at " in done.stderr
+    assert ends(user) == {before + 4 * 3600}
+    azure.lines.clear()
+    assert user.up().exit_code == 0
+    assert azure.lines == []
+    user.write(limits={"max_lifetime": "off"})
+    assert user.up().exit_code == 0
+    assert ends(user) == {None}
+    user.write(limits={"max_lifetime": "3h"})
+    assert user.up().exit_code == 0
+    (again,) = ends(user)
+    assert again == pytest.approx(time.time() + 3 * 3600, abs=60)
+
+
+def test_a_lifetime_that_is_over_already_is_refused(user: User, azure: Hearing) -> None:
+    (before,) = ends(user)
+    user.write(limits={"max_lifetime": "30m"})
+    done = user.up()
+    assert done.exit_code == 2
+    assert "limits.max_lifetime of 30m" in done.stderr
+    assert "`cloudtrain down deep` ends it now" in done.stderr
+    assert ends(user) == {before}
+
+
+def test_a_move_that_was_cut_off_is_gone_on_with(user: User, azure: Hearing) -> None:
+    (before,) = ends(user)
+    assert before is not None
+    azure.fails = {"deep-worker1"}
+    user.write(limits={"max_lifetime": "6h"})
+    assert user.up().exit_code != 0
+    assert ends(user) == {before, before + 4 * 3600}
+    azure.fails = set()
+    azure.lines.clear()
+    assert user.up().exit_code == 0
+    assert ends(user) == {before + 4 * 3600}
+    assert [name for name, _ in azure.lines] == ["deep-worker1"]
+
+
+def test_train_says_that_the_end_of_the_nodes_stays(user: User, azure: Hearing) -> None:
+    user.write(limits={"max_lifetime": "6h"}, train={})
+    done = cloudtrain("train", "deep.yaml")
+    user.write(limits={"max_lifetime": "6h"}, train={"command": "echo"})
+    done = cloudtrain("train", "deep.yaml")
+    assert "`cloudtrain up` moves their end" in done.stderr
+
+
+def test_where_the_cloud_keeps_the_end_another_lifetime_is_refused_or_exchanged(
+    user: User,
+) -> None:
+    user.write(limits={"max_lifetime": "3h"})
+    done = user.up()
+    assert done.exit_code == 2
+    assert "are made with max_lifetime 12h" in done.stderr
+    assert f"deep.yaml:{user.line('3h')} says 3h" in done.stderr
+    assert cloudtrain("check", "deep.yaml").exit_code == 2
+    user.cloud.deeds.clear()
+    assert user.up("--replace").exit_code == 0
+    assert sorted(user.cloud.deeds)[:2] == [("create", "deep-worker0"), ("create", "deep-worker1")]
+    assert user.up().exit_code == 0
+
+
 class Killed(BaseException):
     """As by kill -9: no line after it is run."""
 
@@ -261,8 +387,6 @@ def test_a_machine_that_today_would_be_chosen_otherwise_is_no_change(user: User)
 
 
 def nodes_of_another_day(node: Any) -> Any:
-    from dataclasses import replace
-
     return replace(node, machine="n1-standard-96")
 
 
@@ -300,6 +424,6 @@ def test_the_effect_of_every_field_of_the_file_is_told() -> None:
         inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
         fields |= {f"{inside}.{each}" for each in section.model_fields} if section else {name}
     assert set(EFFECT) == fields
-    compared = {_general(each.name.format(role="x")) for each in _FIELDS} | {"placement"}
+    compared = {each.name.format(role="ROLE") for each in _FIELDS} | {"placement"}
     told = {name for name, effect in EFFECT.items() if effect.kind == "replace"}
-    assert compared | {"limits.max_lifetime"} == told
+    assert compared == told

@@ -24,6 +24,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Endpoints, Network
+from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
 from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.providers._gcp.connection import Connection
@@ -472,9 +473,22 @@ def test_a_stopped_vm_is_started_with_its_disk(gcp: Gcp) -> None:
     account._api.run("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
     [stopped] = account.machines("mnist")
     assert stopped.node.state == "stopped"
-    account.start(stopped, None)
+    end = int(stopped.node.expires or 0) - 600
+    account.start(stopped, end)
     [started] = account.machines("mnist")
     assert (started.id, started.node.state) == (machine.id, "running")
+    assert started.node.expires == end
+
+
+def test_a_vm_without_an_end_is_started_without_one(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    account.launch(order(plan, gcp.ground(account, plan)))
+    account._api.run("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
+    [stopped] = account.machines("mnist")
+    account.start(stopped, None)
+    body = account._api.get("it", "zones/us-east4-c/instances/mnist-chief0")
+    assert "maxRunDuration" not in body["scheduling"]
+    assert labels.EXPIRES not in body["labels"]
 
 
 def test_a_vm_that_is_still_stopping_is_waited_for_and_started(gcp: Gcp) -> None:
@@ -482,7 +496,7 @@ def test_a_vm_that_is_still_stopping_is_waited_for_and_started(gcp: Gcp) -> None
     machine = account.launch(order(plan, gcp.ground(account, plan)))
     gcp.app.delay = 3.0
     account._api.call("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
-    account.start(machine, None)
+    account.start(machine, machine.node.expires)
     [started] = account.machines("mnist")
     assert started.node.state == "running"
 

@@ -78,7 +78,11 @@ EFFECT: dict[str, Effect] = {
     "endpoints.compute": Effect("down first"),
     "endpoints.storage": _RUN,
     "endpoints.auth": Effect("live", "every command reads it"),
-    "limits.max_lifetime": _REPLACE,
+    "limits.max_lifetime": Effect(
+        "live",
+        "it counts from the creation of the cluster. AWS, Azure: `up` moves the end of the nodes "
+        "that run; GCP cannot (a running VM keeps its end): refused, `up --replace` exchanges them",
+    ),
     "limits.idle": Effect("live", "the next command that works on the cluster reads it"),
     "limits.max_price": Effect("live", "`up` checks it"),
     "limits.wait": _RUN,

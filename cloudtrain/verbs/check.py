@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cloudtrain import catalogue
 from cloudtrain.config import read_secrets
-from cloudtrain.drift import drift_by_record, refuse_drift
+from cloudtrain.drift import refuse_drift
 from cloudtrain.errors import (
     CloudError,
     CloudtrainError,
@@ -33,7 +33,7 @@ from cloudtrain.verbs.before import (
     setup_problems,
     too_long,
 )
-from cloudtrain.verbs.exchange import on_record
+from cloudtrain.verbs.exchange import lifetime_note, on_record, recorded_drift
 from cloudtrain.verbs.price import price
 from cloudtrain.verbs.trial import trial
 
@@ -56,15 +56,15 @@ def remarked(config: ClusterConfig) -> tuple[Finding, ...]:
 def differs(plan: Plan) -> tuple[Finding, ...]:
     """What `up` would refuse of a file that has changed, by the record here; none where no node
     is on record."""
-    nodes = on_record(plan)
-    if not nodes:
+    if not on_record(plan):
         return ()
     try:
-        refuse_drift(drift_by_record(plan, nodes), plan.config)
+        refuse_drift(recorded_drift(plan), plan.config)
     except UsageError as error:
         text, hint = error.message, error.hint
         return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
-    return (Finding(what="cluster", ok=True, text="its nodes are as the file says"),)
+    text = "; ".join(lifetime_note(plan)) or "its nodes are as the file says"
+    return (Finding(what="cluster", ok=True, text=text),)
 
 
 def findings(

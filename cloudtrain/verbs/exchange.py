@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cloudtrain.drift import Drift, Made, drift, made_with, refuse_drift, standing
+from cloudtrain.config.place import place_in_file
+from cloudtrain.drift import (
+    FIXED_END,
+    Change,
+    Drift,
+    Made,
+    drift,
+    drift_by_record,
+    made_with,
+    refuse_drift,
+    standing,
+)
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.model import Plan
+from cloudtrain.lifetime import End, known_end, new_end, words
+from cloudtrain.model import Node, Plan
 from cloudtrain.nodes import asked_for, leaving, shown
 from cloudtrain.plan import make_plan
 from cloudtrain.records import Records
@@ -29,16 +41,69 @@ class Allowed:
 NOTHING = Allowed()
 
 
-def settle_drift(session: Session, allowed: Allowed) -> tuple[str, ...]:
-    """Names of the nodes to be deleted before `up` goes on. Raises UsageError for anything that
-    differs and is not allowed; nothing was changed then."""
-    events = session.records.events()
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What `up` does about the drift."""
+
+    going: tuple[str, ...] = ()
+    """Nodes to be deleted first."""
+    end: End | None = None
+    """To be the end of the others."""
+
+
+def settle_drift(session: Session, allowed: Allowed) -> Settled:
+    """Raises UsageError for anything that differs and is not allowed; nothing was changed then."""
+    events, config = session.records.events(), session.config
     found = drift(session.plan, session.nodes, events)
+    found = replace(found, changes=(*found.changes, *fixed_ends(session.plan, session.nodes)))
+    end = None if config.provider in FIXED_END else new_end(session)
     kept = tuple(change for change in found.changes if not (allowed.replace and change.replaces))
-    refuse_drift(Drift(extra=() if allowed.shrink else found.extra, changes=kept), session.config)
+    refuse_drift(Drift(extra=() if allowed.shrink else found.extra, changes=kept), config)
     extra = found.extra if allowed.shrink else ()
     differing = found.differing if allowed.replace else ()
-    return (*extra, *differing)
+    return Settled(going=(*extra, *differing), end=end)
+
+
+def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
+    """Another lifetime, where the cloud cannot move the end of a node that runs."""
+    config = plan.config
+    known = known_end(Records(config.name).events())
+    wanted = config.limits.max_lifetime
+    if config.provider not in FIXED_END or known is None or known.lifetime == wanted:
+        return ()
+    planned = [node.name for node in plan.nodes]
+    names = [node if isinstance(node, str) else node.name for node in nodes]
+    return (
+        Change(
+            nodes=tuple(name for name in names if name in planned),
+            field="limits.max_lifetime",
+            there=f"made with max_lifetime {words(known.lifetime)} ({FIXED_END[config.provider]})",
+            wanted=words(wanted),
+        ),
+    )
+
+
+def recorded_drift(plan: Plan) -> Drift:
+    """Against the nodes that are on record here; nobody is asked."""
+    nodes = on_record(plan)
+    if not nodes:
+        return Drift()
+    found = drift_by_record(plan, nodes)
+    return replace(found, changes=(*found.changes, *fixed_ends(plan, nodes)))
+
+
+def lifetime_note(plan: Plan) -> tuple[str, ...]:
+    """What `up` would do about another lifetime, by the record here."""
+    config = plan.config
+    known = known_end(Records(config.name).events())
+    wanted = config.limits.max_lifetime
+    if config.provider in FIXED_END or known is None or known.lifetime == wanted:
+        return ()
+    place = place_in_file(config, "limits.max_lifetime")
+    return (
+        f"{config.name} is made with max_lifetime {words(known.lifetime)}, {place} says "
+        f"{words(wanted)}: `up` moves the end of its nodes",
+    )
 
 
 def on_record(plan: Plan) -> dict[str, Made]:
@@ -67,8 +132,8 @@ def delete_nodes(session: Session, names: Sequence[str]) -> Session:
     if due:
         session.console.say(f"landing what is only on the nodes, before {', '.join(due)} go")
         land_everything(session)
-    session.records.journal("exchange", nodes=list(names))
     everything = {node.name for node in session.nodes} <= set(names)
+    session.records.journal("exchange", nodes=list(names), whole=everything)
     late = asked_for(session.records.events())
     with session.console.stage(f"delete on {session.provider.name}", len(names)) as stage:
         journal = shown(session, stage)

@@ -8,7 +8,6 @@ from typing import Any
 from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.kept import after_the_end
 from cloudtrain.config import line_of
-from cloudtrain.drift import drift_by_record
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.plan import (
@@ -22,7 +21,7 @@ from cloudtrain.plan import (
     without_code,
 )
 from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, unknown_places
-from cloudtrain.verbs.exchange import on_record
+from cloudtrain.verbs.exchange import lifetime_note, recorded_drift
 from cloudtrain.verbs.price import price_json, rounded, words
 
 
@@ -78,9 +77,9 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
 
 
 def changed_since(plan: Plan) -> list[str]:
-    """Where the nodes on record here are not as this plan: what `up` would refuse, each on a
-    line. Nobody is asked."""
-    return drift_by_record(plan, on_record(plan)).lines(plan.config)
+    """Where the nodes on record here are not as this plan: what `up` would refuse, or move,
+    each on a line. Nobody is asked."""
+    return [*recorded_drift(plan).lines(plan.config), *lifetime_note(plan)]
 
 
 def _at_its_line(config: ClusterConfig, text: str) -> str:

@@ -71,7 +71,7 @@ def run(
 
 def up_and_train(config: ClusterConfig, records: Records, console: Console) -> Run:
     with open_session(config, records, console) as session:
-        session = raise_cluster(session)
+        session = raise_cluster(session, settle_drift(session, NOTHING))
         return attend(session, joined(session) or new_run(session, ()))
 
 

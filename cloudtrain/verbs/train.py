@@ -54,7 +54,11 @@ def train(
             open_session(config, records, console) as session,
         ):
             session = awaited(session)
-            settle_drift(session, NOTHING)
+            if settle_drift(session, NOTHING).end is not None:
+                console.warn(
+                    "limits.max_lifetime is not what the nodes were made with: `cloudtrain up` "
+                    "moves their end"
+                )
             refuse_second_run(session)
             record(config, records)
             run = new_run(session, arguments)

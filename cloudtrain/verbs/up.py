@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.lifetime import announce, move_ends, settle_end
 from cloudtrain.model import CLOUDS, Cluster, ClusterConfig, ProviderName
 from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
@@ -22,7 +23,7 @@ from cloudtrain.session import (
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.before import missing_script
 from cloudtrain.verbs.check import refuse
-from cloudtrain.verbs.exchange import NOTHING, Allowed, delete_nodes, settle_drift
+from cloudtrain.verbs.exchange import NOTHING, Allowed, Settled, delete_nodes, settle_drift
 
 
 def up(
@@ -48,11 +49,11 @@ def up(
             console.warn(missing)
         records.create()
         with open_session(config, records, console) as session:
-            going = settle_drift(session, allowed)
+            settled = settle_drift(session, allowed)
             record(config, records)
             make_store(config, records, console)
             with what_runs_is_told(session):
-                session = raise_cluster(session, going)
+                session = raise_cluster(session, settled)
                 make_ready(session)
             records.journal("ready")
     if config.limits.idle is not None:
@@ -97,13 +98,19 @@ def what_runs_is_told(session: Session) -> Iterator[None]:
         raise
 
 
-def raise_cluster(session: Session, going: Sequence[str] = ()) -> Session:
-    """Every node exists and answers, after those of `going` were deleted: for who holds the lock
-    already, once the drift is settled."""
-    if going:
-        session = delete_nodes(session, going)
+def raise_cluster(session: Session, settled: Settled) -> Session:
+    """Every node exists, answers and has the end that it is to have, after what is settled was
+    done: for who holds the lock already."""
+    if settled.going:
+        session = delete_nodes(session, settled.going)
+    if settled.end is not None and session.nodes:
+        announce(session, settled.end)
+        session = move_ends(session, settled.end)
     session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
+    before = bool(session.nodes)
     session = make_whole(session)
+    if settled.end is not None and before:
+        session = settle_end(session, settled.end)
     # A node of an `up` that was cut off may have been listed only now.
     settle_drift(session, NOTHING)
     return session

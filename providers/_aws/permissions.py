@@ -56,12 +56,14 @@ HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:Updat
 def policy() -> dict[str, Any]:
     """For whoever runs cloudtrain. Without the condition on CreateTags, they could give our tag to
     any instance of the account, and then terminate it."""
+    only_the_end = {"ForAllValues:StringEquals": {"aws:TagKeys": [labels.EXPIRES]}}
     tagged = {"StringLike": {f"aws:ResourceTag/{labels.CLUSTER}": "*"}}
     return _document(
         _allow(ASKED),
         _allow([f"ec2:{action}" for action in MADE]),
         _allow(["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": list(MADE)}}),
         _allow(OURS, tagged),
+        _allow(["ec2:CreateTags", "ec2:DeleteTags"], {**tagged, **only_the_end}),
     )
 
 

@@ -106,8 +106,14 @@ class Ends:
         self._daily(group, name, region, own, expires, known.schedule)
         return operation != ""
 
-    def move(self, machines: Sequence[Machine], expires: float) -> None:
+    def move(self, machines: Sequence[Machine], expires: float | None) -> None:
         """Their tags say it first: `mend` goes on where this is cut off."""
+        if expires is None:
+            fan_out(machines, self._drop, name=lambda m: m.node.name)
+            return
+        ahead = expires - self._arm.pace.now()
+        for region in {machine.place.region for machine in machines}:
+            self.refuse(ahead, region)
         expires = max(expires, self._arm.pace.now() + SOONEST)
         fan_out(machines, lambda m: self.move_one(m, expires), name=lambda m: m.node.name)
 
@@ -117,6 +123,14 @@ class Ends:
         tags = {**(self._arm.get(path).get("tags") or {}), labels.EXPIRES: str(int(expires))}
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
         self.arm(group, name, machine.place.region, tags, expires)
+
+    def _drop(self, machine: Machine) -> None:
+        """No end any more; its tag goes last, as `mend` arms what the tag says."""
+        group, name = where(machine)
+        path = group.vm(name)
+        self.disarm(group, name)
+        tags = labels.with_end(self._arm.get(path).get("tags") or {}, None)
+        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
     def mend(self, group: paths.Group) -> None:
         """What a creation or a move that was cut off did not arm."""

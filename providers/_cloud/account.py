@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -83,6 +83,9 @@ class Order(Generic[GroundT]):
     """On the VM, and on all that is made with it, from its first second."""
 
 
+Tell = Callable[[Node, str], None]
+
+
 class Account(Protocol[GroundT]):
     """One account at one cloud. Safe to use from many threads; what exists is asked, never kept.
 
@@ -149,11 +152,17 @@ class Account(Protocol[GroundT]):
         """
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        """A stopped one, with its disk as it was; it ends at `expires` (Unix time) by itself."""
+        """A stopped one, with its disk as it was. It ends at `expires` (Unix time), with the rest
+        of its cluster, and not a lifetime after this start."""
 
-    def move_ends(self, machines: Sequence[Machine], expires: float) -> bool:
-        """These end at `expires` (Unix time) from now on, as their labels then say. False, and
-        nothing is changed, where this cloud cannot move the end of a VM."""
+    def move_ends(
+        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """These end at `expires` (Unix time; None: not by themselves) from now on, as their labels
+        then say. False, and nothing is changed, where this cloud cannot move the end of a VM.
+
+        `tell` runs a line of sh on a node that runs, for ends that are held there.
+        """
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         """Delete all of these in the order that the cloud needs, side by side where it can.

@@ -11,11 +11,14 @@ from cloudtrain.model import HostKey
 USER = "cloudtrain"
 
 
-def user_data(*, public_key: str, host_key: HostKey, expires: float | None) -> str:
+def user_data(
+    *, public_key: str, host_key: HostKey, expires: float | None, timed: bool = False
+) -> str:
     """A `#cloud-config` document for cloud-init 20 to 25, of about 3 KB (clouds take 16).
 
-    `expires` (Unix time): the node shuts down then by itself, also after reboots; None where the
-    cloud ends it. It holds the boot host key's private half: never log it.
+    `expires` (Unix time): the node shuts down then by itself, also after reboots, unless the end
+    was moved (`move_end`). `timed`: without `expires` too it waits for an end that may be set
+    later. It holds the boot host key's private half: never log it.
     """
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not made.
@@ -43,7 +46,7 @@ def user_data(*, public_key: str, host_key: HostKey, expires: float | None) -> s
         },
         "package_update": False,
         "package_upgrade": False,
-        "bootcmd": [*_NO_UPGRADES, _NO_OTHER_HOST_KEYS, *_ending(expires)],
+        "bootcmd": [*_NO_UPGRADES, _NO_OTHER_HOST_KEYS, *_ending(expires, timed=timed)],
     }
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
     return f"#cloud-config\n{text}"
@@ -74,17 +77,41 @@ _NO_OTHER_HOST_KEYS = (
 )
 
 
-def _ending(expires: float | None) -> tuple[str, ...]:
+END = "/var/lib/cloudtrain/end"
+"""Unix time in whole seconds, or `off`: where it is there, it counts instead of the user data's,
+which nothing can change while the instance runs."""
+
+
+def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
     """A process that waits for the deadline by the clock.
 
     `shutdown -P +minutes` would not do: this early in a boot logind does not run yet, and before
     systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's
     halt_main: "No delay, or logind failed or is not at all available").
     """
-    if expires is None:
+    if expires is None and not timed:
         return ()
+    first = "off" if expires is None else str(int(expires))
     wait = (
-        f"while left=$(({int(expires)} - $(date +%s))); [ $left -gt 0 ]; "
-        "do sleep $((left > 20 ? 20 : left)); done; until shutdown -P now; do sleep 20; done"
+        f"while :; do end=$(cat {END} 2>/dev/null); "
+        f'case $end in off) ;; ""|*[!0-9]*) end={first} ;; esac; '
+        "[ $end = off ] && { sleep 20; continue; }; "
+        "left=$((end - $(date +%s))); [ $left -gt 0 ] || break; "
+        "sleep $((left > 20 ? 20 : left)); done; until shutdown -P now; do sleep 20; done"
     )
     return (f"setsid sh -c '{wait}' </dev/null >/dev/null 2>&1 &",)
+
+
+CAN_MOVE = f"pgrep -f 'cat [{END[0]}]{END[1:]}' >/dev/null"
+"""sh, on the node: whether its timer reads END; that of nodes of earlier versions does not. The
+brackets keep the pattern from finding the shell that asks."""
+
+
+def move_end(expires: float | None) -> str:
+    """sh, on the node, as a user with sudo: the end is another one from now on."""
+    text = "off" if expires is None else str(int(expires))
+    folder = END.rpartition("/")[0]
+    return (
+        f"sudo mkdir -p {folder} && echo {text} | sudo tee {END}.new >/dev/null "
+        f"&& sudo mv {END}.new {END}"
+    )

@@ -111,6 +111,7 @@ class Creation(Generic[GroundT]):
                 public_key=self.identity.public_key,
                 host_key=host_key,
                 expires=self.expires if self.account.ends_by_shutdown else None,
+                timed=self.account.ends_by_shutdown,
             ),
             public_key=self.identity.public_key,
             token=hashlib.sha256(wish.encode()).hexdigest()[:32],

@@ -35,6 +35,12 @@ def of_node(
     return {**found, EXPIRES: str(int(expires))} if expires is not None else found
 
 
+def with_end(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
+    """The same labels for a node whose end is another one now."""
+    others = {key: value for key, value in labels.items() if key != EXPIRES}
+    return others if expires is None else {**others, EXPIRES: str(int(expires))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Labels:
     """What labels say; all that somebody else wrote into them is taken as it comes."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
-from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource
+from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource, Tell
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, reaches
 from cloudtrain.providers._cloud.labels import refuse_other_owner
@@ -132,6 +132,18 @@ class CloudProvider(Generic[GroundT]):
 
         late = {name: asked for name, asked in (expected or {}).items() if name in names}
         Clearance(self._account, self._pace, journal).clear(find, late)
+
+    def move_ends(
+        self, cluster: str, names: Sequence[str], expires: float | None, tell: Tell
+    ) -> None:
+        found = [m for m in self._search(cluster).machines() if m.node.name in names]
+        alive = [m for m in found if m.node.state != "gone"]
+        if not self._account.move_ends(alive, expires, tell):
+            raise CloudConfigError(
+                f"the end of {', '.join(names)} cannot be moved: {self.name} keeps the end that a "
+                "VM was made with",
+                hint="`cloudtrain up --replace` exchanges them, or `cloudtrain down` first",
+            )
 
     def _search(self, cluster: str) -> Search:
         where = self.whereabouts

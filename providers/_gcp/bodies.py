@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from cloudtrain.model import NodePlan, Owner
@@ -213,6 +214,23 @@ def _scheduling(order: Order[Ground], now: float) -> Json:
     if order.node.spot or shape(order.node).has_gpus or _policy(order):
         told["onHostMaintenance"] = "TERMINATE"
     return told
+
+
+def ends_at(scheduling: Json, expires: float | None) -> Json:
+    """The scheduling of a stopped VM that is about to be started, with its end at that moment."""
+    told = {
+        key: value
+        for key, value in scheduling.items()
+        if key not in ("maxRunDuration", "terminationTime")
+    }
+    spot = told.get("provisioningModel") == "SPOT"
+    if expires is None:
+        if not spot:
+            told.pop("instanceTerminationAction", None)
+        return told
+    moment = datetime.fromtimestamp(int(expires), timezone.utc)
+    told |= {"terminationTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "automaticRestart": False}
+    return {**told, "instanceTerminationAction": "DELETE"}
 
 
 def _policy(order: Order[Ground]) -> str | None:

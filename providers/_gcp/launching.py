@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
 from cloudtrain.model import Node
+from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
 from cloudtrain.providers._gcp import bodies, clearing, reading
 from cloudtrain.providers._gcp.api import OPERATION, Api, Json
@@ -58,7 +59,7 @@ class Launch:
         if instance.get("status") in reading.LEAVING:
             raise BusyError(f"{self._what}: the one before it is not gone yet", code=taken.code)
         if machine.node.state == "stopped":
-            start(self.api, machine)
+            start(self.api, machine, self.order.expires)
         return machine
 
     def _is_wanted(self, machine: Machine) -> bool:
@@ -108,8 +109,11 @@ class Launch:
         )
 
 
-def start(api: Api, machine: Machine) -> None:
-    """A stopped or suspended VM; one that is still stopping is waited for."""
+def start(api: Api, machine: Machine, expires: float | None) -> None:
+    """A stopped or suspended VM; one that is still stopping is waited for.
+
+    `maxRunDuration` counts anew from each start, so a stopped VM is given the moment itself.
+    """
     path = clearing.instance_path(machine)
     what = f"starting {machine.node.name} in {machine.place}"
 
@@ -120,6 +124,7 @@ def start(api: Api, machine: Machine) -> None:
         if status == "SUSPENDED":
             api.run(what, "POST", f"{path}/resume")
         elif reading.STATES.get(str(status)) == "stopped":
+            _set_end(api, what, path, expires)
             api.run(what, "POST", f"{path}/start")
 
     try:
@@ -127,3 +132,16 @@ def start(api: Api, machine: Machine) -> None:
     except NotFoundError as error:
         hint = "it was being deleted; `cloudtrain up` again makes it anew"
         raise NotFoundError(error.message, hint=hint, code=error.code) from error
+
+
+def _set_end(api: Api, what: str, path: str, expires: float | None) -> None:
+    """Of a VM that is TERMINATED: setScheduling takes no other, as its documentation has it."""
+    instance = api.get(what, path)
+    body = bodies.ends_at(instance.get("scheduling") or {}, expires)
+    if body != (instance.get("scheduling") or {}):
+        api.run(what, "POST", f"{path}/setScheduling", body=body)
+    told = instance.get("labels") or {}
+    wanted = labels.with_end(told, expires)
+    if wanted != told:
+        given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
+        api.run(what, "POST", f"{path}/setLabels", body=given)

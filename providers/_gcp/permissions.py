@@ -49,6 +49,8 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     ),
     "instances.list": ("instances.list",),
     "instances.resume": ("instances.resume",),
+    "instances.setLabels": ("instances.setLabels",),
+    "instances.setScheduling": ("instances.setScheduling",),
     "instances.start": ("instances.start",),
     "machineTypes.get": ("machineTypes.get",),
     "machineTypes.list": ("machineTypes.list",),
