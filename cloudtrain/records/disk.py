@@ -15,13 +15,21 @@ from cloudtrain.errors import UsageError
 _numbers = itertools.count()
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class DiskFull(UsageError):
+    """No room for a record."""
+
+
 @contextmanager
 def named_faults(path: Path) -> Iterator[None]:
     """An OSError inside becomes one clear error that names the file (full, no permission)."""
     try:
         yield
     except OSError as error:
-        raise UsageError(
+        kind = DiskFull if error.errno in FULL else UsageError
+        raise kind(
             f"{error.filename or path}: {error.strerror or error}",
             hint="free some space there, or choose another folder with CLOUDTRAIN_HOME",
         ) from error

@@ -14,7 +14,7 @@ from typing import Any
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import Problem, Run
 from cloudtrain.records import use
-from cloudtrain.records.disk import append_line, make_folder, named_faults, write_whole
+from cloudtrain.records.disk import DiskFull, append_line, make_folder, named_faults, write_whole
 from cloudtrain.records.lock import Holder, holder, locked
 from cloudtrain.records.run_json import run_from_json, run_to_json
 
@@ -77,6 +77,19 @@ class Records:
         self.folder = home() / "clusters" / name
         self._events = self.folder / "events.jsonl"
         self._runs = self.folder / "runs"
+        self._stops: set[str] = set()
+        self.goes_on_without_room = False
+        """Whether what there is no room for is left out (`down`) instead of an error."""
+        self.left_out = False
+
+    @contextmanager
+    def _as_it_can(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskFull:
+            if not self.goes_on_without_room:
+                raise
+            self.left_out = True
 
     def create(self) -> None:
         """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
@@ -94,8 +107,9 @@ class Records:
             shutil.rmtree(self.folder / "host_keys", ignore_errors=True)
             for name in ("key", "key.pub", "known_hosts", "ssh_config"):
                 (self.folder / name).unlink(missing_ok=True)
-        make_folder(self.folder)
-        write_whole(self._closed, b"")
+        with self._as_it_can():
+            make_folder(self.folder)
+            write_whole(self._closed, b"")
 
     def remove(self) -> None:
         """All of it, runs and logs too."""
@@ -120,7 +134,7 @@ class Records:
 
         The kernel gives it free when its holder dies, and no file of it stays.
         """
-        return locked(self._lock_path, self.name, doing, wait=wait)
+        return locked(self._lock_path, self.name, doing, folder=self.folder, wait=wait)
 
     def holder(self) -> Holder | None:
         """Who works on this cluster now."""
@@ -128,7 +142,7 @@ class Records:
 
     def watch_lock(self) -> AbstractContextManager[None]:
         """Held by the one process that ends an idle cluster. Raises LockedError."""
-        return locked(self._watch_path, self.name, "idle", wait=0.0)
+        return locked(self._watch_path, self.name, "idle", folder=self._watched, wait=0.0)
 
     def watcher(self) -> Holder | None:
         """Who ends this cluster when it is idle."""
@@ -187,8 +201,9 @@ class Records:
     def journal(self, event: str, **facts: Any) -> None:
         """One event, on disk on return: what is about to be done, before it is done."""
         entry = {"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts}
-        make_folder(self.folder)
-        append_line(self._events, json.dumps(entry).encode())
+        with self._as_it_can():
+            make_folder(self.folder)
+            append_line(self._events, json.dumps(entry).encode())
 
     def events(self) -> tuple[dict[str, Any], ...]:
         """Every event in the order written; a line torn by a crash is left out."""
@@ -202,8 +217,9 @@ class Records:
 
     def save_run(self, run: Run) -> None:
         folder = self._runs / self._checked(run.id)
-        make_folder(folder)
-        write_whole(folder / "run.json", json.dumps(run_to_json(run), indent=1).encode())
+        with self._as_it_can():
+            make_folder(folder)
+            write_whole(folder / "run.json", json.dumps(run_to_json(run), indent=1).encode())
 
     def run(self, run: str) -> Run:
         """One run by its id. Raises UsageError, ConfigError naming a file that cannot be read."""
@@ -250,11 +266,13 @@ class Records:
     def ask_stop(self, run: str) -> None:
         """Ask whoever attends to the run to end it."""
         folder = self._runs / self._checked(run)
-        make_folder(folder)
-        write_whole(folder / "stop", b"")
+        self._stops.add(run)
+        with self._as_it_can():
+            make_folder(folder)
+            write_whole(folder / "stop", b"")
 
     def stop_asked(self, run: str) -> bool:
-        return (self._runs / self._checked(run) / "stop").exists()
+        return run in self._stops or (self._runs / self._checked(run) / "stop").exists()
 
     @property
     def _lock_path(self) -> Path:
@@ -263,6 +281,11 @@ class Records:
     @property
     def _watch_path(self) -> Path:
         return self.folder.with_name(f"{self.name}.idle.lock")
+
+    @property
+    def _watched(self) -> Path:
+        """Not the cluster's folder, which a command holds beside the watcher."""
+        return self.folder / "watched"
 
     @property
     def _uses(self) -> Path:

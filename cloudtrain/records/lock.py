@@ -7,12 +7,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.errors import LockedError
-from cloudtrain.records.disk import make_folder, named_faults
+from cloudtrain.records.disk import DiskFull, make_folder, named_faults
 
 POLL = 0.05
 """Seconds between two tries of a lock that is waited for."""
@@ -41,20 +41,25 @@ class Holder:
 
 
 @contextmanager
-def locked(path: Path, name: str, doing: str, *, wait: float) -> Iterator[None]:
-    """Hold the lock file `path`; it is gone afterwards.
+def locked(path: Path, name: str, doing: str, *, folder: Path, wait: float) -> Iterator[None]:
+    """Hold the lock file `path`, which is gone afterwards, and the folder where there is one.
 
     Raises LockedError naming the holder where it is not free within `wait` seconds.
     """
-    descriptor = _acquire(path, name, time.monotonic() + wait)
-    _held.add(descriptor)
-    try:
-        _write_holder(descriptor, path, doing)
+    deadline = time.monotonic() + wait
+    with ExitStack() as stack:
+        try:
+            descriptor = _acquire(path, name, deadline)
+            stack.callback(_release, path, descriptor)
+        except DiskFull:
+            if not folder.is_dir():
+                raise
+            descriptor = None
+        if folder.is_dir():  # all take it: a full disk may have no room for the file
+            stack.callback(_let_go, _acquire_folder(folder, path, name, deadline))
+        if descriptor is not None:
+            _write_holder(descriptor, path, doing)
         yield
-    finally:
-        if descriptor in _held:  # a forked child that comes by here holds nothing
-            _held.remove(descriptor)
-            _release(path, descriptor)
 
 
 def holder(path: Path) -> Holder | None:
@@ -96,6 +101,7 @@ def _acquire(path: Path, name: str, deadline: float) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _leads_to(path, descriptor):
+                _held.add(descriptor)
                 return descriptor
         except BlockingIOError:
             found = holder(path)
@@ -104,6 +110,22 @@ def _acquire(path: Path, name: str, deadline: float) -> int:
                 raise _refusal(name, found) from None
             time.sleep(POLL)
         os.close(descriptor)
+
+
+def _acquire_folder(folder: Path, path: Path, name: str, deadline: float) -> int:
+    with named_faults(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline + PASSING:
+                os.close(descriptor)
+                raise _refusal(name, holder(path)) from None
+            time.sleep(POLL)
+        else:
+            _held.add(descriptor)
+            return descriptor
 
 
 def _refusal(name: str, found: Holder | None) -> LockedError:
@@ -125,15 +147,22 @@ def _leads_to(path: Path, descriptor: int) -> bool:
 
 def _release(path: Path, descriptor: int) -> None:
     """Unlink while it is still locked: whoever has opened the old file sees `_leads_to` fail."""
-    path.unlink(missing_ok=True)
-    os.close(descriptor)
+    if descriptor in _held:  # a forked child that comes by here holds nothing
+        path.unlink(missing_ok=True)
+        _let_go(descriptor)
+
+
+def _let_go(descriptor: int) -> None:
+    if descriptor in _held:
+        _held.remove(descriptor)
+        os.close(descriptor)
 
 
 def _write_holder(descriptor: int, path: Path, doing: str) -> None:
     pid = os.getpid()
     facts = {"doing": doing, "pid": pid, "birth": birth(pid)}
     facts |= {"host": os.uname().nodename, "since": time.time()}
-    with named_faults(path):
+    with suppress(DiskFull), named_faults(path):  # it is held all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(facts).encode(), 0)
 

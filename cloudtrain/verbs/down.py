@@ -83,7 +83,8 @@ def bring_down(
     owner: str | None = None,
     console: Console,
 ) -> None:
-    """`down` for who holds the lock already."""
+    """`down` for who holds the lock already. A full disk here keeps no bill running."""
+    records.goes_on_without_room = True
     provider = open_provider(config)
     nodes = provider.find(config.name)
     refuse_others(records, provider, nodes, owner=owner)
@@ -113,6 +114,8 @@ def bring_down(
             stage.done(node.name, "gone")
     records.close()
     tell_not_asked(not_asked, console)
+    if records.left_out:
+        console.warn(f"{records.folder}: no room: what was done is not all on record")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
 
 
