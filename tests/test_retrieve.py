@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,48 @@ def test_a_run_that_has_not_landed_is_an_error(cluster: Cluster, tmp_path: Path)
     with pytest.raises(StoreError, match="nothing of run other has landed"):
         retrieve("other", cluster.store, tmp_path / "here", cluster.console)
     assert not (tmp_path / "here").exists()
+
+
+def test_what_a_killed_fetch_has_left_goes_with_the_next_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    (here / ".partial").mkdir(parents=True)
+    (here / ".partial" / "half").write_bytes(b"m" * 1000)
+    os.utime(here / ".partial" / "half", (time.time() - 5, time.time() - 5))
+    retrieve(RUN, cluster.store, here, cluster.console)
+    assert not (here / ".partial").exists()
+
+
+def test_what_another_fetch_writes_just_now_stays(cluster: Cluster, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / ".partial").mkdir(parents=True)
+    half = here / ".partial" / "half"
+    half.write_bytes(b"m" * 1000)
+    os.utime(half, (time.time() + 5, time.time() + 5))
+    retrieve(RUN, cluster.store, here, cluster.console)
+    assert half.exists()
+
+
+def test_a_pipe_or_a_link_in_the_store_is_an_error_and_never_read(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "b").write_bytes(b"m" * 2_000_000)
+    stored = cluster.folder / RUN / "chief0/output/model/a b"
+    for spoil in (
+        lambda: os.mkfifo(stored),
+        lambda: stored.symlink_to(private / "b"),
+    ):
+        stored.unlink()
+        spoil()
+        with pytest.raises(StoreError, match="a b"):
+            retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+        assert not (tmp_path / "here/chief0/output/model/a b").exists()
+    stored.unlink()
+    stored.parent.rmdir()
+    (private / "b").rename(private / "a b")
+    stored.parent.symlink_to(private)
+    with pytest.raises(StoreError, match="a b"):
+        retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,7 @@ def retrieve(run: str, store: ArtifactStore, destination: Path, console: Console
         )
     if not manifest.complete:
         console.warn(f"run {run} has not landed whole yet: this is what there is so far")
-    here = FileStore(destination.absolute().as_uri())
+    here, began = FileStore(destination.absolute().as_uri()), time.time()
     groups = by_folder(manifest)
     failures: list[CloudtrainError] = []
     with console.stage("fetch", len(groups)) as stage:
@@ -47,6 +48,7 @@ def retrieve(run: str, store: ArtifactStore, destination: Path, console: Console
             except CloudtrainError as error:
                 failures.append(error)
     with suppress(OSError):
+        here.clear(began)  # half a file, of a fetch that was killed
         (here.root / PARTIAL).rmdir()
     if failures:
         raise all_of(failures)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,9 +87,11 @@ class FileStore:
 
     def download(self, path: str) -> Iterator[bytes]:
         source = self._file(path)
-        with _explained(source), source.open("rb", buffering=0) as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
+        with _explained(source):
+            descriptor = _opened(self.root, path)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                while chunk := file.read(_CHUNK):
+                    yield chunk
 
     def copy(self, source: str, target: str) -> None:
         self.upload(target, self.download(source))
@@ -104,9 +107,13 @@ class FileStore:
         return self.root / path
 
     def _clear(self) -> None:
+        self.clear(time.time() - _STALE)
+
+    def clear(self, before: float) -> None:
+        """What killed uploads have left and nobody has written to since then (Unix time)."""
         for left in (self.root / PARTIAL).iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - left.stat().st_mtime > _STALE:
+                if left.stat().st_mtime < before:
                     left.unlink()
 
 
@@ -121,6 +128,27 @@ def _folder(uri: str) -> Path:
     if "\0" in path:
         raise UsageError(f"artifacts.store: {uri}: a path cannot hold a NUL byte")
     return Path(path)
+
+
+def _opened(root: Path, path: str) -> int:
+    """A regular file inside the folder. On a shared disk others write there too: a link would lead
+    out of it, and a pipe be waited on for ever."""
+    *folders, name = path.split("/")
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inside = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(folder, inside, dir_fd=at)
+            os.close(at)
+            at = below
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file")
+    return descriptor
 
 
 def _write(path: Path, data: Iterable[bytes]) -> tuple[int, str]:
@@ -164,7 +192,7 @@ def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
-        elif entry.is_file():
+        elif entry.is_file(follow_symlinks=False):
             yield entry
 
 
@@ -177,6 +205,8 @@ _HINTS = {
     errno.ENOTDIR: "a file is in the way of a folder: move it, or choose another place",
     errno.EEXIST: "a file is in the way of a folder: move it, or choose another place",
     errno.EISDIR: "a folder is in the way of a file: move it, or choose another place",
+    errno.ELOOP: "a link is not followed out of the store: see who put it there",
+    errno.EINVAL: "see who put it there",
     errno.ENOENT: "something has removed it: see whether the folder is still there",
 }
 
