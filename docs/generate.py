@@ -1,13 +1,15 @@
 """Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md,
-the policies of docs/aws.md and docs/gcp.md.
+the rights to paste of docs/aws.md, docs/azure.md and docs/gcp.md.
 
-Run it after a change of cloudtrain/config/file.py or cloudtrain/catalogue: python docs/generate.py
+Run it after a change of cloudtrain/config/file.py, of cloudtrain/catalogue, or of a cloud's
+permissions.py: python docs/generate.py
 """
 
 from __future__ import annotations
 
 import json
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,11 @@ from cloudtrain.catalogue import cuda, gpus, sold
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
-from cloudtrain.providers._aws import permissions as aws
-from cloudtrain.providers._gcp import permissions
+from cloudtrain.model import CLOUDS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
-AWS = ROOT / "docs" / "aws.md"
-GCP = ROOT / "docs" / "gcp.md"
 MACHINES = ROOT / "docs" / "machines.md"
 BEGIN, END = "<!-- made by docs/generate.py: begin -->\n", "<!-- end -->\n"
 
@@ -177,25 +176,17 @@ def default_of(value: Any, kind: str) -> str:
     return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
-def policies(now: str) -> str:
-    """docs/aws.md with the policy that the driver needs, and with that for schedules."""
-    both = (aws.policy(), aws.policy_of_schedules())
-    second = "With a role that lets AWS hold the end of nodes (below), also:\n\n"
-    return between(now, f"\n{second}".join(f"```json\n{aws.text(each)}```\n" for each in both))
-
-
-def role(now: str) -> str:
-    """docs/gcp.md with the role that the driver needs."""
-    lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
-    lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
-    lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
-    shell = "\n".join(lines)
-    return between(now, f"```yaml\n{permissions.role()}```\n\n```sh\n{shell}\n```\n")
+def permissions(cloud: str, now: str) -> str:
+    """A cloud's page with what is to be pasted for the rights that its driver needs."""
+    module = import_module(f"cloudtrain.providers._{cloud}.permissions")
+    return between(now, module.block())
 
 
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    AWS.write_text(policies(AWS.read_text(encoding="utf-8")), encoding="utf-8")
-    GCP.write_text(role(GCP.read_text(encoding="utf-8")), encoding="utf-8")
+    for cloud in CLOUDS:
+        its_page = ROOT / "docs" / f"{cloud}.md"
+        text = permissions(cloud, its_page.read_text(encoding="utf-8"))
+        its_page.write_text(text, encoding="utf-8")
     MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

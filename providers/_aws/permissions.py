@@ -81,6 +81,13 @@ def text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
+def block() -> str:
+    """What docs/aws.md has to paste."""
+    both = (policy(), policy_of_schedules())
+    second = "With a role that lets AWS hold the end of nodes (below), also:\n\n"
+    return f"\n{second}".join(f"```json\n{text(each)}```\n" for each in both)
+
+
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": list(statements)}
 

@@ -18,8 +18,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._azure import blobs, bodies, ground
-from cloudtrain.providers._azure.bodies import CANCEL, STATUS, SUBMIT
+from cloudtrain.providers._azure import blobs, bodies, ground, permissions
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
 from cloudtrain.providers._azure.ends import LONGEST, refuse_lifetime
@@ -30,27 +29,6 @@ from cloudtrain.providers._azure.skus import Sku, Skus
 from cloudtrain.providers._cloud.account import Machine, Place
 from cloudtrain.providers._cloud.words import lasting
 
-NEEDED = (
-    *(f"Microsoft.Resources/subscriptions/resourceGroups/{v}" for v in ("read", "write", "delete")),
-    *(f"Microsoft.Compute/virtualMachines/{v}" for v in ("read", "write", "delete")),
-    *("Microsoft.Compute/virtualMachines/start/action", "Microsoft.Compute/disks/write"),
-    "Microsoft.Compute/disks/delete",
-    *(f"Microsoft.Compute/proximityPlacementGroups/{v}" for v in ("read", "write")),
-    *(f"Microsoft.Network/networkInterfaces/{v}" for v in ("read", "write", "delete")),
-    "Microsoft.Network/networkInterfaces/join/action",
-    *(f"Microsoft.Network/publicIPAddresses/{v}" for v in ("read", "write", "delete")),
-    "Microsoft.Network/publicIPAddresses/join/action",
-    *(f"Microsoft.Network/networkSecurityGroups/{v}" for v in ("read", "write", "join/action")),
-    *(f"Microsoft.Network/virtualNetworks/{v}" for v in ("read", "write", "subnets/join/action")),
-)
-"""The actions that up and down take; docs/azure.md has them as a role."""
-ENDING = tuple(f"Microsoft.DevTestLab/schedules/{v}" for v in ("read", "write", "delete"))
-"""More, where nodes end by themselves."""
-DEADLINE_ACTIONS = (
-    *(f"Microsoft.ComputeSchedule/locations/{v}/action" for v in (SUBMIT, STATUS, CANCEL)),
-    "Microsoft.Compute/virtualMachines/deallocate/action",
-)
-"""More, where they end at a date and time."""
 ALIVE = frozenset({"enabled", "active", "", "none"})
 
 
@@ -150,17 +128,14 @@ def _permissions(arm: Arm, plan: Plan) -> _Said:
     told = _rights(arm)
     if not told:
         return _UNTOLD
-    wanted = needed_actions(plan.config.limits.max_lifetime)
+    ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
+    wanted = (*permissions.NEEDED, *ending)
     lacking = [action for action in wanted if not allowed(action, told)]
     if lacking:
         raise PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="docs/azure.md has the role that is needed"
         )
     return _Said("all that up and down need")
-
-
-def needed_actions(lifetime: float | None) -> tuple[str, ...]:
-    return NEEDED if lifetime is None else (*NEEDED, *ENDING)
 
 
 def allowed(action: str, told: Sequence[Tree]) -> bool:
@@ -220,11 +195,11 @@ def _no_deadline(arm: Arm, services: Services) -> str:
     told = services.of(DEADLINES)
     if told is None:
         return f"this endpoint has no {DEADLINES}"
-    rights = _rights(arm)
-    lacking = [action for action in DEADLINE_ACTIONS if rights and not allowed(action, rights)]
+    given = _rights(arm)
+    lacking = [action for action in permissions.DEADLINES if given and not allowed(action, given)]
     if lacking:
         return f"not allowed: {', '.join(lacking)}"
-    if told.missing and rights and not allowed(f"{DEADLINES}/register/action", rights):
+    if told.missing and given and not allowed(f"{DEADLINES}/register/action", given):
         return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
     return ""
 

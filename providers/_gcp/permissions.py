@@ -86,6 +86,15 @@ def role() -> str:
     return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
 
 
+def block() -> str:
+    """What docs/gcp.md has to paste."""
+    lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
+    lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
+    lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
+    shell = "\n".join(lines)
+    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n"
+
+
 RESOURCE_MANAGER = (
     "not asked: the project has no Resource Manager API, which `up` does not need; "
     "`gcloud services enable cloudresourcemanager.googleapis.com --project {}`"

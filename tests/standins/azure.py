@@ -6,7 +6,6 @@ in tests/test_standin_azure.py. It never met the real one.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from tests.standins.azure_call import Call, find, name_of
 from tests.standins.azure_errors import Refusal, of_status
 from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import kind_of
+from tests.standins.azure_rights import linked_actions, may
 from tests.standins.azure_world import GROUPS, SUBSCRIPTION, Thing, World
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class AzureStandIn(World):
             raise Refusal(409, "ReadOnlyDisabledSubscription", text)
 
     def _check_permitted(self, request: Request, action: str) -> None:
-        if any(fnmatch.fnmatchcase(action.lower(), one.lower()) for one in self.not_permitted):
+        self.used.add(action)
+        if not may(self, action):
             text = (
                 f"The client '{auth.CLIENT}' with object id '{auth.OBJECT}' does not have "
                 f"authorization to perform action '{action}' over scope '{request.path}' "
@@ -144,6 +145,19 @@ class AzureStandIn(World):
                 "your credentials."
             )
             raise Refusal(403, "AuthorizationFailed", text)
+        for linked in linked_actions(action, request.get_json(silent=True)):
+            self.used.add(linked)
+            if not may(self, linked):
+                text = (
+                    f"The client has permission to perform action '{action}' on scope "
+                    f"'{request.path}'; however, it does not have permission to perform "
+                    f"action '{linked}' on the linked scope(s), or they are invalid."
+                )
+                raise Refusal(403, "LinkedAuthorizationFailed", text)
+
+    def rights_used(self) -> list[str]:
+        """What a role needs for all calls so far."""
+        return sorted(self.used)
 
     def _check_version(self, version: str, action: str, kind: str) -> None:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d(-\w+)?", version):

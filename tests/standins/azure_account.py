@@ -210,7 +210,8 @@ def _blob_services(call: Call) -> Response:
     "Microsoft.Authorization/permissions/read",
 )
 def _permissions(call: Call) -> Response:
-    inner = {"actions": ["*"], "notActions": list(call.world.not_permitted)}
+    allowed = ["*"] if call.world.granted is None else call.world.granted
+    inner = {"actions": allowed, "notActions": list(call.world.not_permitted)}
     return call.page([{**inner, "dataActions": [], "notDataActions": []}])
 
 

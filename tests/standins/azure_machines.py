@@ -247,7 +247,7 @@ _VMS = (
 VM = _VMS + "/{name}"
 
 
-@route("GET", f"{VM}/instanceView", f"{VMS}/read")
+@route("GET", f"{VM}/instanceView", f"{VMS}/instanceView/read")
 def _instance_view(call: Call) -> Response:
     return call.answer(instance_view(call.world, vm_of(call)))
 

@@ -84,7 +84,7 @@ _VERSIONS = (
 @route(
     "GET",
     _VERSIONS,
-    "Microsoft.Compute/locations/publishers/artifacttypes/vmimage/offers/skus/versions/read",
+    "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 )
 def _versions(call: Call) -> Response:
     region = location(call.given["location"], VMS)
@@ -105,7 +105,7 @@ def _versions(call: Call) -> Response:
 @route(
     "GET",
     _VERSIONS + "/{version}",
-    "Microsoft.Compute/locations/publishers/artifacttypes/vmimage/offers/skus/versions/read",
+    "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 )
 def _version(call: Call) -> Response:
     region = location(call.given["location"], VMS)

@@ -130,6 +130,10 @@ class World:
     """Namespaces that this cloud has not at all."""
     unregistered: list[str] = field(default_factory=list)
     """Namespaces, such as `Microsoft.DevTestLab`."""
+    granted: list[str] | None = None
+    """The only actions that the caller may do: those of a role; None: all."""
+    used: set[str] = field(default_factory=set)
+    """Actions that calls needed, those of what their bodies refer to too."""
     not_permitted: list[str] = field(default_factory=list)
     """Actions that the caller may not do: `Microsoft.Compute/virtualMachines/write`, `*/delete`."""
     deadlines_need_finished: bool = False
