@@ -3,7 +3,10 @@
 `data/failures/<case>.<task>.log` are the ends of real logs: docs/failures.md.
 """
 
+import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,6 +178,31 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
     assert headline(log("ps_saves_on_another_disk", "chief0")).startswith(
         "NotFoundError: Graph execution error: (0) NOT_FOUND:"
     )
+
+
+MESSAGES = json.loads((Path(__file__).parent / "data" / "gpu_messages.json").read_text("utf-8"))
+MISLEADING = ("the path is not on that node", "add what provides")
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["hint"][0][:30])
+def test_a_message_of_a_gpu_or_of_data_has_a_hint_that_helps(message: dict[str, Any]) -> None:
+    number = signal.SIGABRT if "SIGABRT" in message["from"] else None
+    hint = hint_for("exit", f"Epoch 1/5\n{message['log']}\n".encode(), number)
+    assert hint is not None
+    for words in message["hint"]:
+        assert words in hint
+    assert not any(words in hint for words in MISLEADING)
+
+
+def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> None:
+    chatter = (
+        "2026-01-10 11:12:13.141516: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:92]"
+        " Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN when"
+        " one has already been registered\n"
+        "2026-01-10 11:12:14.141516: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT"
+        " Warning: Could not find TensorRT\n"
+    )
+    assert hint_for("exit", f"{chatter}ValueError: my own\n".encode()) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloudtrain.model import Cause, Task
+from cloudtrain.training.gpu_hints import GPU_HINTS
 
 LINES_SHOWN = 12
 
@@ -243,6 +244,15 @@ def _spoken(log: bytes) -> list[str]:
     return lines
 
 
+def _native_errors(log: bytes, count: int = LINES_SHOWN) -> list[str]:
+    """What TensorFlow's own lines say of errors, the last ones: a crash leaves nothing else."""
+    told = log.decode("utf-8", "replace").splitlines()
+    return [line for line in told if _NATIVE_ERROR.match(line)][-count:]
+
+
+_NATIVE_ERROR = re.compile(r"[EF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [EF] ")
+
+
 # ── What to do next ──────────────────────────────────────────────────────────
 
 _LEGACY = "this was written for Keras 2: set `setup.keras: legacy`"
@@ -373,8 +383,12 @@ def hint_for(
     said = error(log)
     # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
     text = said if _TRACEBACK in said else "\n".join(last_lines(log))
-    for pattern, hint in _HINTS:
+    for pattern, hint in (*GPU_HINTS, *_HINTS):
         if found := re.search(pattern, text):
+            return hint.format(*found.groups())
+    native = "\n".join(_native_errors(log))
+    for pattern, hint in GPU_HINTS:
+        if found := re.search(pattern, native):
             return hint.format(*found.groups())
     if kind in ("exit", "not_started") and _tells_of_a_lost_peer(text):
         return "no task failed by itself: look at the network between the nodes"
