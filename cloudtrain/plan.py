@@ -39,7 +39,7 @@ def make_plan(config: ClusterConfig) -> Plan:
     """
     if config.strategy not in STRATEGIES:
         raise UsageError(
-            f"strategy {config.strategy} is not in this version of cloudtrain",
+            f"strategy {config.strategy} is not in this version of cloudtrain: not supported yet",
             hint=f"it launches {', '.join(sorted(STRATEGIES))}",
         )
     nodes: list[NodePlan] = []

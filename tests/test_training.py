@@ -78,6 +78,22 @@ def test_the_demo_lands_a_model_with_the_loss_of_one_process(
     assert losses(done.stdout) == loss_of_one_process
 
 
+def test_what_init_writes_in_an_empty_folder_runs(project: Project) -> None:
+    folder = project.folder / "empty"
+    folder.mkdir()
+    assert project.cloudtrain("init", "--output", "empty/local.yaml").returncode == 0
+    config = folder / "local.yaml"
+    values = yaml.safe_load(config.read_text())
+    values |= {"name": project.name, "setup": SETUP}  # the environment of the other tests
+    values["artifacts"]["store"] = project.store.as_uri()
+    config.write_text(yaml.safe_dump(values))
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "cluster formed after" in done.stderr
+    assert list(project.store.glob("*/chief0/output/model.h5"))
+    assert not list(project.store.glob("*/worker0/output/model.h5"))
+
+
 def test_mirrored_trains_on_two_devices_without_tf_config(project: Project) -> None:
     config = example(
         project,

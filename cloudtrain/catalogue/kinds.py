@@ -17,7 +17,7 @@ def spelling(kind: str) -> str:
     if workstation:
         return f"RTXPRO{workstation[1]}"
     plain = re.sub(r"^(A10)-(\d+)(Q|C|GB?)$", r"\1", plain)
-    plain = re.sub(r"^(A100|V100|H100|H200|[BG]+[23]00)-?(\d+)(GB?)?$", r"\1-\2GB", plain)
+    plain = re.sub(r"^(A100|V100|H100|H200|[BG]+[23]00)-?([1-9]\d{1,2})(GB?)?$", r"\1-\2GB", plain)
     plain = re.sub(r"^(H100|H200|GH200|G?B200|G?B300)-\d+GB$", r"\1", plain)
     return {"A100-40GB": "A100", "V100-16GB": "V100"}.get(plain, plain)
 

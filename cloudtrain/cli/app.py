@@ -36,6 +36,29 @@ HIDDEN = frozenset({"attend", "idle"})
 """For processes of ours, not for people: what a detached run is handed to, and what ends an idle
 cluster."""
 
+OTHERS_WORDS = {
+    "launch": "run",
+    "submit": "run",
+    "apply": "up",
+    "create": "up",
+    "start": "up",
+    "cancel": "stop-run",
+    "kill": "stop-run",
+    "stop": "stop-run",
+    "queue": "status",
+    "ps": "status",
+    "list": "ls",
+    "show": "status",
+    "destroy": "down",
+    "delete": "down",
+    "terminate": "down",
+    "teardown": "down",
+    "download": "fetch",
+    "validate": "check",
+    "tail": "logs",
+}
+"""What other tools call it."""
+
 EPILOG = """\b
 Example:
   cloudtrain init local
@@ -100,7 +123,8 @@ class LazyGroup(click.Group):
 
         from cloudtrain.errors import UsageError
 
-        near = get_close_matches(args[0], COMMANDS, n=1)
+        near = [OTHERS_WORDS[args[0]]] if args[0] in OTHERS_WORDS else None
+        near = near or get_close_matches(args[0], COMMANDS, n=1)
         hint = f"did you mean `cloudtrain {near[0]}`?" if near else "`cloudtrain --help` lists them"
         raise UsageError(f"there is no command {args[0]!r}", hint=hint)
 

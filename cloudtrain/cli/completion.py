@@ -20,7 +20,7 @@ INSTALL = {
     short_help=COMMANDS["completion"],
     epilog="\b\nInstall:\n" + "".join(f"  {line}\n" for line in INSTALL.values()),
 )
-@click.argument("shell", type=click.Choice(list(INSTALL)), required=False)
+@click.argument("shell", type=click.Choice(list(INSTALL)), required=False, metavar="[SHELL]")
 @debug_option
 def command(shell: str | None) -> None:
     """Print the script that completes commands, flags, cluster names and files in your shell

@@ -30,9 +30,14 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
 def command(provider: str, output: Path | None) -> None:
     """Write a commented config to start from, for gcp, aws, azure, hosts or (the default) local.
 
-    A file that exists is never overwritten.
+    A folder that is empty is given a train.py too, so that the config runs as it is. A file that
+    exists is never overwritten.
     """
     from cloudtrain.verbs.init import init
 
-    path = init(provider, output or Path())
-    click.echo(f"{path} is written; next: cloudtrain plan {path}")
+    place = output or Path()
+    script = (place if place.is_dir() else place.parent) / "train.py"
+    was_there = script.exists()
+    path = init(provider, place)
+    also = " (with an example, train.py)" if script.exists() and not was_there else ""
+    click.echo(f"{path} is written{also}; next: cloudtrain plan {path}")

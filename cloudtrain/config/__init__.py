@@ -38,8 +38,17 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
         if not checked.doubts(at):
             problems.append(problem(tree, file, at, text))
     if problems:
-        raise ConfigError(sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)))
+        lacks_hosts = any(p.field == "hosts" and p.text.startswith("is missing") for p in problems)
+        raise ConfigError(
+            sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
+            hint=HOSTS_EXAMPLE if lacks_hosts else None,
+        )
     return _config(checked.file, path)
+
+
+HOSTS_EXAMPLE = (
+    "for example `hosts: [{address: 10.0.0.4, user: ubuntu, key: ~/.ssh/id_ed25519, role: chief}]`"
+)
 
 
 def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str, Secret]:
@@ -88,12 +97,33 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
+        hint = "`cloudtrain init` writes a config to start from"
+        near = _near(path)
         raise UsageError(
-            f"{path}: there is no such file", hint="`cloudtrain init` writes a config to start from"
+            f"{path}: there is no such file", hint=f"did you mean {near}?" if near else hint
+        ) from None
+    except IsADirectoryError:
+        files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
+        raise UsageError(
+            f"{path}: cannot be read: Is a directory",
+            hint=f"name a file in it: {', '.join(files[:5])}" if files else "name a config file",
         ) from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a file's name"
         raise UsageError(f"{path}: cannot be read: {why}") from None
+
+
+def _near(path: Path) -> Path | None:
+    """A config beside it that may have been meant: `good.yaml` for `good.yml`."""
+    import difflib
+
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
+    except OSError:
+        return None
+    same = [name for name in names if Path(name).stem == path.stem]
+    found = same or difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return path.parent / found[0] if found else None
 
 
 def _stem(path: Path) -> str:

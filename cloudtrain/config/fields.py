@@ -280,6 +280,8 @@ def store(node: Any) -> str:
     elif scheme == "az":
         if not re.match(r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)", rest):
             raise Unfit("must be az://ACCOUNT/CONTAINER, with a prefix after it if wanted")
+    elif re.match(r"[a-z0-9]{1,2}(/|$)", rest):
+        raise Unfit("must name a bucket of 3 to 63 characters: this name is too short")
     elif not re.match(r"[a-z0-9][a-z0-9._-]{1,220}(/|$)", rest):
         raise Unfit(f"must be {scheme}://BUCKET, with a prefix after it if wanted")
     if ".." in rest.split("/"):

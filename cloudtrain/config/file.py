@@ -276,7 +276,8 @@ class File(Section):
     )
     network: NetworkSection | None = optional("Where the nodes are, and who reaches them.")
     strategy: kinds.StrategyChoice | None = optional(
-        "TensorFlow's distribution strategy, which decides the roles. Required."
+        "TensorFlow's distribution strategy, which decides the roles. Required. `tpu` is not "
+        "supported yet."
     )
     nodes: Nodes | None = optional("The nodes by role: `chief`, `worker`, `ps`, `evaluator`.")
     image: kinds.Line | None = optional(

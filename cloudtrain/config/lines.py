@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -285,7 +286,16 @@ def _usual(text: str, line: int | None) -> str:
         return ": a tab cannot indent YAML, use spaces"
     if "${" in source and "{" in source.replace("${", ""):
         return ': between { and }, a ${VAR} stands in quotes: "${VAR}"'
-    return ""
+    opened = next(
+        (number for number, line in enumerate(lines[: line or 0], 1) if _is_left_open(line)), None
+    )
+    return f": see whether line {opened} closes what it opens" if opened else ""
+
+
+def _is_left_open(line: str) -> bool:
+    """A { or [ that its own line does not close, outside of quotes and comments."""
+    plain = re.sub(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\s#.*""", "", line)
+    return any(plain.count(a) > plain.count(b) for a, b in ("{}", "[]"))
 
 
 def _line(event: Any) -> int:

@@ -217,7 +217,10 @@ def _hosts(file: File) -> Found:
 
 def _provider(file: File) -> Found:
     if file.strategy == "tpu" and file.provider not in ("gcp", None):
-        yield ("strategy",), "tpu needs provider gcp: the others have no TPUs"
+        yield (
+            ("strategy",),
+            "tpu needs provider gcp: the others have no TPUs (and is not supported yet)",
+        )
 
 
 def _ports(file: File) -> Found:

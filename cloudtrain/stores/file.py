@@ -41,6 +41,7 @@ class FileStore:
     def check(self) -> None:
         """Also clears away what uploads that were killed have left, a day after."""
         name = f"{PARTIAL}/check-{uuid.uuid4().hex}"
+        self._make()
         try:
             self.upload(name, [b"cloudtrain"])
             if b"".join(self.download(name)) != b"cloudtrain":
@@ -53,6 +54,18 @@ class FileStore:
             if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM):
                 raise PermissionsError(error.message, hint=error.hint) from cause
             raise
+
+    def _make(self) -> None:
+        """The folder itself, so that a place where nothing can be made is named as written."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # /proc says so of a new name
+            raise StoreError(
+                f"cannot write to {shown(self.root)}: {error.strerror}",
+                hint="choose a folder that can be written",
+            ) from error
+        except OSError:
+            return  # the first upload says it, with what to do
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         target = self._file(path)

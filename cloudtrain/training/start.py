@@ -84,7 +84,10 @@ def start_over(session: Session, run: Run) -> None:
     if session.config.strategy != "multi_worker_mirrored" or len(run.tasks) == 1:
         session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
         return
-    session.console.warn("train.checkpoints is not set: this attempt starts from the beginning")
+    session.console.warn(
+        "train.checkpoints is not set: this attempt starts from the beginning, but for what the "
+        "script keeps outside its work folder"
+    )
     land_now(session, run)
 
     def set_aside(task: Task) -> None:

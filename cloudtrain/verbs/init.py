@@ -13,6 +13,9 @@ from cloudtrain.errors import UsageError
 SCHEMA = ".cloudtrain-schema.json"
 """Written beside the config, so that editors help on any machine and without a network."""
 
+SCRIPT = "train.py"
+"""What templates name as the script, and what an empty folder is given."""
+
 NAME = "my-cluster"
 """What templates have where the cluster's name stands."""
 
@@ -22,15 +25,20 @@ _CONFIGS = Path(cloudtrain.__file__).parent / "configs"
 def init(provider: str, destination: Path) -> Path:
     """Write the provider's template to `destination`, or to `<provider>.yaml` in that folder.
 
-    Returns the file written. Raises UsageError where there is one already.
+    A folder that has nothing else is given a script too, so that the config runs as it is.
+    Returns the config written. Raises UsageError where there is one already.
     """
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
     text = _template(provider).replace(NAME, cluster_name(path.absolute().parent), 1)
     try:
+        alone = is_empty(path.parent)
         with path.open("x", encoding="utf-8") as file:
             file.write(text.replace("$schema=../schema.json", f"$schema={SCHEMA}", 1))
         schema = _CONFIGS / "schema.json"
         (path.parent / SCHEMA).write_bytes(schema.read_bytes())
+        if alone:
+            script = _CONFIGS / "templates" / SCRIPT
+            (path.parent / SCRIPT).write_bytes(script.read_bytes())
     except FileExistsError:
         raise UsageError(
             f"{path}: is there already", hint="name another file, or delete this one"
@@ -38,6 +46,11 @@ def init(provider: str, destination: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     return path
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether nobody has begun anything there: hidden files do not count."""
+    return not any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def cluster_name(folder: Path) -> str:

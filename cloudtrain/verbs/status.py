@@ -13,6 +13,7 @@ from cloudtrain.errors import (
     LeftoverError,
     NotAskedError,
     RateError,
+    StoreError,
     TransientError,
 )
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
@@ -97,6 +98,8 @@ class ClusterStatus:
 @dataclass(frozen=True, kw_only=True)
 class StatusReport:
     clusters: tuple[ClusterStatus, ...]
+    store: str | None = None
+    """Where they were looked for, if not here."""
 
     def exit_code(self, now: float) -> int:
         return max((cluster.exit_code(now) for cluster in self.clusters), default=0)
@@ -115,7 +118,7 @@ def status(
     that landed. `offline` reads records alone and loads nothing that it can do without.
     """
     if store is not None or (config is not None and config.name not in known()):
-        return StatusReport(clusters=landed(name, config, store))
+        return StatusReport(clusters=landed(name, config, store), store=store)
     names = known() if name is None else (name,)
     recorded = [on_record(name) for name in names]
     if offline:
@@ -139,6 +142,7 @@ def landed(
     from cloudtrain.landing.runs import clusters_in
     from cloudtrain.stores import open_store
 
+    refuse_no_folder(uri)
     if name is None:
         assert uri is not None, "without a name, it is a store's clusters that are meant"
         return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
@@ -147,6 +151,18 @@ def landed(
         return (cluster,)
     cluster = asked(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
+
+
+def refuse_no_folder(uri: str | None) -> None:
+    """For a reader, a `file://` store without its folder is no empty one but a wrong name."""
+    if uri is None or not uri.startswith("file://"):
+        return
+    from cloudtrain.stores.file import FileStore
+
+    if not FileStore(uri).root.is_dir():
+        raise StoreError(
+            f"{uri}: there is no such folder", hint="--store is `artifacts.store` of the config"
+        )
 
 
 def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> ClusterStatus:
@@ -277,6 +293,8 @@ def _prices(config: ClusterConfig, node: Node) -> tuple[float | None, float | No
 
 def report_text(report: StatusReport, now: float) -> str:
     if not report.clusters:
+        if report.store is not None:
+            return f"no run has landed in {report.store}"
         return "no cluster is known here: `cloudtrain up FILE` makes one"
     return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in report.clusters)
 
