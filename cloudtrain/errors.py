@@ -4,6 +4,7 @@ CloudtrainError                      exit
 ├── UsageError                        2     the command line or a value on it
 ├── ConfigError                       2     every problem of a file at once, with line numbers
 ├── LockedError                       2     another command is at work on this cluster
+├── LeasedError                       2     another machine is at work on this cluster
 ├── CloudError                        1     what a cloud answered, in its own words
 │   ├── CapacityError                 3     it has no such machine free there
 │   ├── QuotaError                    3     your account may not have so many there
@@ -66,6 +67,10 @@ class ConfigError(CloudtrainError):
 
 
 class LockedError(CloudtrainError):
+    exit_code = 2
+
+
+class LeasedError(CloudtrainError):
     exit_code = 2
 
 

@@ -61,18 +61,27 @@ def machine_id(home: Path) -> str:
         boots = ""
     place = hashlib.sha256(f"{boots}\n{host}\n{home.resolve()}".encode()).hexdigest()[:8]
     path = home / f"machine-{place}"
+    name = label(host.partition(".")[0])[:40]
     try:
         return path.read_text("utf-8")
-    except FileNotFoundError:
+    except OSError:
         pass
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = home / f".{path.name}.{secrets.token_hex(4)}"
-    new.touch(mode=0o600)
-    new.write_text(f"{label(host.partition('.')[0])[:40]}-{secrets.token_hex(4)}", "utf-8")
     try:
-        os.link(new, path)  # whole, and of several that are made at once the first
+        _keep(path, f"{name}-{secrets.token_hex(4)}")
+        return path.read_text("utf-8")
+    except OSError:  # a full disk, which keeps nobody from `down`
+        return f"{name}-{place}"
+
+
+def _keep(path: Path, text: str) -> None:
+    """Whole, and of several that are made at once the first. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        new.touch(mode=0o600)
+        new.write_text(text, "utf-8")
+        os.link(new, path)
     except FileExistsError:
         pass
     finally:
-        new.unlink()
-    return path.read_text("utf-8")
+        new.unlink(missing_ok=True)

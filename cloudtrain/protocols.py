@@ -254,6 +254,18 @@ class Ticket:
         return self.piece > 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Swapped:
+    """What became of a conditional write, and what is in the way of one that was not `done`."""
+
+    done: bool
+    version: str = ""
+    """Of what is there now, in the store's own words; "" where nothing is."""
+    data: bytes = b""
+    age: float = 0.0
+    """Seconds since that was written, by the store's own clock."""
+
+
 class ArtifactStore(Protocol):
     """Keeps files under a URI prefix. One file per kind of store in stores/. Raises StoreError."""
 
@@ -289,6 +301,10 @@ class ArtifactStore(Protocol):
 
     def delete(self, path: str) -> None:
         """One file; no error where there is none."""
+
+    def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
+        """Write a small file (None: delete it) only where it is still of that version ("": where
+        there is none). Of several that try at once, one does it."""
 
 
 class Stage(Protocol):

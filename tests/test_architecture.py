@@ -21,6 +21,7 @@ LAYERS = [
         "plan",
         "session",
         "whose",
+        "lease",
         "nodes",
         "drift",
         "lifetime",

@@ -95,6 +95,19 @@ def test_a_machine_has_one_name_and_a_copy_of_its_folder_another(tmp_path: Path)
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_a_disk_that_is_full_keeps_nobody_from_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.link", full)
+    first = machine_id(tmp_path / "home")
+    assert machine_id(tmp_path / "home") == first
+    assert VALUE.match(first)
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 def test_a_name_that_is_too_long_or_odd_is_made_fit() -> None:
     assert label("Ann.Müller@example.com") == "ann-m-ller-example-com"
     assert label("x" * 100) == "x" * 63

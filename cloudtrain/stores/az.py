@@ -22,9 +22,9 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
 from cloudtrain.shell import Secret
-from cloudtrain.stores.objects import ObjectStore, Stream, split
+from cloudtrain.stores.objects import ObjectStore, Stream, age_of, split
 from cloudtrain.stores.sas import VERSION, AccountKey, DelegationKey, blob_sas
 
 SMALL = 16 << 20
@@ -185,6 +185,45 @@ class _Container:
             return False
         return True
 
+    def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
+        """https://learn.microsoft.com/rest/api/storageservices/specifying-conditional-headers-for-blob-service-operations"""
+        from azure.core import MatchConditions
+
+        blob = self._container.get_blob_client(key)
+        condition = {"etag": version, "match_condition": MatchConditions.IfNotModified}
+        try:
+            if data is not None:
+                wanted = condition if version else {}
+                made = blob.upload_blob(data, overwrite=bool(version), **wanted)
+                return Swapped(done=True, version=made["etag"])
+            if version:
+                blob.delete_blob(**condition)
+            return Swapped(done=True)
+        except (
+            self._errors.ResourceExistsError,
+            self._errors.ResourceModifiedError,
+            self._errors.ResourceNotFoundError,
+        ) as error:
+            if _code(error) not in _NOT_THAT_VERSION:
+                raise
+        dates: list[str] = []
+
+        def hear(answer: Any) -> None:
+            dates.append(answer.http_response.headers.get("Date", ""))
+
+        try:
+            there = blob.download_blob(raw_response_hook=hear)
+            return Swapped(
+                done=False,
+                version=there.properties.etag,
+                data=there.readall(),
+                age=age_of(there.properties.last_modified, dates[0] if dates else None),
+            )
+        except self._errors.ResourceNotFoundError as error:
+            if _code(error) != "BlobNotFound":
+                raise
+            return Swapped(done=False)
+
     def explain(self, error: Exception) -> CloudtrainError | None:
         if not isinstance(error, self._errors.AzureError):
             return None
@@ -218,6 +257,13 @@ _HINTS = {
     "ContainerBeingDeleted": "it takes half a minute or more; then the same command again",
     "Md5Mismatch": "what arrived there is not what was sent; run the same command again",
 }
+_NOT_THAT_VERSION = (
+    "BlobAlreadyExists",
+    "BlobNotFound",
+    "ConditionNotMet",
+    "TargetConditionNotMet",
+    "UnauthorizedBlobOverwrite",
+)
 _UNKNOWN_CALLER = (
     "AuthenticationFailed",
     "InvalidAuthenticationInfo",

@@ -10,6 +10,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,10 +21,10 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.gs_rights import Rights
-from cloudtrain.stores.objects import Chained, ObjectStore, split
+from cloudtrain.stores.objects import Chained, ObjectStore, age_of, split
 
 CHUNK = 1 << 20
 PART = 8 << 20
@@ -225,6 +226,41 @@ class _Bucket:
     def delete(self, key: str) -> None:
         with contextlib.suppress(self._api.NotFound):
             self._bucket.blob(key).delete(retry=self._retry)
+
+    def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
+        """https://cloud.google.com/storage/docs/request-preconditions"""
+        blob, condition = self._bucket.blob(key), {"if_generation_match": int(version or 0)}
+        try:
+            if data is not None:
+                blob.upload_from_string(data, content_type=BYTES, retry=self._retry, **condition)
+                return Swapped(done=True, version=str(blob.generation))
+            if version:
+                blob.delete(retry=self._retry, **condition)
+            return Swapped(done=True)
+        except self._api.PreconditionFailed:
+            pass
+        except self._api.NotFound:
+            if data is not None:
+                raise  # the bucket
+        base = f"{self._client._connection.API_BASE_URL}/storage/v1"
+        answer = self._client._http.get(f"{base}{blob.path}")
+        if answer.status_code == 404:
+            return Swapped(done=False)
+        if not answer.ok:
+            raise self._api.from_http_response(answer)
+        facts = answer.json()
+        whole = self._bucket.blob(key, generation=int(facts["generation"]))
+        written = datetime.fromisoformat(facts["updated"].replace("Z", "+00:00"))
+        try:
+            found = whole.download_as_bytes(retry=self._retry)
+        except self._api.NotFound:  # it was replaced just now
+            found = b""
+        return Swapped(
+            done=False,
+            version=facts["generation"],
+            data=found,
+            age=age_of(written, answer.headers.get("Date")),
+        )
 
     def explain(self, error: Exception) -> CloudtrainError | None:
         """https://cloud.google.com/storage/docs/json_api/v1/status-codes"""

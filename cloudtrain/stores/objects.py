@@ -9,13 +9,15 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
-from cloudtrain.protocols import Receipt, Ticket
+from cloudtrain.protocols import Receipt, Swapped, Ticket
 
 CHECKS = ".cloudtrain-check/"
 """Objects under it are tries of `check`, and no artifacts."""
@@ -35,6 +37,9 @@ class Bucket(Protocol):
         """In the store itself."""
 
     def delete(self, key: str) -> None: ...
+
+    def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
+        """As ArtifactStore.swap."""
 
     def create(self, location: str | None) -> bool:
         """True: there was none, and there is one now, open to its owner alone."""
@@ -109,6 +114,10 @@ class ObjectStore:
     def delete(self, path: str) -> None:
         with self._explained(path):
             self._bucket.delete(self._key(path))
+
+    def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
+        with self._explained(path):
+            return self._bucket.swap(self._key(path), data, version)
 
     def _key(self, path: str) -> str:
         if not is_inside(path):
@@ -190,6 +199,12 @@ class Chained(io.RawIOBase):
             data, self._first = self._first + (self._rest.read(left) or b""), b""
         self._at += len(data)
         return data
+
+
+def age_of(written: datetime, date: str | None) -> float:
+    """Seconds, by the clock that wrote the `Date` of an answer (RFC 9110, 6.6.1)."""
+    now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
+    return (now - written).total_seconds()
 
 
 _ODD = re.compile("[\x00-\x1f\x7f%\\\\\udc80-\udcff]")

@@ -18,8 +18,8 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Ticket
-from cloudtrain.stores.objects import ObjectStore, split
+from cloudtrain.protocols import Receipt, Swapped, Ticket
+from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.s3_tickets import Tickets
 
 CHUNK = 1 << 20
@@ -169,6 +169,34 @@ class _Bucket:
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)
 
+    def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
+        """https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html and
+        …/conditional-deletes.html"""
+        where = {"Bucket": self._name, "Key": key}
+        condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
+        try:
+            if data is not None:
+                made = self._client.put_object(**where, Body=data, **condition)
+                return Swapped(done=True, version=made["ETag"])
+            if version:
+                self._client.delete_object(**where, **condition)
+            return Swapped(done=True)
+        except self._errors.ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in _NOT_THAT_VERSION:
+                raise
+        try:
+            there = self._client.get_object(**where)
+        except self._client.exceptions.NoSuchKey:
+            return Swapped(done=False)
+        date = there["ResponseMetadata"]["HTTPHeaders"].get("date")
+        with there["Body"] as body:
+            return Swapped(
+                done=False,
+                version=there["ETag"],
+                data=body.read(),
+                age=age_of(there["LastModified"], date),
+            )
+
     def explain(self, error: Exception) -> CloudtrainError | None:
         """Codes: the S3 API reference, "Error responses"."""
         import boto3.exceptions
@@ -193,6 +221,7 @@ class _Bucket:
         return None
 
 
+_NOT_THAT_VERSION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "NoSuchKey")
 _BLOCKED = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _UNFINISHED_GO = {
     "ID": "unfinished uploads go",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
@@ -18,8 +19,10 @@ def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
         run = records.active_run()
         if run is None:
             return None
+        config = recorded_config(records)
         with (
-            open_session(recorded_config(records), records, console) as session,
+            leased(config, records, DOING, console, must=False),
+            open_session(config, records, console) as session,
             what_is_billed_is_told(session),
         ):
             return attend_run(session, run)

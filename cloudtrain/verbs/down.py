@@ -13,6 +13,7 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.landing.land import not_landed
+from cloudtrain.lease import leased
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.nodes import asked_for, revive
@@ -54,7 +55,10 @@ def down(
     config = config or recorded_config(records)
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
-    with records.lock("down", wait=take_over(records, console)):
+    with (
+        records.lock("down", wait=take_over(records, console)),
+        leased(config, records, "down", console),
+    ):
         bring_down(config, records, discard=discard, owner=owner, console=console)
 
 

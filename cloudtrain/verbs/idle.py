@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
+from cloudtrain.lease import leased
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
 from cloudtrain.session import recorded_config
@@ -76,10 +77,11 @@ def finish(records: Records, limit: float, console: Console, clock: Callable[[],
         except RunFailed as error:
             console.warn(error.message)
         return
-    with records.lock(DOING):
+    config = recorded_config(records)
+    with records.lock(DOING), leased(config, records, DOING, console):
         # Somebody may have come and gone, or opened a shell, while the lock was not held.
         used_since = clock() < last_use(records) + limit
         if used_since or records.is_in_use() or records.active_run() is not None:
             return
         console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")
-        bring_down(recorded_config(records), records, discard=False, console=console)
+        bring_down(config, records, discard=False, console=console)

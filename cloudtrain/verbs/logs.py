@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.landing.runs import LandedLogs
+from cloudtrain.lease import leased
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
@@ -95,7 +96,11 @@ def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None
                 run = records.run(run.id)
                 advance(records, run, console, offsets)
                 if run.ended is None:
-                    with open_session(recorded_config(records), records, console) as session:
+                    config = recorded_config(records)
+                    with (
+                        leased(config, records, "logs -f", console, must=False),
+                        open_session(config, records, console) as session,
+                    ):
                         attend(session, run)
                 return
         except LockedError:

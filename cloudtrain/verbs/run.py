@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
+from cloudtrain.lease import leased
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
@@ -39,7 +40,7 @@ def run(
     a failed run. A run that goes on from a killed `cloudtrain run` is joined, not started again.
     """
     records = Records(config.name)
-    with idle_is_watched(records), records.lock("run"):
+    with idle_is_watched(records), records.lock("run"), leased(config, records, "run", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config, ignore)

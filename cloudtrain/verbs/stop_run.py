@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from cloudtrain.errors import LockedError, UsageError
+from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
@@ -31,7 +32,11 @@ def stop_run(name: str, *, console: Console) -> Run:
                 run = records.run(run.id)
                 if run.ended is not None:
                     return run
-                with open_session(recorded_config(records), records, console) as session:
+                config = recorded_config(records)
+                with (
+                    leased(config, records, "stop-run", console),
+                    open_session(config, records, console) as session,
+                ):
                     return attend(session, run)
         except LockedError:
             time.sleep(POLL)
@@ -47,10 +52,12 @@ def stop_orphans(records: Records, console: Console) -> Run:
     )
     if not records.is_open() or not records.runs():
         raise nothing
+    config = recorded_config(records)
     with (
         idle_is_watched(records),
         records.lock("stop-run"),
-        open_session(recorded_config(records), records, console) as session,
+        leased(config, records, "stop-run", console),
+        open_session(config, records, console) as session,
     ):
         ended = end_orphans(session)
         if not ended:

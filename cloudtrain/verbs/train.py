@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from cloudtrain.errors import UsageError
+from cloudtrain.lease import leased
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.nodes import awaited
 from cloudtrain.plan import tasks
@@ -51,6 +52,7 @@ def train(
         with (
             idle_is_watched(records),
             records.lock("train"),
+            leased(config, records, "train", console),
             open_session(config, records, console) as session,
         ):
             session = awaited(session)

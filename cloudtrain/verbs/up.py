@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.lease import leased
 from cloudtrain.lifetime import announce, move_ends, settle_end
 from cloudtrain.model import CLOUDS, Cluster, ClusterConfig, ProviderName
 from cloudtrain.nodes import make_whole
@@ -40,7 +41,7 @@ def up(
     be cured; what its provider raises, StepFailed for a playbook, LockedError.
     """
     records = Records(config.name)
-    with idle_is_watched(records), records.lock("up"):
+    with idle_is_watched(records), records.lock("up"), leased(config, records, "up", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(config, ignore)
