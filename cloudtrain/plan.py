@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, repeat
 
 from cloudtrain import catalogue
-from cloudtrain.catalogue import gpus
+from cloudtrain.catalogue import cuda, gpus
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     CLOUDS,
@@ -132,8 +132,33 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         end = catalogue.note(plan.config.provider, node)
         if end:
             found[f"nodes.{node.role}: {end}"] = None
+        found.update((f"nodes.{node.role}{text}", None) for text in _with_care(plan, node))
     found.update(dict.fromkeys(_first_steps(plan)))
     return tuple(found)
+
+
+ROOMY_GB = 80
+"""The largest of the images that `auto` takes has 30 to 65 GB; CUDA for TensorFlow takes 15."""
+
+
+def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
+    """What may not do on a rented node with GPUs, though it is what the config names."""
+    config, version = plan.config, plan.config.setup.tensorflow
+    if node.accelerator is None or config.provider not in CLOUDS or config.strategy == "tpu":
+        return
+    if config.image not in IMAGES:
+        yield (
+            f": image {config.image} is your own: it has NVIDIA's driver, or is an Ubuntu on which "
+            "cloudtrain can install it"
+        )
+    if node.disk_gb is not None and node.disk_gb < ROOMY_GB:
+        yield (
+            f".disk_gb: {node.disk_gb} GB may be too little for an image with NVIDIA's driver, and "
+            f"15 GB for TensorFlow with CUDA: {ROOMY_GB} is enough, and so is what is taken without"
+        )
+    caution = cuda.caution(version, node.accelerator.kind) if version else None
+    if caution:
+        yield f": {caution}"
 
 
 def _first_steps(plan: Plan) -> Iterator[str]:

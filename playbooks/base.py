@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.model import CLOUDS, ClusterConfig, Node
-from cloudtrain.playbooks import scripts
+from cloudtrain.playbooks import nvidia, scripts, tensorflow
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 
@@ -37,6 +37,28 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             name="clock",
             run=script(scripts.DEBIAN + _CLOCK, ROOT),
             unless=script(_CLOCK_THERE, ROOT),
+        ),
+        *_room(config, node),
+    )
+
+
+ROOM_GB = 15
+"""For an environment with CUDA: 7 GB, 3 GB of downloads while it is made, and what training writes.
+Sizes of TensorFlow 2.21's, 2026-11-22."""
+
+
+def _room(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
+    """Before minutes are paid for that end in "No space left on device"."""
+    gpus = nvidia.wanted(config, node)
+    folder = tensorflow.bin_folder(config, node) if gpus else None
+    if folder is None:
+        return ()
+    arguments = (folder.removesuffix("/bin"), str(ROOM_GB))
+    return (
+        Step(
+            name="room on the disk",
+            run=script(_FREE + _ROOM, *arguments, node.role),
+            unless=script(_FREE + _ROOM_THERE, *arguments),
         ),
     )
 
@@ -142,4 +164,34 @@ while [ "$(timedatectl show --property NTPSynchronized --value 2>/dev/null)" != 
     sleep 2
     left=$((left - 2))
 done
+"""
+
+# On the file system that the environment will be on; one that is made has its room.
+_FREE = """\
+folder=$1 needed=$2
+place=$folder
+until [ -d "$place" ]; do place=$(dirname "$place"); done
+gb() {
+    echo "$(($1 * 1024 / 1000000000))"
+}
+disk() {  # its size and what is free, in KiB
+    df -Pk "$place" </dev/null | {
+        read -r head
+        read -r name size used free rest
+        echo "$size $free"
+    }
+}
+"""
+_ROOM_THERE = """\
+[ ! -e "$folder/.complete" ] || exit 0
+both=$(disk) && [ "$(gb "${both#* }")" -ge "$needed" ]
+"""
+_ROOM = """\
+both=$(disk)
+size=${both% *} free=${both#* }
+echo "$(gb "$free") GB of $(gb "$size") GB are free on the disk, and TensorFlow with CUDA takes" \
+    "$needed GB while it is installed" >&2
+echo "hint: nodes.$3.disk_gb: $(gb "$((size - free + 50000000))") for new nodes; on these," \
+    "what else is in $(dirname "$folder") may go" >&2
+exit 1
 """

@@ -45,6 +45,7 @@ from tests.aws_parts import (
     with_spot,
 )
 from tests.fakes import make_identity
+from tests.standins import aws_data
 from tests.standins.cloud import Cloud
 
 ROOT = Path(__file__).parent.parent
@@ -296,6 +297,49 @@ def test_an_image_is_the_newest_of_its_owner(
     plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image=image)
     ground = account_of(plan).ground(plan, HERE, CALLER, silent)
     assert ground.images["mnist-chief0"].id == found
+
+
+SINGLE = "Deep Learning Base AMI with Single CUDA (Ubuntu {}) 20261117"
+OSS = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu {}) 20261120"
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ((SINGLE, "24.04"), (SINGLE, "24.04")),
+        ((OSS, "24.04"), (OSS, "24.04")),
+        ((SINGLE, "24.04", OSS, "24.04"), (SINGLE, "24.04")),
+        ((SINGLE, "24.04", OSS, "22.04"), (OSS, "22.04")),
+        ((SINGLE, "22.04", OSS, "22.04", SINGLE, "24.04"), (SINGLE, "22.04")),
+    ],
+    ids=["24.04", "24.04-many-cudas", "one-cuda", "22.04-first", "all"],
+)
+def test_ubuntu_24_serves_once_an_image_of_22_is_no_more(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], taken: tuple[str, str]
+) -> None:
+    names = [name.format(of) for name, of in zip(there[::2], there[1::2], strict=True)]
+    known = next(each for each in aws_data.IMAGES if each.name.startswith("Deep Learning"))
+    made = tuple(
+        replace(known, id=f"ami-0e0000000000000{n:02}", name=name) for n, name in enumerate(names)
+    )
+    others = tuple(each for each in aws_data.IMAGES if not each.name.startswith("Deep Learning"))
+    monkeypatch.setattr(aws_data, "IMAGES", others + made)
+    group = NodeGroup(machine="g4dn.xlarge", accelerator=T4)
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image="auto")
+    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    assert ground.images["mnist-chief0"].name == taken[0].format(taken[1])
+
+
+def test_without_22_a_node_without_gpus_gets_ubuntu_24(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tuple(each for each in aws_data.IMAGES if "22.04" not in each.name)
+    later = replace(kept[0], id="ami-0f000000000000001", created="2026-11-21T00:00:00.000Z")
+    later = replace(later, name=later.name.replace("noble-24.04", "plucky-25.04"))
+    monkeypatch.setattr(aws_data, "IMAGES", (*kept, later))
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
+    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    assert "24.04" in ground.images["mnist-chief0"].name
 
 
 def test_an_image_is_looked_up_once_for_all_nodes(aws: Cloud) -> None:

@@ -65,6 +65,8 @@ def test_an_instance_is_asked_for_with_all_that_it_needs_and_no_more() -> None:
         "BlockDeviceMapping.1.DeviceName": "/dev/sda1",
         "BlockDeviceMapping.1.Ebs.VolumeType": "gp3",
         "BlockDeviceMapping.1.Ebs.VolumeSize": "100",
+        "BlockDeviceMapping.1.Ebs.Iops": "3000",
+        "BlockDeviceMapping.1.Ebs.Throughput": "500",
         "BlockDeviceMapping.1.Ebs.DeleteOnTermination": "true",
         "BlockDeviceMapping.1.Ebs.Encrypted": "true",
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -107,6 +109,15 @@ def test_a_private_node_gets_no_public_address() -> None:
 )
 def test_a_disk_is_never_smaller_than_its_image(wanted: int | None, image: int, made: int) -> None:
     assert bodies.disk_gb(wanted, replace(IMAGE, size_gb=image)) == made
+
+
+@pytest.mark.parametrize(
+    ("wanted", "image", "made"), [(None, 8, 58), (None, 65, 115), (200, 65, 200), (40, 65, 65)]
+)
+def test_a_disk_with_gpus_has_room_for_cuda_beside_the_image(
+    wanted: int | None, image: int, made: int
+) -> None:
+    assert bodies.disk_gb(wanted, replace(IMAGE, size_gb=image), gpus=True) == made
 
 
 def test_long_first_boot_data_is_packed_and_too_long_data_is_refused() -> None:

@@ -32,6 +32,7 @@ from tests.azure_parts import (
     stand_in,
     with_spot,
 )
+from tests.standins import azure_offer
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
 
@@ -288,6 +289,18 @@ def test_a_vm_has_all_that_it_needs_and_nothing_more(azure: Cloud, plan: Plan) -
     assert os["linuxConfiguration"]["disablePasswordAuthentication"] is True
     assert vm["properties"]["storageProfile"]["osDisk"]["diskSizeGB"] == 64
     assert "priority" not in vm["properties"]
+
+
+def test_a_machine_boots_from_ubuntu_24_once_azure_has_no_22(
+    azure: Cloud, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in list(azure_offer.IMAGES):
+        if "22_04" in key[2]:
+            monkeypatch.delitem(azure_offer.IMAGES, key)
+    account = account_of(plan)
+    first(plan, account)
+    vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")
+    assert vm["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-24_04-lts"
 
 
 def security(account: AzureAccount, name: str = "mnist-chief0") -> Any:

@@ -122,6 +122,22 @@ def test_each_image_has_a_name_in_azure(image: str, accelerator: str | None, off
     assert reference["offer"] == offer
 
 
+def disk(**changes: Any) -> int | None:
+    size = machine(**changes)["properties"]["storageProfile"]["osDisk"].get("diskSizeGB")
+    assert size is None or isinstance(size, int)
+    return size
+
+
+def test_a_disk_with_gpus_has_room_for_cuda_beside_the_image() -> None:
+    t4 = Accelerator(kind="T4")
+    assert disk(node=node(accelerator=t4)) == 128
+    assert disk(node=node(accelerator=t4), image="ubuntu-24.04") == 128
+    assert disk(node=node(accelerator=t4, disk_gb=200)) == 200
+    assert disk(node=node()) is None
+    own = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/own"
+    assert disk(node=node(accelerator=t4), image=own) is None, "it may be larger than any of ours"
+
+
 def test_an_image_may_be_ones_own_or_a_gallerys() -> None:
     own = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/i"
     assert bodies.image_reference(own) == {"id": own}

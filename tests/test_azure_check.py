@@ -24,6 +24,7 @@ from tests.azure_parts import (
     stand_in,
     with_spot,
 )
+from tests.standins import azure_offer
 from tests.standins.cloud import Cloud
 
 
@@ -320,3 +321,19 @@ def test_accelerators_take_the_image_with_drivers(azure: Cloud) -> None:
     gpu = NodeGroup(machine="Standard_NC4as_T4_v3", accelerator=Accelerator(kind="T4"))
     assert "ubuntu-hpc" in findings(plan_of(azure, nodes={"chief": gpu}))["image"].text
     assert "jammy" in findings(plain(azure))["image"].text
+
+
+def test_ubuntu_24_serves_once_azure_has_no_22(
+    azure: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = dict(azure_offer.IMAGES)
+    for key in offered:
+        if "22" in key[2] or "2204" in key[1]:
+            monkeypatch.delitem(azure_offer.IMAGES, key)
+    hpc = ("microsoft-dsvm", "ubuntu-hpc", "2404")
+    monkeypatch.setitem(azure_offer.IMAGES, hpc, offered[(*hpc[:2], "2204")])
+    gpu = NodeGroup(machine="Standard_NC4as_T4_v3", accelerator=Accelerator(kind="T4"))
+    assert "ubuntu-hpc:2404" in findings(plan_of(azure, nodes={"chief": gpu}))["image"].text
+    assert "ubuntu-24_04-lts" in findings(plain(azure))["image"].text
+    named = findings(plan_of(azure, image="ubuntu-22.04"))["image"]
+    assert not named.ok, "what is named is not exchanged"

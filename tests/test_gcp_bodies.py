@@ -193,6 +193,13 @@ def test_a_disk_is_never_smaller_than_its_image() -> None:
     assert body(disk_gb=20)["disks"][0]["initializeParams"]["diskSizeGb"] == "20"
 
 
+def test_a_disk_with_gpus_has_room_for_cuda_beside_the_image() -> None:
+    roomy = replace(UBUNTU, disk_gb=80)
+    for more in ({"accelerator": Accelerator(kind="T4")}, {"machine": "g2-standard-4"}):
+        assert body(image=roomy, **more)["disks"][0]["initializeParams"]["diskSizeGb"] == "130"
+    assert body(image=roomy)["disks"][0]["initializeParams"]["diskSizeGb"] == "80"
+
+
 def test_secure_boot_is_for_nodes_without_a_driver_of_nvidias() -> None:
     uefi = replace(UBUNTU, uefi=True)
     assert body(image=uefi)["shieldedInstanceConfig"]["enableSecureBoot"] is True

@@ -57,6 +57,20 @@ def test_a_plan_that_can_be_made_is_told_in_words(gcp: Gcp) -> None:
     }
 
 
+def without(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    for key, image in list(IMAGES.items()):
+        if words in image.family:
+            monkeypatch.delitem(IMAGES, key)
+
+
+def test_ubuntu_24_serves_once_google_has_no_22(gcp: Gcp, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "2204")
+    found = check(gcp, nodes=groups(accelerator=T4), placement=("us-east4-c",))
+    assert found["image"].text.endswith("/common-cu129-ubuntu-2404-nvidia-580")
+    found = check(gcp, placement=("us-east4-c",))
+    assert found["image"].text.endswith("/ubuntu-2404-lts-amd64")
+
+
 def test_nobody_signed_in_is_the_only_finding(gcp: Gcp) -> None:
     gcp.app.authority.keys.clear()
     found = check(gcp)

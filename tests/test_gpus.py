@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda, gpus, sold
-from cloudtrain.model import CLOUDS
+from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.plan import make_plan, remarks
 from tests.test_config_page import ROOT, generate
 
 
@@ -110,3 +113,37 @@ def test_only_the_gpus_before_turing_get_another_cudnn() -> None:
         assert differ == {row.kind for row in gpus.GPUS if row.capability < (7, 5)}
     assert cuda.pins("2.19", "V100") == cuda.bounds("2.19", "V100") == ()
     assert cuda.pins("2.22", "T4") == ()
+
+
+def told(**changes: Any) -> str:
+    """Remarks of the plan of a GPU node with these."""
+    top = {key: changes.pop(key) for key in ("image", "provider") if key in changes}
+    version = changes.pop("tensorflow", "2.21")
+    group = NodeGroup(**{"accelerator": Accelerator(kind="T4"), **changes})
+    config = ClusterConfig(
+        **{"name": "mnist", "provider": "gcp", "strategy": "one_device", **top},
+        nodes={"chief": group},
+        setup=Setup(tensorflow=version),
+    )
+    return "\n".join(remarks(make_plan(config)))
+
+
+def test_an_image_of_ones_own_must_bring_the_driver_or_be_an_ubuntu() -> None:
+    assert "nodes.chief: image ml/base is your own: it has NVIDIA's driver" in told(image="ml/base")
+    for known in ("auto", "ubuntu-24.04", "deeplearning"):
+        assert "is your own" not in told(image=known)
+    assert "is your own" not in told(image="ml/base", accelerator=None)
+
+
+def test_a_disk_that_is_small_for_cuda_is_remarked_on() -> None:
+    assert "nodes.chief.disk_gb: 40 GB may be too little" in told(disk_gb=40)
+    assert "disk_gb" not in told(disk_gb=100)
+    assert "disk_gb" not in told()
+    assert "disk_gb" not in told(disk_gb=40, accelerator=None)
+
+
+def test_a_release_whose_cudnn_for_old_gpus_nobody_has_tried_is_remarked_on() -> None:
+    p100 = Accelerator(kind="P100")
+    assert 'tensorflow: "2.19" is the safe one' in told(accelerator=p100)
+    assert "2.19" not in told(accelerator=p100, tensorflow="2.18")
+    assert "2.19" not in told()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig, Code, Setup
-from cloudtrain.playbooks import base
+from cloudtrain.model import Accelerator, ClusterConfig, Code, NodeGroup, Setup
+from cloudtrain.playbooks import base, tensorflow
 from tests.fake_machine import FakeMachine, fake_machine
 from tests.nodes_here import node
 
@@ -126,3 +126,58 @@ def test_a_clock_that_nobody_sets_is_told_once_and_is_no_error(machine: FakeMach
 def test_another_code_lacks_nothing_more(machine: FakeMachine) -> None:
     applied(machine)
     assert applied(machine, replace(WITH_GIT, code=Code(path="."))) == ["nothing to do"]
+
+
+# ── room ─────────────────────────────────────────────────────────────────────
+
+WITH_GPUS = replace(
+    config(setup=Setup(tensorflow="2.21")),
+    nodes={"chief": NodeGroup(accelerator=Accelerator(kind="T4"))},
+)
+
+
+def disk(machine: FakeMachine, size: int, free: int) -> None:
+    """An own df, in GB."""
+    head = "Filesystem 1024-blocks Used Available Capacity Mounted on"
+    numbers = " ".join(str(n * 10**9 // 1024) for n in (size, size - free, free))
+    tool = machine.root / "bin/df"
+    tool.write_text(f"#!/bin/sh\necho '{head}'\necho '/dev/root {numbers} 50% /'\n")
+    tool.chmod(0o755)
+    (machine.root / "bin/dirname").symlink_to("/usr/bin/dirname")
+
+
+def test_a_disk_without_room_for_cuda_is_told_before_anything_is_fetched(
+    machine: FakeMachine,
+) -> None:
+    machine.put("synchronized")
+    disk(machine, size=40, free=12)
+    with pytest.raises(StepFailed) as caught:
+        applied(machine, WITH_GPUS)
+    assert "room on the disk: exit 1" in str(caught.value)
+    assert "GB of " in str(caught.value)
+    assert "TensorFlow with CUDA takes 15 GB" in str(caught.value)
+    assert (caught.value.hint or "").startswith("nodes.chief.disk_gb: 79 for new nodes")
+
+
+def test_an_environment_that_is_made_needs_no_more_room(machine: FakeMachine) -> None:
+    machine.put("synchronized")
+    disk(machine, size=40, free=3)
+    folder = tensorflow.bin_folder(WITH_GPUS, node())
+    assert folder is not None
+    environment = machine.root / "homes" / node().name / folder.removesuffix("/bin")
+    environment.mkdir(parents=True)
+    (environment / ".complete").touch()
+    applied(machine, WITH_GPUS)
+    assert applied(machine, WITH_GPUS) == ["nothing to do"]
+
+
+def test_a_disk_with_room_is_no_matter(machine: FakeMachine) -> None:
+    machine.put("synchronized")
+    disk(machine, size=100, free=16)
+    applied(machine, WITH_GPUS)
+    assert applied(machine, WITH_GPUS) == ["nothing to do"]
+
+
+def test_nodes_without_gpus_or_without_an_environment_need_none() -> None:
+    assert len(base.steps(config(setup=Setup(tensorflow="2.21")), node())) == 4
+    assert len(base.steps(replace(WITH_GPUS, setup=Setup()), node())) == 4

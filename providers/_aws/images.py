@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import NodePlan
@@ -19,8 +20,15 @@ UBUNTU = {
     "ubuntu-24.04": "ubuntu/images/hvm-ssd*/ubuntu-noble-24.04-amd64-server-*",
     "ubuntu": "ubuntu/images/hvm-ssd*/ubuntu-*-amd64-server-*",
 }
-DEEP_LEARNING = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
-"""https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html"""
+DEEP_LEARNING = tuple(
+    f"Deep Learning Base {kind} (Ubuntu {release}) *"
+    for release in ("22.04", "24.04")
+    for kind in ("AMI with Single CUDA", "OSS Nvidia Driver GPU AMI")
+)
+"""The first that exists. One CUDA is smaller than several of 10 GB each, and pip brings its own:
+https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-ami-gpubasesinglecuda-ul2404-2026-07-17.html
+https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html
+(read 2026-11-22)"""
 CLOSED_DRIVER = re.compile(r"(p2|p3|p3dn|g3|g3s)\.")
 """GPUs older than Turing: NVIDIA's open kernel modules, which that image has, do not serve them."""
 
@@ -28,12 +36,12 @@ CLOSED_DRIVER = re.compile(r"(p2|p3|p3dn|g3|g3s)\.")
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
     """What `image:` of the config means for this node: the first that exists is taken.
 
-    `ubuntu` is the newest there is, for a partition or a day that has no 22.04.
+    `ubuntu` is the newest there is, for a partition or a day that has neither 22.04 nor 24.04.
     """
     if image != "auto":
         return (image,)
     gpu = node.accelerator is not None and not CLOSED_DRIVER.match(node.machine or "")
-    return (*(["deeplearning"] if gpu else []), "ubuntu-22.04", "ubuntu")
+    return (*(["deeplearning"] if gpu else []), "ubuntu-22.04", "ubuntu-24.04", "ubuntu")
 
 
 def find(ec2: Ec2, region: str, names: tuple[str, ...]) -> Image:
@@ -56,7 +64,7 @@ def _newest(ec2: Ec2, region: str, name: str) -> Image | None:
     if name.startswith("ami-"):
         asked: dict[str, object] = {"ImageId": [name]}
     elif name == "deeplearning":
-        asked = _wanted("amazon", DEEP_LEARNING)
+        asked = _wanted("amazon", *DEEP_LEARNING)
     elif name in UBUNTU:
         owner = next(owner for prefix, owner in CANONICAL if region.startswith(prefix))
         asked = _wanted(owner, UBUNTU[name])
@@ -67,12 +75,24 @@ def _newest(ec2: Ec2, region: str, name: str) -> Image | None:
         )
     found = ec2.pages(region, "DescribeImages", "imagesSet", asked)
     usable = [each for each in found if answers.text(each, "imageState") in ("", "available")]
+    if name == "deeplearning":
+        usable = _first_kind(usable)
     newest = max(usable, key=_age, default=None)
     return _image(newest) if newest is not None else None
 
 
-def _wanted(owner: str, pattern: str) -> dict[str, object]:
-    return {"Owner": [owner], **bodies.filters(name=pattern, architecture="x86_64")}
+def _first_kind(images: Sequence[Tree]) -> list[Tree]:
+    """Those of the first pattern that any of them has."""
+    for pattern in DEEP_LEARNING:
+        start = pattern.removesuffix("*")
+        found = [each for each in images if answers.text(each, "name").startswith(start)]
+        if found:
+            return found
+    return list(images)
+
+
+def _wanted(owner: str, *patterns: str) -> dict[str, object]:
+    return {"Owner": [owner], **bodies.filters(name=patterns, architecture="x86_64")}
 
 
 def _age(image: Tree) -> tuple[str, str]:

@@ -30,6 +30,16 @@ IMAGES = {
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
 }
 """All of generation 2, which every A100 and H100 needs."""
+SECOND = {
+    "ubuntu-22.04": "ubuntu-24.04",
+    "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
+}
+"""What `auto` and `deeplearning` take once a cloud has the first no more."""
+_OURS = frozenset({*IMAGES.values(), *SECOND.values()})
+GPU_DISK_GB = 128
+"""The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: for TensorFlow CUDA takes 7 GB,
+and 3 GB of downloads while they are installed. Disks are billed by steps, of which this is one:
+https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
 OLD_GPUS = frozenset({"V100", "V100-32GB", "P100", "P40", "M60", "K80"})
 """NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only."""
 
@@ -143,12 +153,15 @@ def machine(
         "deleteOption": "Delete",
         "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
     }
-    if node.disk_gb is not None:
-        disk["diskSizeGB"] = node.disk_gb
+    image = image_of(image, node)
+    roomy = node.accelerator is not None and image in _OURS
+    size = node.disk_gb or (GPU_DISK_GB if roomy else None)
+    if size is not None:
+        disk["diskSizeGB"] = size
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},
         "storageProfile": {
-            "imageReference": image_reference(image_of(image, node)),
+            "imageReference": image_reference(image),
             "osDisk": disk,
         },
         "osProfile": {
@@ -274,10 +287,16 @@ def _zones(zone: str) -> Body:
 
 def image_of(image: str, node: NodePlan) -> str:
     """The cloud's own name of it."""
-    if image == "auto":
-        served = node.accelerator is not None and node.accelerator.kind not in OLD_GPUS
-        image = "deeplearning" if served else "ubuntu-22.04"
-    return IMAGES.get(image, image)
+    return images_of(image, node)[0]
+
+
+def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
+    """The cloud's own names of it: the first that exists is taken."""
+    if image not in ("auto", "deeplearning"):
+        return (IMAGES.get(image, image),)
+    served = node.accelerator is not None and node.accelerator.kind not in OLD_GPUS
+    first = "deeplearning" if served or image == "deeplearning" else "ubuntu-22.04"
+    return IMAGES[first], IMAGES.get(SECOND[first], SECOND[first])
 
 
 def image_reference(image: str) -> Body:

@@ -256,25 +256,32 @@ def _words(nodes: Sequence[NodePlan]) -> str:
 
 def _image(arm: Arm, region: str, plan: Plan) -> _Said:
     told, whole = [], True
-    for image in dict.fromkeys(bodies.image_of(plan.config.image, n) for n in plan.nodes):
-        reference = bodies.image_reference(image)
-        if "publisher" not in reference:
-            told.append(f"{image} ({_UNTOLD.text})")
-            whole = False
-            continue
-        path = (
-            f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers/"
-            f"{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
-            f"/skus/{reference['sku']}/versions"
-        )
-        versions = _versions(arm, path)
-        if versions == []:
-            raise CloudConfigError(f"there is no image {image}", hint="az vm image list --all")
-        if versions and reference["version"] not in ("latest", *versions):
-            raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
-        told.append(image if versions else f"{image} ({_UNTOLD.text})")
-        whole = whole and bool(versions)
+    for images in dict.fromkeys(bodies.images_of(plan.config.image, n) for n in plan.nodes):
+        for image in images:
+            exists = _exists(arm, region, image)
+            if exists is not False:
+                break
+        else:
+            raise CloudConfigError(f"there is no image {images[0]}", hint="az vm image list --all")
+        told.append(image if exists else f"{image} ({_UNTOLD.text})")
+        whole = whole and bool(exists)
     return _Said(", ".join(told), told=whole)
+
+
+def _exists(arm: Arm, region: str, image: str) -> bool | None:
+    """None where that is not told. Raises CloudConfigError where it has other versions."""
+    reference = bodies.image_reference(image)
+    if "publisher" not in reference:
+        return None
+    path = (
+        f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers/"
+        f"{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
+        f"/skus/{reference['sku']}/versions"
+    )
+    versions = _versions(arm, path)
+    if versions and reference["version"] not in ("latest", *versions):
+        raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
+    return None if versions is None else bool(versions)
 
 
 def _versions(arm: Arm, path: str) -> list[str] | None:

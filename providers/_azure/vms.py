@@ -21,6 +21,8 @@ from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
 from cloudtrain.providers._cloud.clear import told_with
 
+NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
+
 
 class Vms:
     """Safe to use from many threads."""
@@ -70,17 +72,20 @@ class Vms:
             ground.group.nic(node.name),
             ground.group.vm(node.name),
         )
-        machine = bodies.machine(
-            region,
-            place.zone,
-            tags,
-            node=node,
-            image=order.plan.config.image,
-            nic=nic,
-            user_data=order.user_data,
-            public_key=order.public_key,
-            proximity=ground.proximity,
-        )
+        machines = [
+            bodies.machine(
+                region,
+                place.zone,
+                tags,
+                node=node,
+                image=image,
+                nic=nic,
+                user_data=order.user_data,
+                public_key=order.public_key,
+                proximity=ground.proximity,
+            )
+            for image in bodies.images_of(order.plan.config.image, node)
+        ]
         private = order.plan.config.network.private
         if not private:
             self._arm.put(address, bodies.address(region, place.zone, tags))
@@ -93,7 +98,7 @@ class Vms:
             fast=(node.machine or "").lower() in ground.fast,
         )
         self._arm.put(nic, interface)
-        begun = self._begin(vm, machine)
+        begun = self._begin(vm, *machines)
         armed = order.expires is None or self._armed_early(order, order.expires)
         if begun is None:
             self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.pace.boot)
@@ -102,8 +107,9 @@ class Vms:
         if order.expires is not None and not armed:
             self._ends.arm(ground.group, node.name, region, tags, order.expires)
 
-    def _begin(self, path: str, body: Tree) -> Answer | None:
-        """None where it is being made already: by an earlier call whose answer was lost."""
+    def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
+        """None where it is being made already: by an earlier call whose answer was lost. `others`
+        are tried in turn where there is no such image."""
         try:
             return self._arm.call("PUT", path, body, retried=BusyError)
         except BusyError:
@@ -111,10 +117,12 @@ class Vms:
                 raise
             return None
         except CloudConfigError as error:
+            if others and error.code in NO_IMAGE:
+                return self._begin(path, *others)
             # A cloud that knows no other than that, as all did before 2025-11-01.
             if "securityType" not in error.message or "securityProfile" not in body["properties"]:
                 raise
-            return self._begin(path, bodies.without_security(dict(body)))
+            return self._begin(path, *(bodies.without_security(dict(b)) for b in (body, *others)))
 
     def _armed_early(self, order: Order[Ground], expires: float) -> bool:
         """As soon as the VM is accepted; later where the schedule wants one that is finished."""

@@ -185,8 +185,9 @@ def instance(order: Order[Ground], project: str, *, now: float) -> Json:
 
 
 def least_disk(node: NodePlan, image: Image) -> int:
-    """GB; never less than the image has: Google refuses that."""
-    default = GPU_DISK_GB if shape(node).has_gpus else DISK_GB
+    """GB; never less than the image has: Google refuses that. With GPUs 50 GB more: CUDA's
+    libraries for TensorFlow are 7 GB, and 3 GB of downloads while they are installed."""
+    default = max(GPU_DISK_GB, image.disk_gb + 50) if shape(node).has_gpus else DISK_GB
     return max(node.disk_gb or default, image.disk_gb, 10)
 
 

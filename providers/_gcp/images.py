@@ -17,9 +17,11 @@ UBUNTU = {
     "ubuntu-24.04": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
 }
 DEEP_LEARNING = "deeplearning-platform-release"
-_WITH_DRIVER = re.compile(r"common-cu(\d+)-ubuntu-2204(?:-nvidia-(\d+))?(?:-py\d+)?")
+_WITH_DRIVER = re.compile(
+    r"common-cu(?P<cuda>\d+)-ubuntu-(?P<ubuntu>2204|2404)(?:-nvidia-(?P<driver>\d+))?(?:-py\d+)?"
+)
 """https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
-_FAMILIES = "family eq common-cu.*-ubuntu-2204.*"
+_FAMILIES = "family eq common-cu.*-ubuntu-2[24]04.*"
 """A regular expression: `filter` of images.list, with `eq`. The project has thousands of images."""
 
 
@@ -30,6 +32,8 @@ class Image:
     disk_gb: int = 0
     """The least that a disk of it has; 0 where this endpoint does not tell."""
     uefi: bool = False
+    told: bool = True
+    """Whether this endpoint tells of it."""
     installs_driver: bool = False
     """Its first boot puts NVIDIA's driver on, where metadata says so."""
 
@@ -47,16 +51,24 @@ class Images:
         if wanted == "auto":
             older = shape.gpus is not None and gpus.before(shape.gpus.kind, "Turing")
             serves = shape.has_gpus and not older
-            return (self._deep_learning() if serves else None) or self._named("ubuntu-22.04")
+            return (self._deep_learning() if serves else None) or self._ubuntu()
         if wanted == "deeplearning":
             found = self._deep_learning()
             if found is None:
                 raise CloudConfigError(
-                    f"{DEEP_LEARNING} has no Ubuntu 22.04 image with CUDA that we know",
+                    f"{DEEP_LEARNING} has no Ubuntu image with CUDA that we know",
                     hint="`image:` takes PROJECT/FAMILY too",
                 )
             return found
         return self._named(wanted)
+
+    def _ubuntu(self) -> Image:
+        """22.04; 24.04 once Google has withdrawn that."""
+        first = self._named("ubuntu-22.04")
+        if first.told:
+            return first
+        second = self._named("ubuntu-24.04")
+        return second if second.told else first
 
     def _named(self, wanted: str) -> Image:
         if wanted not in self._known:
@@ -71,13 +83,14 @@ class Images:
         return self._known[wanted]
 
     def _deep_learning(self) -> Image | None:
-        """Of the newest CUDA, and of its newest driver. None where there is none to be seen."""
+        """Of Ubuntu 22.04, or else 24.04; of the newest CUDA, and of its newest driver. None where
+        there is none to be seen."""
         if isinstance(self._newest, bool):
             self._newest = self._find_deep_learning()
         return self._newest
 
     def _find_deep_learning(self) -> Image | None:
-        best: tuple[tuple[int, int], Json] | None = None
+        best: tuple[tuple[bool, int, int], Json] | None = None
         try:
             path = f"projects/{DEEP_LEARNING}/global/images"
             for page in self._api.pages("deep learning images", path, filter=_FAMILIES):
@@ -85,7 +98,8 @@ class Images:
                     match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
                     if match is None or _is_deprecated(image):
                         continue
-                    rank = (int(match[1]), int(match[2] or 0))
+                    first = match["ubuntu"] == "2204"
+                    rank = (first, int(match["cuda"]), int(match["driver"] or 0))
                     if best is None or rank > best[0]:
                         best = rank, image
         except (NotFoundError, CloudConfigError, PermissionsError):
@@ -132,5 +146,6 @@ def _image(source: str, told: Json, *, installs_driver: bool = False) -> Image:
         source=source,
         disk_gb=int(told.get("diskSizeGb") or 0),
         uefi="UEFI_COMPATIBLE" in features,
+        told=bool(told),
         installs_driver=installs_driver,
     )
