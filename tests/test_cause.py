@@ -164,6 +164,7 @@ HINTS = [
     ("ps_with_keras_3", "chief0", "setup.keras: legacy"),
     ("ps_saves_on_another_disk", "chief0", "experimental_io_device"),
     ("estimator_on_2_21", "chief0", 'setup.tensorflow: "2.15"'),
+    ("mirrored_file_sharding", "chief0", "AutoShardPolicy.DATA"),
 ]
 
 
@@ -177,6 +178,13 @@ def test_a_known_message_comes_with_what_to_do_next(case: str, name: str, hint: 
 def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
     assert headline(log("ps_saves_on_another_disk", "chief0")).startswith(
         "NotFoundError: Graph execution error: (0) NOT_FOUND:"
+    )
+
+
+def test_the_stack_that_is_not_available_is_no_headline() -> None:
+    assert headline(log("mirrored_file_sharding", "chief0")).startswith(
+        "InvalidArgumentError: Graph execution error: Could not apply FILE based sharding: the "
+        "dataset only has 1 file(s), which is not enough for the required 2 shards"
     )
 
 
@@ -209,6 +217,13 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
     ("line", "hint"),
     [
         ("ModuleNotFoundError: No module named 'tensorflow'", "setup.tensorflow"),
+        ("ModuleNotFoundError: No module named 'tensorflow_core'", 'setup.tensorflow: "2.1"'),
+        (
+            "ValueError: The filepath provided must end in `.keras` (Keras model format). Received:"
+            " filepath=ckpt",
+            "setup.keras: legacy",
+        ),
+        ("ValueError: Cannot convert '1' to a shape.", "setup.keras: legacy"),
         ("python3: can't open file '/home/x/t.py': [Errno 2] No such file", "train.dir"),
         ("sh: 1: pyton: not found", "train.command"),
         ("t.py: error: unrecognized arguments: --job-dir x", "`--job-dir x`"),

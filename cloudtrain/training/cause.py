@@ -183,7 +183,9 @@ def headline(log: bytes) -> str:
 
 def _graph_error(lines: Sequence[str]) -> str:
     """TensorFlow puts where the operation was made before what went wrong with it."""
-    about = re.compile(r"\s+File |Detected at |Node: |Stack trace|\d+ root error|\s*$")
+    about = re.compile(
+        r"\s+File |Detected at |Node: |Stack trace|<stack traces|\d+ root error|\s*$"
+    )
     return next((f" {line.strip()}" for line in lines if not about.match(line)), "")
 
 
@@ -267,6 +269,16 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (r"No module named 'tensorflow\.(contrib|examples|estimator)", _OLDER),
     (
+        r"No module named 'tensorflow_core",
+        'only TensorFlow 1.15 to 2.1 have it: set `setup.tensorflow: "2.1"`, with which such a'
+        " script runs",
+    ),
+    (
+        r"FILE based sharding|not enough for the required \d+ shards",
+        "write more files than there are workers, or shard by element:"
+        " `options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA`",
+    ),
+    (
         r"No module named '([\w.]+)'",
         "add what provides `{0}` to `setup.packages`; if it is the code's own, look at `train.dir`",
     ),
@@ -285,7 +297,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "Keras 3 cannot `fit` over several nodes: set `setup.keras: legacy`",
     ),
     (
-        r"module 'keras[\w.]*' has no attribute|must end in `\.weights\.h5`"
+        r"module 'keras[\w.]*' has no attribute|must end in `\.(?:weights\.h5|keras)`"
+        r"|must end in \.keras|Cannot convert '.*' to a shape"
         r"|Invalid filepath extension for saving|`save_format` argument is deprecated"
         r"|Argument\(s\) not recognized: \{'lr'|keras/src/[\s\S]*unexpected keyword argument"
         r"|keras/src/[\s\S]*object has no attribute|object has no attribute '(reset_states|lr)'",
