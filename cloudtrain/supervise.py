@@ -217,6 +217,16 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Starved:
+    """The kernel ended the task for want of memory. Bytes, None where they are not known: what its
+    cgroup, or else the machine, may have; the most that the cgroup had; the task's own."""
+
+    limit: int | None
+    peak: int | None
+    rss: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """The attempt is over and every byte of its log was sent before this.
 
@@ -239,7 +249,7 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
     return _supervisor("follow", folder, str(offset), f"{interval:g}")
 
 
-FollowFact = Heartbeat | Notice | Served | End
+FollowFact = Heartbeat | Notice | Served | Starved | End
 
 MOST_IN_LINE = 1 << 20
 """Bytes: a heartbeat with ten thousand processes has 400 kB."""
@@ -275,6 +285,9 @@ def _follow_line(line: str) -> FollowFact | None:
                 return Served(never=int(life) / 100, elsewhere=how == "elsewhere")
             case ["served", after]:
                 return Served(after=int(after) / 100)
+            case ["oom", figures]:
+                limit, peak, rss = (int(each) if each else None for each in figures.split(":"))
+                return Starved(limit=limit, peak=peak, rss=rss)
             case ["beat", size, *processes]:
                 its = tuple(_process(one.split("/")) for one in processes if one)
                 return Heartbeat(size=int(size), processes=its)

@@ -114,6 +114,7 @@ follow() {
   fi
   noticed "$1"
   look "$1"
+  [ ! -L "$1/oom" ] || echo "oom $(readlink "$1/oom")" >&2
   case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
 }
 

@@ -6,6 +6,7 @@
 #   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
 #   FOLDER/exit -> what `wait` of this shell said
 #   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
+#   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel ended it for want of memory
 #   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
 folder=$1 work=$2 port=$3
 read -r boot </proc/sys/kernel/random/boot_id
@@ -60,7 +61,62 @@ conversations() {
     /proc/net/tcp /proc/net/tcp6
 }
 
+# memory: sets kills, limit, peak of the memory cgroup that this shell and the task are in; of the
+# machine where that is not told.
+# https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files (memory.events counts
+# processes that any kind of OOM killer ended); cgroup-v1/memory.html#oom-control
+memory() {
+  kills= limit= peak= v1= v2=
+  while IFS=: read -r _ names path; do
+    case ,$names, in
+      *,memory,*) v1=/sys/fs/cgroup/memory$path ;;
+      ,,) v2=/sys/fs/cgroup$path ;;
+    esac
+  done </proc/self/cgroup
+  # In a container the path may be one that only its host has.
+  [ -z "$v1" ] || [ -d "$v1" ] || v1=/sys/fs/cgroup/memory
+  [ -d "$v2" ] || v2=/sys/fs/cgroup
+  if [ -n "$v1" ]; then
+    count "$v1/memory.oom_control"
+    read -r limit 2>/dev/null <"$v1/memory.limit_in_bytes"
+    read -r peak 2>/dev/null <"$v1/memory.max_usage_in_bytes"
+  else
+    count "$v2/memory.events"
+    read -r limit 2>/dev/null <"$v2/memory.max"
+    read -r peak 2>/dev/null <"$v2/memory.peak"
+  fi
+  case $limit in max | '' | ???????????????????*) limit=; whole ;; esac
+}
+
+# count FILE: sets kills.
+count() {
+  [ ! -r "$1" ] || while read -r name number; do
+    [ "$name" != oom_kill ] || kills=$number
+  done <"$1"
+}
+
+# whole: sets limit to the machine's memory.
+whole() {
+  while read -r name number _; do
+    [ "$name" != MemTotal: ] || { limit=$((number * 1024)); return; }
+  done </proc/meminfo
+}
+
+# starved: whether the kernel ended the task for want of memory; sets rss.
+starved() {
+  before=$kills rss=
+  memory
+  root=$(readlink "$folder/task")
+  # `Out of memory: Killed process 17640 (python3) total-vm:…kB, anon-rss:…kB, …`
+  said=$(dmesg 2>/dev/null | grep -E "Killed process ${root%%:*} \(" | tail -n 1)
+  rss=${said##*anon-rss:} rss=${rss%%kB*}
+  case $rss in *[!0-9]* | '') rss= ;; *) rss=$((rss * 1024)) ;; esac
+  [ -z "$said" ] || return 0
+  [ -n "$kills" ] && [ -n "$before" ] && [ "$kills" -gt "$before" ]
+}
+
 [ -r /proc/net/tcp ] || port=
+memory
 if [ -n "$port" ]; then
   clock
   begun=$past
@@ -104,6 +160,7 @@ if [ -n "$port" ]; then
   conversations | cut -d' ' -f2,3 | grep -vxFe "$before" >/dev/null || past="never $past"
   ln -sn "$past" "$folder/served" 2>/dev/null
 fi
+if [ $code = 137 ] && starved; then ln -sn "$limit:$peak:$rss" "$folder/oom" 2>/dev/null; fi
 until ln -sn "$code" "$folder/exit" || [ -L "$folder/exit" ] || ! [ -d "$folder" ]; do
   sleep 1
 done

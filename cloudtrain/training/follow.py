@@ -47,6 +47,13 @@ class HasServed:
         self.task, self.served = task, served
 
 
+class Starved:
+    """The kernel ended the task for want of memory; comes before its end."""
+
+    def __init__(self, task: str, starved: supervise.Starved) -> None:
+        self.task, self.starved = task, starved
+
+
 class Ended:
     """The attempt is over on its node, and every byte of its log is here."""
 
@@ -61,7 +68,7 @@ class Silent:
         self.task, self.reason = task, reason
 
 
-Event = Wrote | Beat | Noticed | HasServed | Ended | Silent
+Event = Wrote | Beat | Noticed | HasServed | Starved | Ended | Silent
 
 
 class Follower:
@@ -142,6 +149,8 @@ class Follower:
                         self.events.put(Noticed(task.name, one))
                     elif isinstance(one, supervise.Served):
                         self.events.put(HasServed(task.name, one))
+                    elif isinstance(one, supervise.Starved):
+                        self.events.put(Starved(task.name, one))
                     else:
                         self.events.put(Beat(task.name, one))
 

@@ -20,6 +20,7 @@ from cloudtrain.training.follow import (
     HasServed,
     Noticed,
     Silent,
+    Starved,
     Wrote,
     listening,
 )
@@ -175,6 +176,8 @@ def take(watch: Watch, event: Event, now: float) -> None:
         view.served = event.served
         if event.served.after is not None:
             has_opened(watch, view, now)
+    elif isinstance(event, Starved):
+        view.starved = event.starved
     elif isinstance(event, Ended):
         over(view, event.end, now)
     elif isinstance(event, Beat):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from cloudtrain.model import CLOUDS, Cause, ClusterConfig, Task, Train
 from cloudtrain.plan import deciding, serving
-from cloudtrain.supervise import Served
+from cloudtrain.supervise import Served, Starved
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
 
 WINDOW = 20.0
@@ -49,6 +49,8 @@ class TaskWatch:
     stopped_since: float | None = None
     port_open: bool = False
     opened_at: float | None = None
+    starved: Starved | None = None
+    """What was told where the kernel ended it for want of memory."""
     served: Served | None = None
     """What its node saw of its port."""
     last_byte: float = 0.0
@@ -206,6 +208,7 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
         started=view.port_open or not serves(watch, view.task),
         joined=not never_served(watch, view),
         stopped=view.task.name in watch.warned,  # the run went on without it
+        oom=view.starved is not None,
         exit_code=view.exit_code,
         ended=view.ended_at,
         log=view.tail,
@@ -213,15 +216,31 @@ def observation(watch: Watch, view: TaskWatch) -> Observation:
 
 
 def judge(watch: Watch, observations: list[Observation]) -> Cause | None:
-    """The root cause; of a lost node, in the words of who found that."""
+    """The root cause; of a lost node, in the words of who found that; of memory, with figures."""
     cause = root_cause(observations)
-    if cause is None or cause.kind != "lost":
+    if cause is None or cause.kind not in ("lost", "oom"):
         return cause
     view = watch.tasks[cause.task]
+    if cause.kind == "oom":
+        return replace(cause, text=cause.text + figures(view.starved))
     if view.notice is not None:
         given = time.strftime("%H:%M:%S UTC", time.gmtime(view.notice))
         return replace(cause, text=f"{cause.text} (notice at {given})")
     return replace(cause, text=view.lost or cause.text)
+
+
+def figures(starved: Starved | None) -> str:
+    """` (it had 15.2 GB, all tasks there at most 15.9 of 16.0 GB)`, as far as it was told."""
+    if starved is None:
+        return ""
+    told = []
+    if starved.rss is not None:
+        told.append(f"it had {starved.rss / 1e9:.1f} GB")
+    if starved.peak is not None and starved.limit is not None:
+        told.append(f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use")
+    elif starved.limit is not None:
+        told.append(f"there are {starved.limit / 1e9:.1f} GB")
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def tolerated(watch: Watch, task: Task) -> bool:
