@@ -93,9 +93,9 @@ def test_what_is_named_beside_an_unknown_machine_and_is_not_so_is_refused(cloud:
     assert f"{machine} has {has}, not {kind}:{int(count) + 1}" in words
 
 
+@pytest.mark.parametrize("cloud", ["azure"], indirect=True)
 def test_a_cloud_that_does_not_tell_the_kind_leaves_the_question_open(cloud: Cloud) -> None:
-    if cloud.name != "azure":
-        pytest.skip("only Azure tells how many GPUs there are, and not which")
+    """Only Azure tells how many GPUs there are, and not which."""
     done = cloudtrain("check", config(cloud, "Standard_NC80s_X99_v9"))
     assert done.exit_code == 2
     assert "name `accelerator: KIND:COUNT` beside it" in done.output

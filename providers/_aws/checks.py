@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
 from cloudtrain.model import Plan
@@ -36,7 +37,8 @@ def check(ec2: Ec2, regions: Regions, schedules: Schedules, plan: Plan) -> tuple
     found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
     found += _spot_prices(ec2, places, plan)
     found += _lifetime(schedules, where[0], plan)
-    return (*found, dry_runs.permissions(ec2, places[0], plan))
+    found.append(dry_runs.permissions(ec2, places[0], plan))
+    return tuple(replace(each, told=each.told and NOT_TOLD not in each.text) for each in found)
 
 
 def _in_each(

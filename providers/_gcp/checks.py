@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cloudtrain.errors import (
     CloudConfigError,
@@ -55,7 +56,7 @@ def check(api: Api, plan: Plan) -> tuple[Finding, ...]:
         findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
     if found and images:
         findings.append(_finding("quota", lambda: _quota(api, plan, found, images, told)))
-    return tuple(findings)
+    return tuple(replace(each, told=each.told and NOT_TOLD not in each.text) for each in findings)
 
 
 def _finding(what: str, ask: Callable[[], str]) -> Finding:
