@@ -515,6 +515,19 @@ def test_what_is_not_in_the_refreshed_table_comes_from_the_packaged_one(publishe
     assert (both.per_hour, both.date) == (pytest.approx(0.496), PACKAGED)
 
 
+def test_a_refresh_adds_machines_with_gpus_that_the_packaged_table_lacks(cache: Path) -> None:
+    pro = {"gpu_count": 2, "gpu_name": "RTXPRO6000", "gpu_memory": 96.0, "cpu": 48}
+    new = [item("g9e.12xlarge", "us-east-1", 8.0, **pro), item("x9.big", "us-east-1", 1.0)]
+    save("aws", date(2026, 11, 20), new)
+    known = catalogue.machine_type("aws", "g9e.12xlarge")
+    assert known is not None
+    assert (known.vcpus, known.accelerator) == (48, gpus("RTXPRO6000:2"))
+    has = node("g9e.12xlarge", "RTXPRO6000:2")
+    assert catalogue.price("aws", has, "us-east-1") == 8.0
+    assert not misfits(planned("aws", worker=NodeGroup(machine="g9e.12xlarge")))
+    assert catalogue.machine_type("aws", "x9.big") is None
+
+
 def test_refreshed_prices_do_not_change_which_machine_a_cluster_gets(published: Path) -> None:
     before = catalogue.cheapest("gcp", gpus("T4"))
     refresh(date(2026, 11, 21))

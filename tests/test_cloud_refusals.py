@@ -102,6 +102,10 @@ ENDS: dict[str, dict[str, tuple[str, Arm]]] = {
         }.items()
     },
     "gcp": {
+        "UNSUPPORTED_OPERATION": (
+            "CloudConfigError",
+            fails("UNSUPPORTED_OPERATION", "pd-balanced is not supported by g4-standard-48."),
+        ),
         "authError": ("CredentialsError", answers("instances.insert", 401, "authError")),
         "forbidden": (
             "PermissionsError",

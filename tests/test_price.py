@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from cloudtrain.catalogue import sold
 from cloudtrain.cli.app import cli
 from cloudtrain.config import load
 from cloudtrain.errors import QuotaError, UsageError
@@ -44,6 +46,10 @@ def config(nodes: str, provider: str = "gcp", limits: str = "{}", place: str = "
     return "mnist.yaml"
 
 
+OLD = (
+    "prices of 2025-03-02, more than 180 days old: see `plan --refresh-prices`; without disks, "
+    "addresses and traffic"
+)
 T4 = "{worker: {count: 2, machine: n1-standard-8, accelerator: T4:1}}"
 SPOT = "{worker: {count: 2, accelerator: T4:1, spot: true}}"
 BRAND_NEW = "{worker: {machine: z9-brandnew-4}}"
@@ -57,10 +63,7 @@ def test_a_plan_tells_what_it_costs_and_what_was_chosen() -> None:
     lines = cloudtrain("plan", file).stdout.splitlines()
     assert "  mnist-chief0  n1-standard-8  T4:1  0.798 $/hour  port 8900" in lines
     assert "  mnist-worker0  n1-standard-4  T4:1  0.584 $/hour  port 8900" in lines
-    assert (
-        "  price      1.38 $/hour in us-east4-c, at most 16.58 $ in 12h "
-        "(prices of 2025-03-02, without disks)" in lines
-    )
+    assert f"  price      1.38 $/hour in us-east4-c, at most 16.58 $ in 12h ({OLD})" in lines
     assert lines[-1] == (
         "  note: nodes.worker: no machine is named: n1-standard-4, the cheapest with T4:1"
     )
@@ -112,6 +115,16 @@ def test_what_runs_here_costs_nothing() -> None:
     assert "  price      none: nothing is rented" in cloudtrain("plan", file).stdout
 
 
+def test_prices_of_less_than_half_a_year_are_not_called_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sold, "today", lambda: date(2025, 8, 29))
+    price = json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
+    assert price.endswith("(prices of 2025-03-02; without disks, addresses and traffic)")
+    monkeypatch.setattr(sold, "today", lambda: date(2025, 8, 30))
+    assert "180 days old" in json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
+
+
 def test_a_plan_refuses_what_no_cloud_makes() -> None:
     done = cloudtrain("plan", config("{worker: {machine: Standard_NC6}}", "azure", place="eastus"))
     assert done.exit_code == 2
@@ -144,7 +157,7 @@ def test_check_tells_the_price(cloud: FakeProvider) -> None:
     finding = found(config(T4))
     assert (finding.ok, finding.text) == (
         True,
-        "1.60 $/hour in us-east4-c, at most 19.15 $ in 12h (prices of 2025-03-02, without disks)",
+        f"1.60 $/hour in us-east4-c, at most 19.15 $ in 12h ({OLD})",
     )
 
 
@@ -214,8 +227,7 @@ def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvi
     assert done.exit_code == 3
     assert done.stdout.splitlines() == [
         "ok    machines     n1-standard-8",
-        "ok    price        1.60 $/hour in us-east4-c, at most 19.15 $ in 12h "
-        "(prices of 2025-03-02, without disks)",
+        f"ok    price        1.60 $/hour in us-east4-c, at most 19.15 $ in 12h ({OLD})",
         "ok    credentials  me@example.org …",
         "ok    setup        none",
         "ok    code         none",

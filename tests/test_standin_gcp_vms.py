@@ -302,6 +302,28 @@ def test_a_quota_of_a_region_and_of_the_project(project: Project) -> None:
     assert quotas["GPUS_ALL_REGIONS"] == {"metric": "GPUS_ALL_REGIONS", "limit": 2, "usage": 2}
 
 
+@pytest.mark.parametrize(
+    ("machine", "zone"),
+    [
+        ("a3-highgpu-1g", ZONE),
+        ("a3-highgpu-4g", ZONE),
+        ("a3-ultragpu-8g", "us-east4-b"),
+        ("a4-highgpu-8g", "us-central1-b"),
+    ],
+)
+def test_some_machines_are_not_sold_on_demand(project: Project, machine: str, zone: str) -> None:
+    message = project.refused_vm(zone=zone, machine=machine, scheduling=STAYS)
+    assert f"{machine} machine types must be created by using Spot VMs" in message
+
+
+def test_machines_that_bring_their_gpus_draw_on_quotas_of_gpus_alone(project: Project) -> None:
+    project.stand_in.quotas = {"A2_CPUS": 0, "CPUS": 0, "CPUS_ALL_REGIONS": 4}
+    assert "error" not in project.make("one", machine="g2-standard-24", scheduling=STAYS)
+    quotas = {quota["metric"]: quota for quota in project.get("")["quotas"]}
+    assert quotas["CPUS_ALL_REGIONS"]["usage"] == 0
+    assert quotas["GPUS_ALL_REGIONS"]["usage"] == 2
+
+
 def test_a_zone_that_does_not_answer(project: Project) -> None:
     project.make("one")
     project.make("two", zone="us-west1-a")

@@ -45,14 +45,15 @@ class MachineType:
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:
-    """What the table has of it, or what its cloud told; None where neither knows the machine, which
-    may well exist. Google's `-nolssd` machines are others without local disks."""
+    """What the packaged table has of it, what its cloud told, or a refreshed table; None where none
+    knows the machine, which may well exist. Google's `-nolssd` machines lack local disks only."""
     if provider not in CLOUDS:
         return None
     known = table.packaged(provider).by_name
     rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
-    told = None if rows else learned(provider)
-    rows = rows or (told.by_name.get(name.lower(), ()) if told else ())
+    for later in (learned, table.refreshed) if not rows else ():
+        told = later(provider)
+        rows = rows or (told.by_name.get(name.lower(), ()) if told else ())
     if not rows:
         return None
     plain = any(row.accelerator is None for row in rows)

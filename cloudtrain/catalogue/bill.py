@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 
 from cloudtrain import catalogue
+from cloudtrain.catalogue import sold
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Plan
+
+AGED = timedelta(days=180)
+"""From then on prices are said to be old."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,10 @@ class Bill:
     """`spot g4dn.xlarge in us-east-1`: what has no price."""
     date: date
     """Of the oldest price in it."""
+
+    @property
+    def stale(self) -> bool:
+        return sold.today() - self.date > AGED
 
     @property
     def per_hour(self) -> float | None:

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.catalogue import region_of, table
+from cloudtrain.catalogue import gpus, region_of, table
 from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.errors import UsageError
 from cloudtrain.model import CLOUDS, Accelerator
@@ -76,18 +76,22 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
 
 
 def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
-    """Of the machines that the packaged table knows; the dearest zone of a region counts."""
-    known = table.packaged(cloud).by_name
+    """Of the machines that the packaged table knows, and of those with GPUs that it does not; the
+    dearest zone of a region counts."""
+    known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
     prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
     for item in items:
-        if item.instance_name.lower() not in known or _is_reserved(item) or item.price <= 0:
+        name = item.instance_name.lower()
+        if name not in known and _has_gpus(item):
+            known[name] = _facts(item)
+        if name not in known or _is_reserved(item) or item.price <= 0:
             continue
         region = region_of(cloud, item.location)
         there = prices.setdefault((item.instance_name, _accelerator(item), item.spot), {})
         there[region] = max(item.price, there.get(region, 0.0))
     rows = []
     for (machine, accelerator, spot), there in prices.items():
-        facts = known[machine.lower()][0]
+        facts = known[machine.lower()]
         rows.append(
             table.Row(
                 machine=facts.machine,
@@ -99,6 +103,21 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
             )
         )
     return tuple(rows)
+
+
+def _has_gpus(item: Any) -> bool:
+    return bool(item.gpu_count) and gpus.known(str(item.gpu_name)) is not None
+
+
+def _facts(item: Any) -> table.Row:
+    return table.Row(
+        machine=item.instance_name,
+        vcpus=int(item.cpu),
+        memory_gib=float(item.memory),
+        accelerator=_accelerator(item),
+        spot=False,
+        prices={},
+    )
 
 
 def _is_reserved(item: Any) -> bool:

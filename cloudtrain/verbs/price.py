@@ -43,7 +43,7 @@ def price(plan: Plan) -> tuple[Finding, ...]:
 
 
 def words(found: Bill, plan: Plan) -> str:
-    """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (prices of 2025-03-02, without disks)`"""
+    """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (prices of 2026-11-02, without disks, …)`"""
     lifetime = plan.config.limits.max_lifetime
     text = f"not known: {', '.join(found.unknown)}"
     if found.per_hour is not None:
@@ -54,7 +54,11 @@ def words(found: Bill, plan: Plan) -> str:
         text += f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
     elif found.most is not None:
         text += ", without an end (limits.max_lifetime is off)"
-    return f"{text} (prices of {found.date.isoformat()}, without disks)"
+    age = ", more than 180 days old: see `plan --refresh-prices`" if found.stale else ""
+    return f"{text} (prices of {found.date.isoformat()}{age}; without {NOT_IN_IT})"
+
+
+NOT_IN_IT = "disks, addresses and traffic"
 
 
 def wager(plan: Plan) -> str:
