@@ -282,6 +282,15 @@ def test_nodes_that_exist_need_no_more_quota(azure: Cloud, plan: Plan) -> None:
         ("Canonical:nothing:server:latest", "there is no image Canonical:nothing:server:latest"),
         ("Canonical:ubuntu-24_04-lts:server:1.2.3", "has the versions 24.04.202506060"),
         ("ubuntu", "image 'ubuntu' is none of Azure's"),
+        ("Canonical:ubuntu-24_04-lts:server-arm64:latest", "is for Arm64, nodes are x86-64"),
+        (
+            "nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest",
+            "is sold with a purchase plan (ngc-base-version-24_10_1_gen2 of nvidia)",
+        ),
+        (
+            "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
+            "has 128 GB, the disk of mnist-chief0 64",
+        ),
     ],
 )
 def test_an_image_that_does_not_exist_is_found_before_it_costs(
@@ -291,6 +300,20 @@ def test_an_image_that_does_not_exist_is_found_before_it_costs(
     assert not found.ok
     assert words in found.text
     assert found.error is CloudConfigError
+
+
+def test_an_image_that_the_machine_cannot_boot_is_found_before_it_costs(azure: Cloud) -> None:
+    group = NodeGroup(machine="Standard_NC24ads_A100_v4")
+    image = "Canonical:ubuntu-24_04-lts:server-gen1:latest"
+    found = findings(plan_of(azure, nodes={"chief": group}, image=image))["image"]
+    assert not found.ok
+    assert "is of generation V1, Standard_NC24ads_A100_v4 boots V2" in found.text
+
+
+def test_secure_boot_by_default_is_told_where_it_matters(azure: Cloud, plan: Plan) -> None:
+    azure.set(features=["Microsoft.Compute/TrustedLaunchByDefaultPreview"])
+    assert "Secure Boot" in findings(plan_of(azure))["image"].text
+    assert "Secure Boot" not in findings(plan)["image"].text
 
 
 def test_what_this_endpoint_does_not_tell_is_said_so(azure: Cloud, plan: Plan) -> None:

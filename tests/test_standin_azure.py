@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from azure.mgmt.resource.resources import ResourceManagementClient, models
 from tests.standins import azure_auth, serve
 from tests.standins.azure_models import check_answer
 from tests.standins.azure_resources import kind_of
+from tests.standins.azure_schedules import first_moment
 from tests.standins.azure_world import GROUPS, SUBSCRIPTION
 from tests.standins.cloud import Cloud, start
 
@@ -79,6 +81,7 @@ class Azure:
             "retry_total": 0,
         }
         self.app, self.url = cloud.app, cloud.url
+        self.given = given
         self.compute: Any = ComputeManagementClient(self.credential, SUBSCRIPTION, **given)
         self.network: Any = NetworkManagementClient(self.credential, SUBSCRIPTION, **given)
         self.resource: Any = ResourceManagementClient(self.credential, SUBSCRIPTION, **given)
@@ -916,3 +919,51 @@ def test_calls_are_named_for_faults(azure: Azure, cloud: Cloud) -> None:
         429,
         "TooManyRequests",
     )
+
+
+# ── Ends at a date and time ──────────────────────────────────────────────────
+
+
+def test_the_library_of_compute_schedule_arms_tells_and_cancels(azure: Azure, cloud: Cloud) -> None:
+    library = pytest.importorskip("azure.mgmt.computeschedule")
+    models = importlib.import_module("azure.mgmt.computeschedule.models")
+    azure.ground()
+    vm = azure.vm("n0")
+    client = library.ComputeScheduleMgmtClient(azure.credential, SUBSCRIPTION, **azure.given)
+    actions = client.scheduled_actions
+    at = datetime.fromtimestamp(cloud.app.now() + 3600, timezone.utc)
+    made = actions.virtual_machines_submit_deallocate(
+        "eastus",
+        models.SubmitDeallocateRequest(
+            schedule=models.Schedule(deadline=at, timezone="UTC", deadline_type="InitiateAt"),
+            execution_parameters=models.ExecutionParameters(),
+            resources=models.Resources(ids=[vm.id]),
+            correlationid="c",
+        ),
+    )
+    (result,) = made.results
+    assert result.operation.state == "Scheduled"
+    asked = {"operation_ids": [result.operation.operation_id], "correlationid": "c"}
+    told = actions.virtual_machines_get_operation_status(
+        "eastus", models.GetOperationStatusRequest(**asked)
+    )
+    assert abs(told.results[0].operation.deadline.timestamp() - at.timestamp()) < 1
+    gone = actions.virtual_machines_cancel_operations(
+        "eastus", models.CancelOperationsRequest(**asked)
+    )
+    assert gone.results[0].operation.state == "Cancelled"
+
+
+@pytest.mark.parametrize("ahead", [600, 7200])
+def test_a_schedule_that_is_made_too_late_runs_a_day_later(ahead: int) -> None:
+    now = datetime(2026, 11, 22, 9, 0, tzinfo=timezone.utc).timestamp()
+    time = f"{datetime.fromtimestamp(now + ahead, timezone.utc):%H%M}"
+    late = ahead < 1860
+    assert first_moment(now, time, None) == now + ahead + (86400 if late else 0)
+
+
+def test_a_schedule_that_is_changed_shortly_before_its_time_runs_a_day_later() -> None:
+    now = datetime(2026, 11, 22, 9, 0, tzinfo=timezone.utc).timestamp()
+    assert first_moment(now, "1100", "0910") == now + 7200 + 86400
+    assert first_moment(now, "1100", "1000") == now + 7200
+    assert first_moment(now, "0910", "0910") == now + 600 + 86400

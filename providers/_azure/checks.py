@@ -18,11 +18,10 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._azure import blobs, bodies, ground, permissions
+from cloudtrain.providers._azure import blobs, bodies, ground, images, permissions
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, optional, side_by_side
 from cloudtrain.providers._azure.ends import LONGEST, refuse_lifetime
-from cloudtrain.providers._azure.faults import not_told
 from cloudtrain.providers._azure.places import asked, places, unserved
 from cloudtrain.providers._azure.services import DEADLINES, Services, needed
 from cloudtrain.providers._azure.skus import Sku, Skus
@@ -58,7 +57,7 @@ def check(
     missing = [node for node in plan.nodes if node.name not in known]
     found.append(_finding("placement", lambda: _placement(services, plan, there)))
     found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
-    found += _in_each("image", regions, lambda region: _image(arm, region, plan))
+    found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
     found += _network(plan)
     found += blobs.kept(arm, plan.config.artifacts.store)
@@ -254,47 +253,12 @@ def _words(nodes: Sequence[NodePlan]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counted.items())
 
 
-def _image(arm: Arm, region: str, plan: Plan) -> _Said:
-    told, whole = [], True
-    for images in dict.fromkeys(bodies.images_of(plan.config.image, n) for n in plan.nodes):
-        for image in images:
-            exists = _exists(arm, region, image)
-            if exists is not False:
-                break
-        else:
-            raise CloudConfigError(f"there is no image {images[0]}", hint="az vm image list --all")
-        told.append(image if exists else f"{image} ({_UNTOLD.text})")
-        whole = whole and bool(exists)
-    return _Said(", ".join(told), told=whole)
-
-
-def _exists(arm: Arm, region: str, image: str) -> bool | None:
-    """None where that is not told. Raises CloudConfigError where it has other versions."""
-    reference = bodies.image_reference(image)
-    if "publisher" not in reference:
-        return None
-    path = (
-        f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers/"
-        f"{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
-        f"/skus/{reference['sku']}/versions"
-    )
-    versions = _versions(arm, path)
-    if versions and reference["version"] not in ("latest", *versions):
-        raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
-    return None if versions is None else bool(versions)
-
-
-def _versions(arm: Arm, path: str) -> list[str] | None:
-    """None where this endpoint does not tell; a list without names where there is no such image."""
-    try:
-        answer = arm.call("GET", path).body
-    except CloudError as error:
-        if "VMImage" in error.message:  # "Artifact: VMImage was not found."
-            return []
-        if not_told(error) or isinstance(error, PermissionsError):
-            return None
-        raise
-    return [str(version.get("name")) for version in answer or ()]
+def _image(arm: Arm, skus: Skus, region: str, plan: Plan) -> _Said:
+    found = list(images.check(arm, skus, region, plan))
+    words = ", ".join(name if told else f"{name} ({_UNTOLD.text})" for name, told in found)
+    if any(bodies.has_gpu(node) for node in plan.nodes) and images.secure_boot(arm):
+        words += "; without Secure Boot, which this subscription has by default"
+    return _Said(words, told=all(told for _, told in found))
 
 
 def _quota(arm: Arm, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> _Said:

@@ -59,6 +59,7 @@ TOLD = (
     f"{COMPUTE}/locations/publishers/artifacttypes/offers/skus/versions/read",
     f"{NETWORK}/locations/operations/read",
     f"{NETWORK}/locations/usages/read",
+    "Microsoft.Features/providers/features/read",
     "Microsoft.Storage/storageAccounts/read",
     "Microsoft.Storage/storageAccounts/blobServices/read",
     "Microsoft.Resources/deployments/validate/action",

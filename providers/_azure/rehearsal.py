@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.errors import CloudError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._azure import bodies, ground, paths
+from cloudtrain.providers._azure import bodies, ground, images, paths
 from cloudtrain.providers._azure.connection import Arm
 from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
@@ -55,7 +55,10 @@ def rehearse(arm: Arm, skus: Skus, plan: Plan, there: tuple[Place, ...]) -> Iter
 def _refusal(arm: Arm, skus: Skus, plan: Plan, place: Place) -> CloudError | None:
     name = f"cloudtrain-{plan.config.name}"
     path = f"{arm.path}/providers/Microsoft.Resources/deployments/{name}/validate"
-    body = deployment(arm, skus, plan, place)
+    try:
+        body = deployment(arm, skus, plan, place)
+    except CloudError as error:
+        return error
     refusal = _validated(arm, path, body)
     if refusal is not None and "securityType" in refusal.message:  # As `up` does: see vms.py.
         refusal = _validated(arm, path, _without_security(body))
@@ -146,12 +149,13 @@ def _inside(
             fast=sku is not None and sku.fast,
         )
         yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
+        names = bodies.images_of(plan.config.image, node)
         machine = bodies.machine(
             region,
             place.zone,
             labels.of_node(plan.config.name, node.role, node.index, None),
             node=node,
-            image=plan.config.image,
+            image=images.existing(arm, region, names)[0],
             nic=group.nic(node.name),
             user_data="#cloud-config\n",
             public_key=_some_key(),

@@ -31,6 +31,8 @@ class Sku:
     gpus: int = 0
     memory_gib: float = 0.0
     arm: bool = False
+    generations: frozenset[str] = frozenset()
+    """Of images that it boots: `{"V1", "V2"}`; empty where it is not told."""
 
     def misfit(self, node: NodePlan) -> str | None:
         """Why this node cannot be one of these; None where nothing that is told speaks against
@@ -126,6 +128,7 @@ def _sku(entry: Tree, region: str) -> Sku:
         gpus=_whole(told.get("GPUs", "")),
         memory_gib=_number(told.get("MemoryGB", "")),
         arm=told.get("CpuArchitectureType", "").lower() == "arm64",
+        generations=frozenset(filter(None, told.get("HyperVGenerations", "").split(","))),
     )
 
 

@@ -103,7 +103,7 @@ def _check_names(body: Any, known: set[str], *, need: bool = True) -> None:
     if not isinstance(body, dict) or set(body) - known:
         raise _bad(f"The request body has other members than {', '.join(sorted(known))}.")
     for name in known if need else ():
-        if not body.get(name):
+        if body.get(name) is None:
             raise missing(name)
 
 

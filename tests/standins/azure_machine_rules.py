@@ -108,6 +108,7 @@ def check_alone(world: World, given: Body) -> None:
         text = "Virtual machines do not support more than one zone."
         raise Refusal(400, "BadRequest", text)
     image = _image(given["location"], properties)
+    _check_plan(given, image)
     _check_disk(world, properties, image, size)
     _check_os(properties)
     _check_spot(properties, size)
@@ -169,6 +170,16 @@ def _image(region: str, properties: Body) -> Image:
         )
         raise Refusal(404, "PlatformImageNotFound", text, target="imageReference")
     return image
+
+
+def _check_plan(given: Body, image: Image) -> None:
+    """https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage#view-purchase-plan"""
+    if image.plan and not given.get("plan"):
+        text = (
+            "Creating a virtual machine from Marketplace image or a custom image sourced from a "
+            "Marketplace image requires Plan information in the request."
+        )
+        raise Refusal(400, "VMMarketplaceInvalidInput", text)
 
 
 def _check_disk(world: World, properties: Body, image: Image, size: Size) -> None:

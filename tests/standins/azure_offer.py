@@ -102,6 +102,9 @@ class Image:
     versions: tuple[str, ...]
     gb: int = 30
     generation: str = "V2"
+    architecture: str = "x64"
+    plan: str = ""
+    """The name of its purchase plan, where it is sold with one."""
 
 
 IMAGES = {
@@ -116,6 +119,12 @@ IMAGES = {
         versions=("24.04.202506060",), generation="V1"
     ),
     ("microsoft-dsvm", "ubuntu-hpc", "2204"): Image(versions=("22.04.2025041101",), gb=64),
+    ("Canonical", "ubuntu-24_04-lts", "server-arm64"): Image(
+        versions=("24.04.202506060",), architecture="Arm64"
+    ),
+    ("nvidia", "ngc_azure_17_11", "ngc-base-version-24_10_1_gen2"): Image(
+        versions=("24.10.1",), gb=64, plan="ngc-base-version-24_10_1_gen2"
+    ),
     ("microsoft-dsvm", "ubuntu-2204", "2204-gen2"): Image(versions=("25.05.15",), gb=128),
 }
 

@@ -115,6 +115,14 @@ def _version(call: Call) -> Response:
     if found is None or version not in found.versions:
         raise Refusal(404, "NotFound", f"Artifact: VMImage was not found. ({version})")
     inner = {"osDiskImage": {"operatingSystem": "Linux", "sizeInGb": found.gb}}
-    properties = {**inner, "hyperVGeneration": found.generation, "architecture": "x64"}
+    properties = {
+        **inner,
+        "hyperVGeneration": found.generation,
+        "architecture": found.architecture,
+        "features": [{"name": "SecurityType", "value": "TrustedLaunchSupported"}],
+    }
+    if found.plan:
+        publisher, offer, _ = wanted
+        properties["plan"] = {"name": found.plan, "product": offer, "publisher": publisher}
     body = {"id": call.request.path, "name": version, "location": region}
     return call.answer({**body, "properties": properties})
