@@ -55,12 +55,23 @@ def refuse_others(
 
 def refuse_others_remains(records: Records, provider: Provider, *, owner: str | None) -> None:
     """The same of what has no node: somebody may be just making the first. Not asked where the
-    keys are here: then nobody else could have made it before this machine did."""
-    if records.has_keys() or provider.name not in CLOUDS:
+    record has something made from here: then the name was free."""
+    if provider.name not in CLOUDS or (records.has_keys() and _made_here(records)):
         return
     held = [each for each in provider.sweep() if each.cluster == records.name]
     owners = {one.id: one for each in held for one in each.owners}
     _refuse(records, provider, owners, (), owner)
+
+
+def _made_here(records: Records) -> bool:
+    """Since the last `down`."""
+    made = False
+    for event in records.events():
+        if event["event"] in ("make", "create"):
+            made = True
+        elif event["event"] == "down":
+            made = False
+    return made
 
 
 def _refuse(
