@@ -9,8 +9,10 @@ import pytest
 from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import Node
 from cloudtrain.plan import make_plan
 from cloudtrain.verbs.init import SCHEMA, init
+from cloudtrain.verbs.node_lines import node_lines
 from tests.project import Project
 
 ONE = "name: t\nprovider: local\nstrategy: one_device\ntrain: {command: true}\n"
@@ -102,6 +104,49 @@ def test_tpu_is_said_not_to_be_supported(tmp_path: Path) -> None:
     path.write_text(ONE.replace("one_device", "tpu").replace("local", "gcp\nplacement: [us-east1]"))
     with pytest.raises(UsageError, match="not supported yet"):
         make_plan(load(path))
+
+
+def test_a_large_plan_shows_the_first_of_each_role_unless_asked_for_all(project: Project) -> None:
+    config = project.config(
+        strategy="parameter_server",
+        nodes={"chief": {}, "worker": {"count": 40}, "ps": {"count": 8}, "evaluator": {}},
+    )
+    plan = project.cloudtrain("plan", config).stdout
+    heads = [line for line in plan.splitlines() if line.startswith(f"  {project.name}-")]
+    assert [line.split("  ")[1].removeprefix(f"{project.name}-") for line in heads] == [
+        "chief0",
+        "worker0 and 39 more",
+        "ps0 and 7 more",
+        "evaluator0",
+    ]
+    assert 'TF_CONFIG  as above, with the task {"type": "ps", "index": 0}' in plan
+    assert plan.count(f"<{project.name}-worker39>") == 1
+    every = project.cloudtrain("plan", config, "--all").stdout
+    assert every.count("    command    ") == 50
+
+
+def test_a_large_cluster_is_a_line_a_role_and_those_that_are_otherwise() -> None:
+    nodes = [
+        Node(
+            name=f"m-worker{n}",
+            role="worker",
+            index=n,
+            state="stopped" if n == 7 else "running",
+            address=f"10.0.0.{n}",
+            internal="",
+            placement="us-east4-c",
+            machine="n1-standard-8",
+            fault="another host key" if n == 9 else "",
+        )
+        for n in range(127)
+    ]
+    assert list(node_lines(nodes)) == [
+        "  worker  126 running, 1 stopped  us-east4-c  n1-standard-8",
+        "    worker7  stopped   10.0.0.7:22  us-east4-c  n1-standard-8",
+        "    worker9  running   10.0.0.9:22  us-east4-c  n1-standard-8",
+        "      another host key",
+    ]
+    assert len(list(node_lines(nodes[:16]))) == 17
 
 
 def test_a_store_that_is_not_there_is_an_error_and_an_empty_one_is_said_so(

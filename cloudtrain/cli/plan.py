@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import groupby
 from typing import Any
 
 import click
@@ -26,10 +28,13 @@ from cloudtrain.cli.target import config_of
     is_flag=True,
     help="First fetch today's prices of the clouds (needs cloudtrain[prices] and a network).",
 )
+@click.option("--all", "every", is_flag=True, help="Every node, also of a large cluster.")
 @ignore_option
 @json_option
 @debug_option
-def command(file: str, refresh_prices: bool, as_json: bool, ignore: tuple[str, ...]) -> None:
+def command(
+    file: str, refresh_prices: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
+) -> None:
     """Show what `up` and `train` would make and run: every node, TF_CONFIG and command, and what
     it would cost.
 
@@ -47,23 +52,54 @@ def command(file: str, refresh_prices: bool, as_json: bool, ignore: tuple[str, .
     if as_json:
         print_json(plan)
     else:
-        click.echo(printable("\n".join(text(plan))))
+        click.echo(printable("\n".join(text(plan, every=every))))
 
 
-def text(plan: dict[str, Any]) -> list[str]:
+EACH = 16
+"""So many nodes are shown one by one; of more, the first of each role."""
+
+
+def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines = [f"{plan['name']}  {plan['provider']}  {plan['strategy']}"]
     if plan["placement"]:
         lines.append(f"  placement  {', '.join(plan['placement'])}")
-    for node in plan["nodes"]:
-        kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
-        kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
-        kind.append(f"{node['price_per_hour']:.4g} $/hour" if node["price_per_hour"] else None)
-        lines.append("  ".join(filter(None, [f"  {node['name']}", *kind, f"port {node['port']}"])))
-        lines.append(f"    command    {node['command']}")
-        if node["tf_config"]:
-            lines.append(f"    TF_CONFIG  {node['tf_config']}")
+    if every or len(plan["nodes"]) <= EACH:
+        for node in plan["nodes"]:
+            lines += node_text(node)
+    else:
+        lines += by_role(plan["nodes"])
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
+
+
+def node_text(node: dict[str, Any], others: int = 0) -> list[str]:
+    """One node, or the first of several of one kind."""
+    kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
+    kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
+    kind.append(f"{node['price_per_hour']:.4g} $/hour" if node["price_per_hour"] else None)
+    name = f"  {node['name']}" + (f" and {others} more" if others else "")
+    lines = ["  ".join(filter(None, [name, *kind, f"port {node['port']}"]))]
+    lines.append(f"    command    {node['command']}")
+    if node["tf_config"]:
+        lines.append(f"    TF_CONFIG  {node['tf_config']}")
+    return lines
+
+
+def by_role(nodes: list[dict[str, Any]]) -> list[str]:
+    """The first node of each role; the whole TF_CONFIG once, as it names every node."""
+    lines: list[str] = []
+    shown = False
+    for _, of_role in groupby(nodes, key=lambda node: node["role"]):
+        first, *others = of_role
+        whole = node_text(first, len(others))
+        if shown and first["role"] != "evaluator" and first["tf_config"]:
+            task = json.loads(first["tf_config"])["task"]
+            whole[-1] = f"    TF_CONFIG  as above, with the task {json.dumps(task)}"
+        if others and first["tf_config"]:
+            whole.append("               the others' differ in the task's index (--all shows each)")
+        shown = shown or bool(first["tf_config"])
+        lines += whole
+    return lines

@@ -20,6 +20,7 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, R
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.training.idle import Idle, idle
+from cloudtrain.verbs.node_lines import node_lines
 from cloudtrain.verbs.standing import Cost, cost_of, made_since, overdue, told_of
 
 OVERDUE = LeftoverError.exit_code
@@ -305,13 +306,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     )
     if cluster.holder is not None:
         yield f"  at work: {cluster.holder}"
-    width = max((len(node.task) for node in cluster.nodes or ()), default=0)
-    for node in cluster.nodes or ():
-        address = f"{node.address}:{node.ssh_port}" if node.address else "no address yet"
-        facts = [address, node.placement, node.machine, "spot" if node.spot else ""]
-        yield "  ".join(["", f"{node.task:{width}}", f"{node.state:8}", *filter(None, facts)])
-        if node.fault:
-            yield f"    {node.fault}".replace("\n", "\n    ")
+    yield from node_lines(cluster.nodes or ())
     yield from _cost(cluster, now)
     if cluster.error is not None:
         yield f"  nodes: not known: {cluster.error.message}".replace("\n", "\n    ")
