@@ -108,7 +108,7 @@ starved() {
   memory
   root=$(readlink "$folder/task")
   # `Out of memory: Killed process 17640 (python3) total-vm:…kB, anon-rss:…kB, …`
-  said=$(dmesg 2>/dev/null | grep -E "Killed process ${root%%:*} \(" | tail -n 1)
+  said=$(dmesg 2>/dev/null | grep -E "Killed process ${root%%:*} \(" | sed -n '$p')
   rss=${said##*anon-rss:} rss=${rss%%kB*}
   case $rss in *[!0-9]* | '') rss= ;; *) rss=$((rss * 1024)) ;; esac
   [ -z "$said" ] || return 0
