@@ -254,6 +254,9 @@ class Plan:
     """In TF_CONFIG's order: chief, worker, ps, evaluator, then any other role by name."""
     owner: Owner = field(default_factory=Owner)
     """Whose all that is made will be."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """What `image:` meant when the nodes that exist were made: the provider's key → the cloud's
+    id. A node that joins them gets the same."""
 
 
 # ── Cluster: what exists ─────────────────────────────────────────────────────

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.drift import made_with
+from cloudtrain.drift import made, made_with
 from cloudtrain.errors import CapacityError, QuotaError, TransientError
 from cloudtrain.first_login import first_login
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
@@ -75,6 +76,7 @@ def awaited(session: Session) -> Session:
 
 def created(session: Session, plan: Plan) -> Session:
     """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
+    session, plan = replace(session, plan=alike(session, session.plan)), alike(session, plan)
     plan = replace(plan, owner=me(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         journal = shown(session, stage)
@@ -97,6 +99,40 @@ def created(session: Session, plan: Plan) -> Session:
         identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
     return replace(session, identity=identity, nodes=nodes)
+
+
+def alike(session: Session, plan: Plan) -> Plan:
+    """The plan of nodes that are as those that exist: of the same images, and of the machine that
+    was chosen for their role, whatever would be chosen today."""
+    if not session.nodes:
+        return plan
+    events, config = session.records.events(), session.config
+    machines = {
+        (re.sub(r"\d+$", "", name), facts.get("accelerator")): facts["machine"]
+        for name, facts in made(events).items()
+        if facts.get("machine")
+    }
+
+    def same(node: NodePlan) -> NodePlan:
+        group = config.nodes.get(node.role)
+        if group is None or group.machine is not None:
+            return node
+        accelerator = str(node.accelerator) if node.accelerator else None
+        key = (re.sub(r"\d+$", "", node.name), accelerator)
+        return replace(node, machine=machines.get(key, node.machine))
+
+    return replace(plan, nodes=tuple(map(same, plan.nodes)), images=images(events))
+
+
+def images(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Which images the nodes that exist were made of, as the provider wrote them down."""
+    found: dict[str, str] = {}
+    for event in events:
+        if event["event"] == "image":
+            found[event["key"]] = event["id"]
+        elif event["event"] == "down" or (event["event"] == "exchange" and event.get("whole")):
+            found.clear()
+    return found
 
 
 def refuse_fewer(made: Sequence[Node], plan: Plan) -> None:

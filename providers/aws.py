@@ -28,7 +28,7 @@ from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground, Image
 from cloudtrain.providers._aws.regions import Regions
 from cloudtrain.providers._aws.schedules import Schedules
-from cloudtrain.providers._cloud import boot, labels
+from cloudtrain.providers._cloud import boot, labels, pins
 from cloudtrain.providers._cloud.account import (
     Machine,
     Order,
@@ -106,7 +106,7 @@ class AwsAccount:
         for node in plan.nodes:
             names = images.choices(plan.config.image, node)
             if names not in found:
-                found[names] = images.find(self._ec2, place.region, names)
+                found[names] = self._image(plan, place.region, names, journal)
             chosen[node.name] = found[names]
         subnet = network.subnet(self._ec2, place, plan.config.network)
         group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
@@ -119,6 +119,16 @@ class AwsAccount:
                 else ""
             ),
             images=chosen,
+        )
+
+    def _image(self, plan: Plan, region: str, names: tuple[str, ...], journal: Journal) -> Image:
+        return pins.pinned(
+            plan,
+            f"{region}/{'|'.join(names)}",
+            journal,
+            choose=lambda: images.find(self._ec2, region, names),
+            exact=lambda id: images.find(self._ec2, region, (id,)),
+            id_of=lambda image: image.id,
         )
 
     def launch(self, order: Order[Ground]) -> Machine:

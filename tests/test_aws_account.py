@@ -204,7 +204,7 @@ def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud
         plan, HERE, CALLER, lambda kind, **facts: made.append(f"{kind} {' '.join(facts.values())}")
     )
     assert rules(ground.group) == [("-1", None, ground.group), ("tcp", 22, CALLER)]
-    assert made == [
+    assert [line for line in made if line.startswith("make ")] == [
         "make security group cloudtrain-mnist",
         "make placement group cloudtrain-mnist-us-east-1a",
     ]
@@ -216,7 +216,7 @@ def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
     held = aws.holdings()
     made: list[str] = []
     again = account_of(plan).ground(plan, HERE, CALLER, lambda kind, **facts: made.append(kind))
-    assert (again, made, aws.holdings()) == (first, [], held)
+    assert (again, set(made), aws.holdings()) == (first, {"image"}, held)
     assert tries(aws, "AuthorizeSecurityGroupIngress") == 2
 
 

@@ -133,7 +133,9 @@ def test_all_of_the_ground_is_announced_before_it_is_made(azure: Cloud) -> None:
     account = account_of(plan)
     entries: set[tuple[str, str]] = set()
 
-    def journal(kind: str, *, what: str, name: str) -> None:
+    def journal(kind: str, *, what: str = "", name: str = "", **facts: str) -> None:
+        if kind == "image":
+            return
         assert kind == "make"
         assert not any(name == held.split()[-1] and what in held for held in azure.holdings())
         entries.add((what, name))
@@ -155,7 +157,7 @@ def test_ground_that_is_there_is_adopted_without_a_change(azure: Cloud) -> None:
     entries: list[str] = []
     again = account.ground(plan, HERE, CALLER, lambda kind, **facts: entries.append(kind))
     assert again == made
-    assert entries == []
+    assert set(entries) <= {"image"}
     assert actions(azure, "PUT", "PATCH", "POST", "DELETE") == []
 
 

@@ -427,3 +427,28 @@ def test_the_effect_of_every_field_of_the_file_is_told() -> None:
     compared = {each.name.format(role="ROLE") for each in _FIELDS} | {"placement"}
     told = {name for name, effect in EFFECT.items() if effect.kind == "replace"}
     assert compared == told
+
+
+def test_a_node_that_is_made_again_is_like_its_peers_whatever_is_chosen_today(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of machines and the newest image of the day are other ones by then."""
+    assert cloudtrain("down", "deep", "--yes").exit_code == 0
+    user.write(nodes={"worker": {"count": 2, "accelerator": "T4:1"}})
+    assert user.up().exit_code == 0
+    records = Records("deep")
+    entries = (records.folder / "events.jsonl").read_text()
+    (records.folder / "events.jsonl").write_text(entries.replace("n1-standard-4", "n1-standard-2"))
+    records.journal("image", key="auto/T4", id="projects/x/global/images/common-cu124-v1")
+    plans: list[Any] = []
+    make = user.cloud.create
+
+    def create(plan: Any, *rest: Any) -> Any:
+        plans.append(plan)
+        return make(plan, *rest)
+
+    monkeypatch.setattr(user.cloud, "create", create)
+    del user.cloud.cloud["deep"]["deep-worker1"]
+    assert user.up().exit_code == 0
+    assert dict(plans[0].images) == {"auto/T4": "projects/x/global/images/common-cu124-v1"}
+    assert user.cloud.cloud["deep"]["deep-worker1"].machine == "n1-standard-2"

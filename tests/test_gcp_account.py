@@ -171,8 +171,9 @@ def test_a_filter_that_the_endpoint_ignores_shows_no_other_cluster(gcp: Gcp) -> 
 
 def test_each_thing_is_announced_before_it_is_made(gcp: Gcp) -> None:
     gcp.ground(gcp.account(), gcp.plan())
-    assert gcp.journaled[0] == "make network cloudtrain-mnist"
-    assert sorted(gcp.journaled[1:]) == [
+    made = [line for line in gcp.journaled if line.startswith("make ")]
+    assert made[0] == "make network cloudtrain-mnist"
+    assert sorted(made[1:]) == [
         "make firewall cloudtrain-mnist-inside",
         "make firewall cloudtrain-mnist-ssh",
         "make subnetwork cloudtrain-mnist",
@@ -191,7 +192,7 @@ def test_ground_that_is_there_is_adopted_without_a_change(gcp: Gcp) -> None:
     gcp.cloud.forget_calls()
     gcp.journaled.clear()
     assert gcp.ground(account, plan) == made
-    assert gcp.journaled == []
+    assert [line for line in gcp.journaled if line.startswith("make ")] == []
     assert all(action.endswith((".get", ".getFromFamily")) for action in gcp.actions)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.errors import (
@@ -15,7 +15,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Owner, Plan
 from cloudtrain.protocols import Journal
-from cloudtrain.providers._azure import bodies, faults, paths
+from cloudtrain.providers._azure import bodies, faults, paths, versions
 from cloudtrain.providers._azure.client import Tree
 from cloudtrain.providers._azure.connection import Arm, side_by_side
 from cloudtrain.providers._azure.ends import LONGEST
@@ -38,6 +38,8 @@ class Ground:
     proximity: str | None
     fast: frozenset[str]
     """Machine types that take accelerated networking, in lower case."""
+    images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By node name, each `publisher:offer:sku:version` or an id: the first that exists is taken."""
 
 
 def make(
@@ -61,6 +63,7 @@ def make(
     site = _Site(arm, group, cluster, place, journal, plan.owner)
     fresh = site.group_is_new()
     steps: dict[str, Callable[[], Any]] = {
+        "images": lambda: versions.of_nodes(arm, plan, place.region, journal),
         "network": lambda: site.subnet(plan, fresh=fresh),
         "machine types": lambda: skus.of(place.region),
     }
@@ -79,6 +82,7 @@ def make(
         firewall=made["firewall"],
         proximity=made.get("placement group"),
         fast=frozenset(name for name, sku in known.items() if sku.fast),
+        images=made["images"],
     )
 
 

@@ -34,7 +34,7 @@ def check(arm: Arm, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, 
         wanted = str(reference["version"])
         if wanted not in ("latest", *versions):
             raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
-        version = max(versions, key=_number) if wanted == "latest" else wanted
+        version = max(versions, key=number) if wanted == "latest" else wanted
         path = f"{_path(arm, region, reference)}/{version}"
         told = optional(lambda p=path: arm.get(p))  # type: ignore[misc]
         for node in its_nodes:
@@ -82,7 +82,7 @@ def _versions(arm: Arm, path: str) -> list[str] | None:
     return [str(version.get("name")) for version in answer or ()]
 
 
-def _number(version: str) -> tuple[int, ...]:
+def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
 
 

@@ -84,7 +84,8 @@ class Vms:
                 public_key=order.public_key,
                 proximity=ground.proximity,
             )
-            for image in bodies.images_of(order.plan.config.image, node)
+            for image in ground.images.get(node.name)
+            or bodies.images_of(order.plan.config.image, node)
         ]
         private = order.plan.config.network.private
         if not private:

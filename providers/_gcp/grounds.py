@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
-from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud import labels, pins
 from cloudtrain.providers._cloud.account import Place
 from cloudtrain.providers._gcp import bodies
 from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers._gcp.images import Image, Images
 from cloudtrain.providers._gcp.reading import last
-from cloudtrain.providers._gcp.shapes import COMPACT, shape
+from cloudtrain.providers._gcp.shapes import COMPACT, Shape, shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,27 @@ class Maker:
         )
 
     def _images(self) -> dict[str, Image]:
-        images = Images(self.api)
-        return {n.name: images.of(self.plan.config.image, shape(n)) for n in self.plan.nodes}
+        """Nodes with GPUs and those without may have two by `image: auto`."""
+        images, wanted = Images(self.api), self.plan.config.image
+        found: dict[str, Image] = {}
+        for node in self.plan.nodes:
+            kind = shape(node)
+            key = f"{wanted}/{kind.gpus.kind if kind.gpus else ''}".rstrip("/")
+            if key not in found:
+                found[key] = self._image(images, key, kind)
+            found[node.name] = found[key]
+        return {node.name: found[node.name] for node in self.plan.nodes}
+
+    def _image(self, images: Images, key: str, kind: Shape) -> Image:
+        image = pins.pinned(
+            self.plan,
+            key,
+            self.journal,
+            choose=lambda: images.of(self.plan.config.image, kind),
+            exact=images.exactly,
+            id_of=lambda image: image.exact,
+        )
+        return replace(image, source=image.exact or image.source)
 
     def _existing(self, subnet: str) -> tuple[str, str]:
         """Its network and itself. Raises CloudConfigError for one that we cannot guard."""

@@ -34,6 +34,9 @@ class Image:
     uefi: bool = False
     told: bool = True
     """Whether this endpoint tells of it."""
+    exact: str = ""
+    """The one image that `source`, which may be a family, was when it was looked up; "" where this
+    endpoint does not tell."""
     installs_driver: bool = False
     """Its first boot puts NVIDIA's driver on, where metadata says so."""
 
@@ -69,6 +72,14 @@ class Images:
             return first
         second = self._named("ubuntu-24.04")
         return second if second.told else first
+
+    def exactly(self, path: str) -> Image:
+        """Raises CloudConfigError, NotFoundError for one that is not there, or taken out of use."""
+        told = self._api.get(f"image {path}", path)
+        state = str((told.get("deprecated") or {}).get("state") or "")
+        if state in ("OBSOLETE", "DELETED"):
+            raise CloudConfigError(f"{path} is {state}")
+        return _image(path, told, installs_driver=f"projects/{DEEP_LEARNING}/" in path)
 
     def _named(self, wanted: str) -> Image:
         if wanted not in self._known:
@@ -142,8 +153,10 @@ def path_of(wanted: str, project: str) -> str:
 
 def _image(source: str, told: Json, *, installs_driver: bool = False) -> Image:
     features = {str(f.get("type")) for f in told.get("guestOsFeatures") or ()}
+    name = str(told.get("name") or "")
     return Image(
         source=source,
+        exact=f"{source.partition('/global/')[0]}/global/images/{name}" if name else "",
         disk_gb=int(told.get("diskSizeGb") or 0),
         uefi="UEFI_COMPATIBLE" in features,
         told=bool(told),

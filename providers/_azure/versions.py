@@ -1,0 +1,54 @@
+"""Which version of an image the nodes of one region are made of."""
+
+from __future__ import annotations
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers._azure import bodies
+from cloudtrain.providers._azure.connection import Arm
+from cloudtrain.providers._azure.images import existing, number
+from cloudtrain.providers._cloud import pins
+
+LATEST = ":latest"
+
+
+def of_nodes(arm: Arm, plan: Plan, region: str, journal: Journal) -> dict[str, tuple[str, ...]]:
+    """By node name: the one image that it is made of, or several to be tried in turn where this
+    endpoint does not tell which exist. `latest` becomes the version that it is now."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    nodes: dict[str, tuple[str, ...]] = {}
+    for node in plan.nodes:
+        choices = bodies.images_of(plan.config.image, node)
+        if choices not in found:
+            found[choices] = _of(arm, plan, region, choices, journal)
+        nodes[node.name] = found[choices]
+    return nodes
+
+
+def _of(
+    arm: Arm, plan: Plan, region: str, choices: tuple[str, ...], journal: Journal
+) -> tuple[str, ...]:
+    if not all(image.endswith(LATEST) for image in choices):
+        return choices
+
+    def choose() -> tuple[str, ...]:
+        image, known = existing(arm, region, choices)
+        if not known:
+            return choices
+        return (f"{image.removesuffix(LATEST)}:{max(known, key=number)}",)
+
+    def exact(pinned: str) -> tuple[str, ...]:
+        known = existing(arm, region, (pinned,))[1]
+        if known is not None and pinned.rpartition(":")[2] not in known:
+            raise CloudConfigError(f"{region} has not that version any more")
+        return (pinned,)
+
+    return pins.pinned(
+        plan,
+        f"{region}/{'|'.join(choices)}",
+        journal,
+        choose=choose,
+        exact=exact,
+        id_of=lambda chosen: "" if chosen[0].endswith(LATEST) else chosen[0],
+    )
