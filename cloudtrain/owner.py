@@ -54,14 +54,14 @@ def machine_id(home: Path) -> str:
 
     A copy of the folder, and the same folder seen by another host, is another machine.
     """
-    host = os.uname().nodename
+    host = os.uname().nodename.partition(".")[0]  # the rest is the network's
     try:
         boots = Path("/etc/machine-id").read_text("utf-8")
     except OSError:
         boots = ""
     place = hashlib.sha256(f"{boots}\n{host}\n{home.resolve()}".encode()).hexdigest()[:8]
     path = home / f"machine-{place}"
-    name = label(host.partition(".")[0])[:40]
+    name = label(host)[:40]
     try:
         return path.read_text("utf-8")
     except OSError:

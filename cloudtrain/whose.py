@@ -42,7 +42,11 @@ def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
         return owner.id == login()
     if owner.machine == this_machine() and records.has_keys():
         return True
-    return owner.id in {owner_of(None, this_machine()).id, me(provider).id}
+    nobody, known = owner_of(None, this_machine()), me(provider)
+    if owner.id in {nobody.id, known.id}:
+        return True
+    # Without an account's word a login name is all there is; the machine may have been renamed.
+    return known.id == nobody.id and owner.name == nobody.name and records.has_keys()
 
 
 def refuse_others(

@@ -258,6 +258,20 @@ def test_where_the_account_does_not_tell_it_is_the_user_of_this_machine_and_that
     assert is_mine(owner, known, Records("mnist")), "also once the account tells"
 
 
+def test_a_machine_that_was_renamed_still_has_its_keys() -> None:
+    """Where no account tells who we are: on hosts, and at an endpoint without STS."""
+    before = owner_of(None, "laptop-1")
+    assert not is_mine(before, FakeProvider(name="hosts"), Records("mnist"))
+    Records("mnist").create()
+    (Records("mnist").folder / "key").touch()
+    assert is_mine(before, FakeProvider(name="hosts"), Records("mnist"))
+    assert is_mine(before, Silent(name="aws"), Records("mnist"))
+    known = FakeProvider(name="aws", who=Principal(id="eve", name="eve"))
+    assert not is_mine(before, known, Records("mnist"))
+    other = replace(before, name="somebody else")
+    assert not is_mine(other, FakeProvider(name="hosts"), Records("mnist"))
+
+
 # ── two people, one name, one account ────────────────────────────────────────
 
 
