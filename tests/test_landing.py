@@ -573,6 +573,35 @@ def test_down_learns_from_the_disks_alone_what_has_not_landed(cluster: Cluster) 
     assert left(cluster, "ckpt") == (f"{RUN}/chief0/output/x",)
 
 
+def test_what_is_compared_with_the_nodes_is_counted_meanwhile(cluster: Cluster) -> None:
+    for number in range(30):
+        cluster.write("chief0", f"output/{number}", "x" * number)
+    landing(cluster)
+    told: list[tuple[str, str]] = []
+
+    class Stage:
+        def node(self, name: str, text: str) -> None:
+            told.append((name, text))
+
+        def done(self, name: str, text: str = "") -> None:
+            told.append((name, f"done: {text}"))
+
+    facts = json.loads((cluster.folder / RUN / "manifest.json").read_text())
+    (cluster.folder / RUN / "manifest.json").write_text(json.dumps({**facts, "complete": False}))
+    found = unlanded(
+        [cluster.nodes["chief0"]],
+        "mnist",
+        cluster.rules,
+        checkpoints=None,
+        transport=cluster.transport,
+        store=cluster.store,
+        stage=Stage(),
+    )
+    assert found == ()
+    assert ("mnist-chief0", "30 of 30 files compared by SHA-256") in told
+    assert told[-1] == ("mnist-chief0", "done: 30 files")
+
+
 def test_a_node_that_does_not_answer_is_never_taken_for_one_without_files(
     cluster: Cluster,
 ) -> None:

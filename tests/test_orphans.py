@@ -123,6 +123,7 @@ def test_an_idle_cluster_with_one_goes_down_all_the_same(project: Project) -> No
     until(lambda: not list(project.home.glob("local/*/*")), 60)
     log: Path = project.home / "clusters" / project.name / "idle.log"
     until(lambda: "lists nothing of it any more" in log.read_text(), 30)
+    until(lambda: not project.processes(), 30)
     assert f"worker0 still ran run {run}: ended" in log.read_text()
     assert rig.entries().items() <= rig.stored(run).items()
 

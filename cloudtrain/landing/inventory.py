@@ -219,9 +219,17 @@ class Stop:
 
 
 def checksums(
-    node: Node, folder: str, sources: Iterable[str], transport: Transport, stop: Stop
+    node: Node,
+    folder: str,
+    sources: Iterable[str],
+    transport: Transport,
+    stop: Stop,
+    heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, str]:
-    """SHA-256 of each file as it is on the node now; one that cannot be read is not in it."""
+    """SHA-256 of each file as it is on the node now; one that cannot be read is not in it.
+
+    `heard` is told how many have come so far.
+    """
     names = names_on_stdin(sources)
     if not names:
         return {}
@@ -229,6 +237,14 @@ def checksums(
     most = 4 * len(names) + 256 * names.count(b"\0") + (1 << 20)
     answer = Answer(node, f"its checksums in {folder}", most)
     words = Answer(node, f"what it says of the files in {folder}", most)
+
+    came = 0
+
+    def take(data: bytes) -> None:
+        nonlocal came
+        answer.take(data)
+        came += data.count(b"\0")
+        heard(came)
 
     def hear(data: bytes) -> None:
         stop.check()
@@ -238,7 +254,7 @@ def checksums(
         node,
         summing(folder),
         stdin=names,
-        on_stdout=answer.take,
+        on_stdout=take,
         on_stderr=hear,
         timeout=SILENCE,
     )

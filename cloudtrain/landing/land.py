@@ -135,6 +135,7 @@ def unlanded(
     checkpoints: str | None,
     transport: Transport,
     store: ArtifactStore,
+    stage: Stage | None = None,
 ) -> tuple[str, ...]:
     """Files of any run on these nodes, `<run>/<task>/<path>`, that the store does not hold as they
     are. Knows the runs from the nodes' disks. Raises NotLanded where a node cannot be asked."""
@@ -152,7 +153,7 @@ def unlanded(
         ]
         lists = fan_out(
             asked,
-            lambda item: _unlanded(item[1], ledgers[item[0]], transport),
+            lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or _Quiet()),
             name=lambda item: item[1].node.name,
         )
     except CloudtrainError as error:
@@ -285,11 +286,18 @@ def _report(
         )
 
 
-def _unlanded(source: Source, ledger: Ledger, transport: Transport) -> list[str]:
+def _unlanded(source: Source, ledger: Ledger, transport: Transport, stage: Stage) -> list[str]:
+    name = source.node.name
+    stage.node(name, "listing its files")
     inventory = take_inventory(source.node, source.folder, source.patterns, transport)
     known = known_files(source.task, ledger, by_stamp=False)
     due = [file for file in inventory.files if is_due(file, known)]
-    same = unchanged(source, due, known, transport, Stop())
+
+    def compared(count: int) -> None:
+        stage.node(name, f"{count} of {len(due)} files compared by SHA-256")
+
+    same = unchanged(source, due, known, transport, Stop(), heard=compared)
+    stage.done(name, f"{len(inventory.files)} files")
     prefix = f"{ledger.manifest.run}/{source.task}"
     return [f"{prefix}/{file.path}" for file in due if file.path not in same] + [
         f"{prefix}/{line}" for line in inventory.unread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -102,11 +102,15 @@ def unchanged(
     known: Mapping[str, Landed],
     transport: Transport,
     stop: Stop,
+    heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Landed]:
-    """Files that only look changed: a touch, a replaced node with a copy of the old one's."""
+    """Files that only look changed: a touch, a replaced node with a copy of the old one's.
+
+    `heard` is told how many were compared so far.
+    """
     alike = [file for file in due if file.path in known and known[file.path].size == file.size]
     names = dict.fromkeys(file.source for file in alike)
-    sums = checksums(source.node, source.folder, names, transport, stop)
+    sums = checksums(source.node, source.folder, names, transport, stop, heard)
     return {
         file.path: replace(known[file.path], mtime=file.mtime, stamp=file.stamp)
         for file in alike

@@ -82,6 +82,7 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
     session = revive(session)
     if not seen_to_end(run):
         end_orphans(session)
+        return land_nodes(session, run)
     try:
         return land_nodes(session, run)
     except NotLanded:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cloudtrain.errors import (
     CloudtrainError,
@@ -17,7 +20,7 @@ from cloudtrain.lease import leased
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.nodes import asked_for, revive
-from cloudtrain.protocols import Console, Provider
+from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.records import Records
 from cloudtrain.session import (
     Session,
@@ -34,7 +37,7 @@ from cloudtrain.training.background import DOING
 from cloudtrain.training.tasks import end_orphans
 from cloudtrain.verbs.parcels import take_before_down
 from cloudtrain.verbs.stop_run import stop_run
-from cloudtrain.verbs.unlanded import ask_unlanded, land_what_is_left
+from cloudtrain.verbs.unlanded import land_what_is_left
 from cloudtrain.whose import refuse_others, refuse_others_remains
 
 
@@ -113,7 +116,8 @@ def bring_down(
     if not unseen:  # else the next `down` has to land what is there
         records.journal("down", nodes=[node.name for node in nodes])
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
-        not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
+        with going_on(stage, [node.name for node in nodes], "being deleted"):
+            not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
         for node in nodes:
             stage.done(node.name, "gone")
     records.close()
@@ -121,6 +125,26 @@ def bring_down(
     if records.left_out:
         console.warn(f"{records.folder}: no room: what was done is not all on record")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+@contextmanager
+def going_on(stage: Stage, names: Sequence[str], text: str) -> Iterator[None]:
+    """What takes long and says nothing by itself is said to go on, each second to the stage."""
+    over = threading.Event()
+
+    def say() -> None:
+        began = time.monotonic()
+        while not over.wait(1.0):
+            for name in names[:1]:
+                stage.node(name, f"{text} for {time.monotonic() - began:.0f} s")
+
+    thread = threading.Thread(target=say, name="going on", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
@@ -185,8 +209,7 @@ def land_everything(session: Session) -> None:
     session = revive(session)
     end_active_run(session)
     end_orphans(session)
-    land_what_is_left(session)
-    left = ask_unlanded(session)
+    left = land_what_is_left(session)
     if left:
         raise NotLanded(
             f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",

@@ -8,23 +8,30 @@ from cloudtrain.plan import tasks as planned
 from cloudtrain.session import Session
 
 
-def land_what_is_left(session: Session) -> None:
-    """Files of runs that have ended, of which their nodes made or kept more since."""
+def land_what_is_left(session: Session) -> tuple[str, ...]:
+    """Files of runs that have ended, of which their nodes made or kept more since: landed. What is
+    only on the nodes after that."""
     left = ask_unlanded(session)
+    if not left:
+        return ()
     for run_id in sorted({path.split("/")[0] for path in left}):
         session.console.say(f"landing run {run_id}")
         land_again(session, run_id, left)
+    return ask_unlanded(session)
 
 
 def ask_unlanded(session: Session) -> tuple[str, ...]:
-    return unlanded(
-        session.nodes,
-        session.config.name,
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-    )
+    """Everything is compared with the nodes once more: of 100,000 files that takes minutes."""
+    with session.console.stage("verify what has landed", len(session.nodes)) as stage:
+        return unlanded(
+            session.nodes,
+            session.config.name,
+            session.config.artifacts,
+            checkpoints=session.config.train.checkpoints,
+            transport=session.transport,
+            store=session.store,
+            stage=stage,
+        )
 
 
 def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
