@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Exchange the nodes that are not as FILE says, once what they hold has landed.",
 )
+@click.option(
+    "--give-back",
+    is_flag=True,
+    help="Where it fails, delete the nodes that it made; none that was there before.",
+)
 @yes_option
 @adopt_option
 @ignore_option
@@ -45,6 +50,7 @@ def command(
     file: str,
     shrink: bool,
     replace: bool,
+    give_back: bool,
     yes: bool,
     adopt: bool,
     as_json: bool,
@@ -67,7 +73,14 @@ def command(
 
     with shown(as_json=as_json) as screen:
         allowed = Allowed(shrink=shrink, replace=replace)
-        cluster = up(config, allowed=allowed, adopt=adopt, ignore=ignore, console=screen)
+        cluster = up(
+            config,
+            allowed=allowed,
+            adopt=adopt,
+            ignore=ignore,
+            give_back=give_back,
+            console=screen,
+        )
     if as_json:
         made = [node_json(node) for node in cluster.nodes]
         print_json({"name": cluster.name, "nodes": made})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
 
-from cloudtrain.errors import CloudtrainError
 from cloudtrain.lease import leased
 from cloudtrain.lifetime import announce, move_ends, settle_end
-from cloudtrain.model import CLOUDS, Cluster, ClusterConfig, ProviderName
+from cloudtrain.model import Cluster, ClusterConfig, ProviderName
 from cloudtrain.nodes import make_whole
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
@@ -25,6 +23,7 @@ from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.before import missing_script
 from cloudtrain.verbs.check import refuse
 from cloudtrain.verbs.exchange import NOTHING, Allowed, Settled, delete_nodes, settle_drift
+from cloudtrain.verbs.roll_back import what_runs_is_told
 
 
 def up(
@@ -33,12 +32,14 @@ def up(
     allowed: Allowed = NOTHING,
     adopt: bool = False,
     ignore: Collection[str] = (),
+    give_back: bool = False,
     console: Console,
 ) -> Cluster:
     """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
 
     Raises UsageError where nodes that exist differ from the config and that is not `allowed` to
-    be cured; what its provider raises, StepFailed for a playbook, LockedError.
+    be cured; what its provider raises, StepFailed for a playbook, LockedError. `give_back`: where
+    it fails, the nodes that it made are deleted.
     """
     records = Records(config.name)
     with idle_is_watched(records), records.lock("up"), leased(config, records, "up", console):
@@ -53,7 +54,7 @@ def up(
             settled = settle_drift(session, allowed)
             record(config, records)
             make_store(config, records, console)
-            with what_runs_is_told(session):
+            with what_runs_is_told(session, settled.going, back=give_back):
                 session = raise_cluster(session, settled)
                 make_ready(session)
             records.journal("ready")
@@ -81,22 +82,6 @@ def _near(config: ClusterConfig) -> str | None:
     scheme = (config.artifacts.store or "").partition("://")[0]
     is_near = CLOUD_OF.get(scheme) == config.provider and config.placement
     return config.placement[0] if is_near else None
-
-
-@contextmanager
-def what_runs_is_told(session: Session) -> Iterator[None]:
-    """Whoever is left with nodes that make a bill knows it, whatever went wrong."""
-    try:
-        yield
-    except BaseException:
-        with suppress(CloudtrainError):
-            nodes = session.provider.nodes(session.config.name)
-            if nodes and session.config.provider in CLOUDS:
-                session.console.warn(
-                    f"{len(nodes)} nodes exist on {session.provider.name} and are billed: "
-                    f"`cloudtrain up` goes on with them, `cloudtrain down` ends them"
-                )
-        raise
 
 
 def raise_cluster(session: Session, settled: Settled) -> Session:

@@ -1,0 +1,71 @@
+"""What is left billed when `up` fails: told with its price and end, or given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from cloudtrain.drift import standing
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import CLOUDS
+from cloudtrain.nodes import asked_for, shown
+from cloudtrain.session import Session
+from cloudtrain.verbs.billed import billed
+
+
+@contextmanager
+def what_runs_is_told(session: Session, going: Sequence[str], *, back: bool) -> Iterator[None]:
+    """Whoever is left with nodes that make a bill knows it, whatever went wrong. `back`: those
+    that were made in here are given back first; `going` were to be made anew."""
+    kept = {node.name for node in session.nodes} - set(going)
+    start = len(session.records.events())
+    try:
+        yield
+    except BaseException:
+        if back:
+            give_back(session, kept, start)
+        tell(session)
+        raise
+
+
+def give_back(session: Session, kept: set[str], start: int) -> None:
+    """The nodes that were asked for since the journal's entry `start`; they have run nothing. One
+    that was there before may hold work, and is never among them."""
+    events = session.records.events()
+    made = {event["node"] for event in events[start:] if event["event"] == "create"} - kept
+    if not made:
+        return
+    name, provider, late = session.config.name, session.provider, asked_for(events)
+    try:
+        with session.console.stage(f"give back on {provider.name}", len(made)) as stage:
+            journal = shown(session, stage)
+            if kept:
+                provider.remove(name, sorted(made), journal, late)
+            else:
+                provider.destroy(name, journal, late)
+            for node in sorted(made):
+                stage.done(node, "gone")
+    except CloudtrainError as error:
+        session.console.warn(f"giving back what this `up` made failed too: {error}")
+
+
+def tell(session: Session) -> None:
+    if session.config.provider not in CLOUDS:
+        return
+    try:
+        nodes = session.provider.nodes(session.config.name)
+    except CloudtrainError:
+        with suppress(CloudtrainError):
+            names = ", ".join(standing(session.records.events()))
+            if names:
+                session.console.warn(
+                    f"{session.provider.name} could not be asked what exists; by the record here: "
+                    f"{names}: billed until `cloudtrain down {session.config.name}` has ended them"
+                )
+        return
+    if nodes:
+        session.console.warn(
+            f"{billed(session.config, nodes)}; `cloudtrain up` goes on with them, "
+            f"`cloudtrain down {session.config.name}` ends them (`up --give-back` gives back by "
+            "itself what it made)"
+        )
