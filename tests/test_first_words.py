@@ -8,9 +8,10 @@ import pytest
 
 from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.errors import ConfigError, CredentialsError, UsageError
 from cloudtrain.model import Node
 from cloudtrain.plan import make_plan
+from cloudtrain.stores import open_store
 from cloudtrain.verbs.init import SCHEMA, init
 from cloudtrain.verbs.node_lines import node_lines
 from tests.project import Project
@@ -172,3 +173,21 @@ def test_a_place_where_nothing_can_be_written_is_named_as_it_was_written(
     assert done.returncode == 5
     assert "cannot write to /proc/no/where: No such file or directory" in done.stdout
     assert ".partial" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("garbage", "is not a valid json file.: Expecting value"), ('{"type": "x"}', "Type is x")],
+)
+def test_a_key_file_that_is_broken_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, words: str
+) -> None:
+    path = tmp_path / "key.json"
+    path.write_text(key)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    with pytest.raises(CredentialsError) as caught:
+        open_store("gs://some-bucket/x")
+    assert words in str(caught.value)
+    assert "Storage: ('" not in str(caught.value)
+    assert "GOOGLE_APPLICATION_CREDENTIALS names" in (caught.value.hint or "")

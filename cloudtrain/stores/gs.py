@@ -52,6 +52,7 @@ BEGUN = 30.0
 EMULATOR = "STORAGE_EMULATOR_HOST"
 AGAIN = "run the same command again; it goes on from here"
 BYTES = "application/octet-stream"
+KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 LOGIN = "`gcloud auth application-default login`"
 
 
@@ -94,7 +95,13 @@ class _Bucket:
         try:
             credentials, project = google.auth.default(scopes=(SCOPE,))
         except self._auth.GoogleAuthError as error:
-            raise CredentialsError(f"Google Cloud Storage: {error}", hint=LOGIN) from error
+            # Some hold the error that led to them as a second argument.
+            words = ": ".join(str(part).partition(" Details: ")[0] for part in error.args)
+            hint = f"see the file that {KEY_FILE} names, or {LOGIN}"
+            raise CredentialsError(
+                f"Google Cloud Storage: {words}",
+                hint=hint if os.environ.get(KEY_FILE) else LOGIN,
+            ) from error
         self._rights = Rights(credentials, self._name, self._begun)
         return credentials, project
 
