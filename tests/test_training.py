@@ -130,6 +130,36 @@ def test_a_parameter_server_job_goes_on_without_a_killed_worker_and_leaves_nothi
     assert project.processes() == {}
 
 
+def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
+    project: Project,
+) -> None:
+    raises = "python -c 'raise FileNotFoundError(\"no data\")'"
+    line = f"if [ {{role}}{{index}} = worker0 ]; then {raises}; else python parameter_server.py; fi"
+    run = project.start("run", example(project, line, **PS))
+    until(lambda: "FileNotFoundError: no data" in project.stdout, LIMIT)
+    assert run.wait(60) == 1
+    named = r"error: worker0 on \S*-worker0: exit code 1: FileNotFoundError: no data \(before it"
+    assert re.search(named, project.stderr)
+    assert project.processes() == {}
+
+
+def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Project) -> None:
+    line = f"[ {{role}}{{index}} = worker1 ] || {MIRRORED}"
+    nodes = {"chief": {}, "worker": {"count": 2}}
+    done = project.cloudtrain("run", example(project, line, nodes=nodes), timeout=LIMIT)
+    assert done.returncode == 1
+    assert re.search(r"error: worker1 on \S*: ended with exit code 0 before it joined", done.stderr)
+
+
+def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> None:
+    config = example(project, f"unset TF_CONFIG; {MIRRORED}", nodes=TWO)
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "error: the tasks never formed a cluster: 2 separate trainings" in done.stderr
+    (record,) = project.runs()
+    assert record["clustered"] is False
+
+
 def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
     project: Project,
 ) -> None:
