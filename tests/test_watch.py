@@ -8,6 +8,12 @@ from typing import Any
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
 from cloudtrain.supervise import Served
 from cloudtrain.training.cause import is_retryable
+from cloudtrain.training.clustered import (
+    clustered,
+    look_whether_formed,
+    not_clustered,
+    perhaps_not_clustered,
+)
 from cloudtrain.training.watch import (
     FROZEN_AFTER,
     JOINED_LATE,
@@ -16,11 +22,7 @@ from cloudtrain.training.watch import (
     WINDOW,
     TaskWatch,
     Watch,
-    clustered,
     decide,
-    look_whether_formed,
-    not_clustered,
-    perhaps_not_clustered,
 )
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"

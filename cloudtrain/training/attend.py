@@ -15,12 +15,13 @@ from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
+from cloudtrain.training.clustered import clustered
 from cloudtrain.training.finish import finish
 from cloudtrain.training.keeping import keep
 from cloudtrain.training.observe import observe
 from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved, stop_tasks
-from cloudtrain.training.watch import Watch, clustered
+from cloudtrain.training.watch import Watch
 
 BACKOFF = 2.0
 """Seconds before the second attempt; doubled for each further one, at most 60."""

@@ -12,6 +12,11 @@ from cloudtrain.model import Cause, Run
 from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
+from cloudtrain.training.clustered import (
+    look_whether_formed,
+    not_clustered,
+    perhaps_not_clustered,
+)
 from cloudtrain.training.follow import (
     Beat,
     Ended,
@@ -33,9 +38,6 @@ from cloudtrain.training.watch import (
     TaskWatch,
     Watch,
     decide,
-    look_whether_formed,
-    not_clustered,
-    perhaps_not_clustered,
     serves,
 )
 
