@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from cloudtrain.drift import made, made_with
-from cloudtrain.errors import CapacityError, QuotaError, TransientError
+from cloudtrain.errors import (
+    CapacityError,
+    CloudtrainError,
+    HostKeyMismatch,
+    NodeError,
+    NodesError,
+    NodeUnreachable,
+    QuotaError,
+    TransientError,
+)
 from cloudtrain.first_login import first_login
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
@@ -94,7 +104,10 @@ def created(session: Session, plan: Plan) -> Session:
     nodes = with_new(session, made)
     identity = load_identity(session.records.folder)
     if session.config.provider in CLOUDS:
-        with session.console.stage("first login", len(made)) as stage:
+        with (
+            serial_logs_shown(session),
+            session.console.stage("first login", len(made)) as stage,
+        ):
             first_login(made, identity, session.records.folder, session.transport, stage)
         identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
@@ -133,6 +146,29 @@ def images(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         elif event["event"] == "down" or (event["event"] == "exchange" and event.get("whole")):
             found.clear()
     return found
+
+
+@contextmanager
+def serial_logs_shown(session: Session) -> Iterator[None]:
+    """Of nodes that let nobody in, where their provider has them: they tell why."""
+    try:
+        yield
+    except (NodeError, NodesError) as failure:
+        all_of_them: dict[str, BaseException] = (
+            {failure.node: failure} if isinstance(failure, NodeError) else failure.failures
+        )
+        for name, error in all_of_them.items():
+            if isinstance(error, NodeUnreachable | HostKeyMismatch):
+                with suppress(CloudtrainError):
+                    show_serial_log(session, name)
+        raise
+
+
+def show_serial_log(session: Session, node: str) -> None:
+    text = session.provider.console(session.config.name, node)
+    if text:
+        lines = text.replace("\n", "\n  ")
+        session.console.warn(f"{node}: the end of its serial log:\n  {lines}")
 
 
 def refuse_fewer(made: Sequence[Node], plan: Plan) -> None:

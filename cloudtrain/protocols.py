@@ -154,6 +154,10 @@ class Provider(Protocol):
         `tell(node, line)` runs a line of sh there, where the end is held by the node itself.
         """
 
+    def console(self, cluster: str, node: str) -> str:
+        """The end of what a node wrote to its serial console: for one that lets nobody in. Empty
+        where its provider has nothing of the kind."""
+
     def sweep(self) -> Listing[Holding]:
         """Everything under our label, in all regions, by cluster; sorted by name."""
 

@@ -198,6 +198,9 @@ class AwsAccount:
             verb, tag = "CreateTags", {**tag, "Value": str(int(expires))}
         self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
 
+    def console(self, machine: Machine) -> str:
+        return ""
+
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._ec2, machines, resources, launched=self._just_launched)
         for region in sorted({machine.place.region for machine in machines}):

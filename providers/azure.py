@@ -13,6 +13,7 @@ from cloudtrain.model import ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._azure import checks, credentials, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
+from cloudtrain.providers._azure.console import console
 from cloudtrain.providers._azure.ends import SOONEST, Ends
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._azure.holdings import Holdings
@@ -96,6 +97,9 @@ class AzureAccount:
     ) -> bool:
         self._ends.move(machines, expires)
         return True
+
+    def console(self, machine: Machine) -> str:
+        return console(self._arm, machine)
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         self._removal.erase(machines, resources)

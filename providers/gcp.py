@@ -90,5 +90,8 @@ class GcpAccount:
         """Google takes setScheduling of a stopped VM alone."""
         return False
 
+    def console(self, machine: Machine) -> str:
+        return ""
+
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._api, machines, resources)

@@ -182,6 +182,9 @@ class HostsProvider:
     ) -> None:
         """Nothing ends them but `limits.idle` and `down`."""
 
+    def console(self, cluster: str, node: str) -> str:
+        return ""
+
     def sweep(self) -> Listing[Holding]:
         """Of the machines that this config names."""
         names: set[str] = set()

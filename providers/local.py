@@ -154,6 +154,9 @@ class LocalProvider:
     ) -> None:
         """Nothing ends them but `limits.idle` and `down`."""
 
+    def console(self, cluster: str, node: str) -> str:
+        return ""
+
     def sweep(self) -> Listing[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}

@@ -175,6 +175,9 @@ class FakeAccount:
                 self.machines_[machine.id] = replace(machine, node=node)
         return True
 
+    def console(self, machine: Machine) -> str:
+        return ""
+
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         with self.lock:
             for machine in machines:

@@ -129,6 +129,9 @@ class FakeProvider:
             tell(node, f"end {expires}")
             self.cloud[cluster][name] = replace(node, expires=expires)
 
+    def console(self, cluster: str, node: str) -> str:
+        return ""
+
     def sweep(self) -> Listing[Holding]:
         held = (
             Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))

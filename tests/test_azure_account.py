@@ -440,6 +440,18 @@ def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan:
     assert [machine.node.state for machine in account.machines()] == ["running"]
 
 
+def test_the_serial_log_of_a_vm_is_to_be_had_without_a_key(azure: Cloud, plan: Plan) -> None:
+    """By a link that bears its own right: our token stays with Resource Manager."""
+    account = account_of(plan)
+    machine = first(plan, account)
+    lines = [f"line {number}\r" for number in range(40)]
+    azure.set(serial_logs={"mnist-chief0": "\n".join([*lines, "", "\0\0"])})
+    told = account.console(machine).splitlines()
+    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
+    azure.set(serial_logs={})
+    assert account.console(machine) == ""
+
+
 # ── Listing ──────────────────────────────────────────────────────────────────
 
 

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloudtrain import keys
-from cloudtrain.errors import CapacityError, QuotaError, TransientError
+from cloudtrain.errors import (
+    CapacityError,
+    NodesError,
+    NodeUnreachable,
+    QuotaError,
+    StepFailed,
+    TransientError,
+)
 from cloudtrain.listing import NotAsked
 from cloudtrain.model import Node, Plan
-from cloudtrain.nodes import asked_for, created, identity_for, make_whole, was_ready
+from cloudtrain.nodes import (
+    asked_for,
+    created,
+    identity_for,
+    make_whole,
+    serial_logs_shown,
+    was_ready,
+)
 from cloudtrain.plan import tasks
 from cloudtrain.records import Records
 from cloudtrain.session import Session, adopt_identity
@@ -254,4 +269,39 @@ def at(*addresses: str) -> list[Node]:
     return [
         Node(name=a, role="worker", index=0, state="running", address=a, internal=a)
         for a in addresses
+    ]
+
+
+# ── Who lets nobody in ───────────────────────────────────────────────────────
+
+
+class Silent:
+    """A provider with a serial log of one node, and a console that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def console(self, cluster: str, node: str) -> str:
+        if node.endswith("worker1"):
+            raise TransientError("no log just now")
+        return "Kernel panic\nnot syncing" if node.endswith("worker0") else ""
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def test_the_serial_log_of_a_node_that_lets_nobody_in_is_shown() -> None:
+    silent = Silent()
+    config = SimpleNamespace(name="mnist")
+    session: Any = SimpleNamespace(provider=silent, console=silent, config=config)
+    failures = {
+        name: NodeUnreachable(name, "no login within 600 s")
+        for name in ("mnist-chief0", "mnist-worker0", "mnist-worker1")
+    }
+    with pytest.raises(NodesError), serial_logs_shown(session):
+        raise NodesError(failures)
+    with pytest.raises(StepFailed), serial_logs_shown(session):
+        raise StepFailed("mnist-worker0", "setup: exit 1")
+    assert silent.warned == [
+        "mnist-worker0: the end of its serial log:\n  Kernel panic\n  not syncing"
     ]

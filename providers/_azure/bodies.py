@@ -164,6 +164,8 @@ def machine(
             "imageReference": image_reference(image),
             "osDisk": disk,
         },
+        # Kept by Azure, for nothing: the serial log of a node that lets nobody in.
+        "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
         "osProfile": {
             "computerName": node.name,
             "adminUsername": USER,

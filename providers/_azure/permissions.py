@@ -53,6 +53,7 @@ TOLD = (
     f"{RESOURCES}/resources/read",
     f"{RESOURCES}/operationresults/read",
     "Microsoft.Authorization/permissions/read",
+    f"{MACHINES}/retrieveBootDiagnosticsData/action",
     f"{COMPUTE}/skus/read",
     f"{COMPUTE}/locations/operations/read",
     f"{COMPUTE}/locations/usages/read",

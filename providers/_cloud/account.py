@@ -164,6 +164,9 @@ class Account(Protocol[GroundT]):
         `tell` runs a line of sh on a node that runs, for ends that are held there.
         """
 
+    def console(self, machine: Machine) -> str:
+        """The end of its serial log; "" where this cloud is not asked for it."""
+
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         """Delete all of these in the order that the cloud needs, side by side where it can.
 

@@ -111,6 +111,10 @@ class CloudProvider(Generic[GroundT]):
         refuse_not_asked(search.missed(not_asked), saw="all that was seen is deleted; ")
         return tuple(not_asked)
 
+    def console(self, cluster: str, node: str) -> str:
+        found = [m for m in self._search(cluster).machines() if m.node.name == node]
+        return self._account.console(found[0]) if found else ""
+
     def sweep(self) -> Listing[Holding]:
         machines, resources = self._account.machines(), self._account.resources()
         alive = [m for m in machines if m.node.state != "gone"]

@@ -17,6 +17,7 @@ from tests.standins import (
     azure_deadlines,
     azure_deployments,
     azure_groups,
+    azure_machines,
     azure_power,
     azure_schedules,
     azure_skus,
@@ -88,6 +89,11 @@ class AzureStandIn(World):
     def _answer(self, request: Request) -> Response:
         with self.lock:
             self.tick()
+            if request.path.startswith(azure_machines.SERIAL):
+                if "Authorization" in request.headers:
+                    return Response("", 400)
+                signature = request.args.get("sig", "")
+                return azure_machines.serial_log(self, request.path, signature)
             if auth.action(request.path):
                 return auth.answer(self, request)
             try:

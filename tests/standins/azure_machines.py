@@ -294,3 +294,36 @@ def _shouting(body: Body) -> Body:
 def vm_of(call: Call) -> Thing:
     call.given.update(namespace="Microsoft.Compute", kind="virtualMachines")
     return existing(call)
+
+
+@route(
+    "POST",
+    f"{VM}/retrieveBootDiagnosticsData",
+    f"{VMS}/retrieveBootDiagnosticsData/action",
+)
+def _boot_diagnostics(call: Call) -> Response:
+    """https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data"""
+    thing = vm_of(call)
+    profile = thing.properties.get("diagnosticsProfile") or {}
+    if not (profile.get("bootDiagnostics") or {}).get("enabled"):
+        text = "Boot diagnostics are not enabled on this virtual machine."
+        raise Refusal(409, "OperationNotAllowed", text)
+    base = f"{call.url}{SERIAL}{thing.name}"
+    return call.answer(
+        {
+            "consoleScreenshotBlobUri": f"{base}.screenshot.bmp?sig=secret",
+            "serialConsoleLogBlobUri": f"{base}.serialconsole.log?sig=secret",
+        }
+    )
+
+
+SERIAL = "/bootdiagnostics/"
+
+
+def serial_log(world: World, path: str, signature: str) -> Response:
+    """As Blob Storage serves it: by its signature, and to a token of ours never."""
+    name = path.removeprefix(SERIAL).removesuffix(".serialconsole.log")
+    if signature != "secret":
+        return Response("", 403)
+    text = world.nodes.boot_log(name) if world.nodes is not None else world.serial_logs.get(name)
+    return Response(text or "", 200)

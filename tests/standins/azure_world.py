@@ -120,6 +120,8 @@ class World:
     """Resource groups with a lock CanNotDelete: nothing in them is deleted, all else is done."""
     policies: list[str] = field(default_factory=list)
     """Types that a policy denies: `Microsoft.Network/publicIPAddresses`."""
+    serial_logs: dict[str, str] = field(default_factory=dict)
+    """Of VMs without a node behind them, by name."""
     forced: list[str] = field(default_factory=list)
     """What groups were deleted with by force."""
     features: list[str] = field(default_factory=list)
