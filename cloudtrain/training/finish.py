@@ -14,7 +14,7 @@ from cloudtrain.plan import deciding, first_task
 from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.keeping import take_left
-from cloudtrain.training.tasks import end_orphans, log_files, saved
+from cloudtrain.training.tasks import end_orphans, log_files, saved, seen_to_end
 
 
 def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
@@ -89,13 +89,6 @@ def land_all(session: Session, run: Run) -> tuple[str, ...]:
         if not end_orphans(session):  # what a task left behind may write still
             raise
         return land_nodes(session, run)
-
-
-def seen_to_end(run: Run) -> bool:
-    """Whether every task of every attempt told how it ended. Where one did not, its node may have
-    been away only for a while, and its task work on."""
-    names = {task.name for task in run.tasks}
-    return all(attempt.exits.keys() >= names for attempt in run.attempts)
 
 
 def land_nodes(session: Session, run: Run) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from cloudtrain.training.tasks import (
     node_of,
     persistently,
     saved,
+    seen_to_end,
     states,
     tag_of,
 )
@@ -47,7 +48,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     session = replace(session, transport=PatientTransport(quick, waits=session.console.warn))
     if again:
         make_ready(session, delivered=run.code)
-    if again or len(session.records.runs()) > 1:
+    if again or not all(seen_to_end(one) for one in session.records.runs() if one.id != run.id):
         end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
     if again:
         take_left(session, run)

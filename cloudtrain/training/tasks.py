@@ -109,6 +109,13 @@ def stacks_path(session: Session, run: Run, task: Task) -> Path:
     return log.with_suffix(".stacks")
 
 
+def seen_to_end(run: Run) -> bool:
+    """Whether every task of every attempt told how it ended. Where one did not, its node may have
+    been away only for a while, and its task work on."""
+    names = {task.name for task in run.tasks}
+    return all(attempt.exits.keys() >= names for attempt in run.attempts)
+
+
 def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
     """Ends every task of this cluster that still runs on a node that answers, but for the tags in
     `keep`: its node was away while its run was given up. The ids of the runs that they were of;
