@@ -23,7 +23,7 @@ from cloudtrain.errors import (
     RateError,
 )
 from cloudtrain.listing import Whereabouts
-from cloudtrain.model import Endpoints, Network
+from cloudtrain.model import Endpoints, Network, NodeGroup
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -358,6 +358,31 @@ def test_a_vm_of_somebody_else_with_that_name_is_left_alone(gcp: Gcp) -> None:
     ):
         account.launch(order(plan, ground))
     assert "instance mnist-chief0 us-east4-c RUNNING" in gcp.cloud.holdings()
+
+
+@pytest.mark.parametrize(
+    ("machine", "place", "spot"),
+    [
+        ("g4-standard-48", "us-east4-b", False),
+        ("a3-megagpu-8g", "us-east4-a", False),
+        ("a3-highgpu-8g-nolssd", "us-east4-a", False),
+        ("a3-highgpu-1g", "us-east4-a", True),
+        ("a3-ultragpu-8g-nolssd", "us-east4-b", True),
+        ("a4-highgpu-8g", "us-central1-b", True),
+        ("g2-standard-24", "us-east4-a", True),
+        ("n4d-standard-4", "us-east4-a", False),
+        ("c4-standard-4", "us-east4-a", True),
+    ],
+)
+def test_each_family_is_asked_for_as_google_makes_it(
+    gcp: Gcp, machine: str, place: str, spot: bool
+) -> None:
+    chief = NodeGroup(machine=machine, spot=spot)
+    changes: Any = {"nodes": {"chief": chief}, "placement": (place,)}
+    account, plan = gcp.account(**changes), gcp.plan(**changes)
+    (found,) = account.places(plan)
+    account.launch(order(plan, gcp.ground(account, plan, found), place=found))
+    assert f"instance mnist-chief0 {place} RUNNING" in gcp.cloud.holdings()
 
 
 def test_a_disk_that_outlived_its_vm_makes_room_for_the_new_one(gcp: Gcp) -> None:

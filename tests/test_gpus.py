@@ -75,6 +75,7 @@ def test_generations_are_told_apart() -> None:
         ("nvidia-rtx-pro-6000", "RTXPRO6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000"),
         ("rtxpro6000", "RTXPRO6000"),
+        ("RTXPRO6000BSE", "RTXPRO6000"),
         ("RTX-PRO-4500", "RTXPRO4500"),
         ("nvidia-h100-mega-80gb", "H100"),
         ("nvidia-h100-80gb", "H100"),

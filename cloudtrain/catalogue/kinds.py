@@ -13,7 +13,7 @@ def spelling(kind: str) -> str:
     plain = re.sub(r"[ _]+", "-", kind.strip()).upper()
     plain = re.sub(r"^(NVIDIA-)?(TESLA-)?", "", plain)
     plain = re.sub(r"-(SXM\d?|NVL|MEGA|PCIE|AC|GRID)\b", "", plain)
-    workstation = re.match(r"RTX-?PRO-?(?:SERVER-?)?(\d+)\b", plain)
+    workstation = re.match(r"RTX-?PRO-?(?:SERVER-?)?(\d{4})(?!\d)", plain)
     if workstation:
         return f"RTXPRO{workstation[1]}"
     plain = re.sub(r"^(A10)-(\d+)(Q|C|GB?)$", r"\1", plain)

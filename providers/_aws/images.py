@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from cloudtrain.catalogue import gpus
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import NodePlan
 from cloudtrain.providers._aws import answers, bodies
@@ -29,8 +29,6 @@ DEEP_LEARNING = tuple(
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-ami-gpubasesinglecuda-ul2404-2026-07-17.html
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html
 (read 2026-11-22)"""
-CLOSED_DRIVER = re.compile(r"(p2|p3|p3dn|g3|g3s)\.")
-"""GPUs older than Turing: NVIDIA's open kernel modules, which that image has, do not serve them."""
 
 
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
@@ -40,8 +38,10 @@ def choices(image: str, node: NodePlan) -> tuple[str, ...]:
     """
     if image != "auto":
         return (image,)
-    gpu = node.accelerator is not None and not CLOSED_DRIVER.match(node.machine or "")
-    return (*(["deeplearning"] if gpu else []), "ubuntu-22.04", "ubuntu-24.04", "ubuntu")
+    has = node.accelerator
+    # NVIDIA's open kernel modules, which that image has, do not serve what is older than Turing.
+    served = has is not None and not gpus.before(has.kind, "Turing")
+    return (*(["deeplearning"] if served else []), "ubuntu-22.04", "ubuntu-24.04", "ubuntu")
 
 
 def find(ec2: Ec2, region: str, names: tuple[str, ...]) -> Image:

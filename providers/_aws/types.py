@@ -22,6 +22,8 @@ class MachineType:
     gpu: str
     """As EC2 calls it: `T4`, `A10G`; "" where there is none."""
     gpus: int
+    maker: str
+    """Of the GPUs."""
     architectures: tuple[str, ...]
     spot: bool
     close: bool
@@ -54,7 +56,8 @@ def machine_types(ec2: Ec2, region: str, names: Iterable[str]) -> Mapping[str, M
 
 
 def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Of each machine in the first of the regions that has it."""
+    """Of each machine in the first of the regions that has it; not of one with GPUs that are not
+    NVIDIA's, which is told as unknown."""
     found: dict[str, MachineType] = {}
     for region in regions:
         missing = [name for name in names if name not in found]
@@ -68,6 +71,7 @@ def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[Machi
             arm=bool(each.architectures) and "x86_64" not in each.architectures,
         )
         for each in found.values()
+        if each.maker in ("", "NVIDIA")
     )
 
 
@@ -91,6 +95,7 @@ def _machine_type(found: Tree) -> MachineType:
         vcpus=_number(answers.part(found, "vCpuInfo"), "defaultVCpus"),
         memory_gib=_number(answers.part(found, "memoryInfo"), "sizeInMiB") / 1024,
         gpu=answers.text(gpus[0], "name") if gpus else "",
+        maker=answers.text(gpus[0], "manufacturer") if gpus else "",
         gpus=sum(_number(gpu, "count") for gpu in gpus),
         architectures=tuple(
             answers.items(answers.part(found, "processorInfo"), "supportedArchitectures")

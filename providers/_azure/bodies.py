@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from cloudtrain.catalogue import gpus
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import NodePlan
 from cloudtrain.providers._azure import paths
@@ -40,8 +41,6 @@ GPU_DISK_GB = 128
 """The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: for TensorFlow CUDA takes 7 GB,
 and 3 GB of downloads while they are installed. Disks are billed by steps, of which this is one:
 https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
-OLD_GPUS = frozenset({"V100", "V100-32GB", "P100", "P40", "M60", "K80"})
-"""NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only."""
 
 
 def group(region: str, tags: Tags) -> Body:
@@ -296,7 +295,9 @@ def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
     """The cloud's own names of it: the first that exists is taken."""
     if image not in ("auto", "deeplearning"):
         return (IMAGES.get(image, image),)
-    served = node.accelerator is not None and node.accelerator.kind not in OLD_GPUS
+    # NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only.
+    has = node.accelerator
+    served = has is not None and not gpus.before(has.kind, "Turing")
     first = "deeplearning" if served or image == "deeplearning" else "ubuntu-22.04"
     return IMAGES[first], IMAGES.get(SECOND[first], SECOND[first])
 

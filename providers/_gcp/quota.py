@@ -99,12 +99,10 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
-    """The roomier of the two where either may be taken; the one that is not told, if there is one:
-    it may suffice."""
+    """The roomier of the two where either may be taken. One that is not told may suffice, and is
+    not judged."""
     other = f"PREEMPTIBLE_{metric}"
-    if may and metric in region and other not in region:
-        return other
-    if may and metric not in region:
+    if metric not in region:
         return metric
     return other if may and _left(other, region) > _left(metric, region) else metric
 
