@@ -629,6 +629,16 @@ def test_a_group_that_ec2_does_not_know_everywhere_yet_is_waited_for(aws: Cloud)
     assert tries(aws, "RunInstances") == 3
 
 
+def test_a_new_group_that_ec2_lists_late_makes_one_group_and_all_nodes(aws: Cloud) -> None:
+    aws.set(group_lag=0.4)
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    assert len(instances(aws)) == 3
+    assert sum(line.startswith("security group ") for line in aws.holdings()) == 1
+    erase_all(account_of(plan))
+    assert aws.holdings() == []
+
+
 def test_no_capacity_is_told_of_the_zone_and_no_quota_of_the_region(aws: Cloud) -> None:
     account, order = one_order(aws)
     aws.set(capacity={"m5.large us-east-1a": 0})

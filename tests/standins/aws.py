@@ -100,14 +100,22 @@ class AwsStandIn(Schedules, Groups):
             self.go_on()
             self.actions.add(params["Action"])
             aws_iam.check(self, scope.region, params["Action"], given)
-            own = getattr(self, f"_{_snake(params['Action'])}", None)
-            if own:
-                answer = own(scope.region, given, request)
-                body = answer if isinstance(answer, Response) else _xml(params["Action"], answer)
+            if params["Action"] == "CreateSecurityGroup":  # it sees those that others do not yet
+                body = self._carried_out(scope.region, params["Action"], given, request)
             else:
-                with self.late_ones_hidden(scope.region, self._lag_of(params["Action"], given)):
-                    body = self.by_moto(request)
+                with self.late_groups_hidden(scope.region):
+                    body = self._carried_out(scope.region, params["Action"], given, request)
         return _as_ec2(body, params["Version"])
+
+    def _carried_out(
+        self, region: str, action: str, given: dict[str, Any], request: Request
+    ) -> Response:
+        own = getattr(self, f"_{_snake(action)}", None)
+        if own:
+            answer = own(region, given, request)
+            return answer if isinstance(answer, Response) else _xml(action, answer)
+        with self.late_ones_hidden(region, self._lag_of(action, given)):
+            return self.by_moto(request)
 
     def _lag_of(self, action: str, given: dict[str, Any]) -> float:
         zones = any(each["Name"] == "availability-zone" for each in given.get("Filters", ()))

@@ -13,6 +13,14 @@ from tests.standins.aws_world import World, tags_for
 
 
 class Groups(World):
+    def _create_security_group(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        groups = self.backend(region).groups.values()
+        before = {id for there in groups for id in there}
+        answer = self.by_moto(request)
+        for id in {id for there in groups for id in there} - before:
+            self.born[id] = self.now()
+        return answer
+
     def _delete_security_group(self, region: str, given: dict[str, Any], request: Request) -> Any:
         backend = self.backend(region)
         name = given.get("GroupId") or given.get("GroupName")

@@ -63,6 +63,8 @@ class World:
         """Seconds for which a new instance is not known to any other call."""
         self.wide_lag = 0.0
         """The same of DescribeInstances that names neither instances nor a zone."""
+        self.group_lag = 0.0
+        """Seconds for which a new security group is not known to the calls after it."""
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
@@ -225,6 +227,22 @@ class World:
         finally:
             reservations.clear()
             reservations.update(whole)
+
+    @contextmanager
+    def late_groups_hidden(self, region: str) -> Iterator[None]:
+        """EC2 is eventually consistent: a group that was just made may not be found.
+        https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
+        late = {
+            (vpc, id): groups.pop(id)
+            for vpc, groups in self.backend(region).groups.items()
+            for id in list(groups)
+            if self.now() < self.born.get(id, 0.0) + self.group_lag
+        }
+        try:
+            yield
+        finally:
+            for (vpc, id), group in late.items():
+                self.backend(region).groups[vpc][id] = group
 
 
 def name_of(instance: Any) -> str:
