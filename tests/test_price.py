@@ -334,6 +334,14 @@ def test_a_machine_that_cannot_be_is_told_with_its_line() -> None:
     assert "name `accelerator: KIND:COUNT` beside it" in done.output
 
 
+def test_everything_that_is_wrong_with_machines_is_told_at_once() -> None:
+    nodes = "{chief: {accelerator: 'H100:1'}, worker: {machine: g4-standard-48}}"
+    done = cloudtrain("plan", with_tensorflow(nodes, "2.21"))
+    assert done.exit_code == 2
+    assert "nodes.chief: Google does not sell a3-highgpu-1g on demand" in done.output
+    assert "nodes.worker: TensorFlow 2.21 has no code for RTXPRO6000" in done.output
+
+
 def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     cloud.findings = (
         Finding(what="quota", ok=False, text="N2_CPUS: 8 needed", hint="ask", error=QuotaError),

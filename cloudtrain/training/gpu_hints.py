@@ -16,7 +16,7 @@ _OTHER_GPU = (
 )
 _SICK = (
     "the GPU, or a kernel on it, failed: `cloudtrain exec NAME -- nvidia-smi`; if it comes again on"
-    " the same node, delete that node and `cloudtrain up`"
+    " the same node, replace it: delete that node, then `cloudtrain up`"
 )
 
 GPU_HINTS: tuple[tuple[str, str], ...] = (

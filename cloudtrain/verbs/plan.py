@@ -32,12 +32,7 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
     for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
     """
     plan = make_plan(config)
-    for what, wrong, hint in (
-        ("machines", misfits(plan), CHOOSES),
-        ("gpus", without_code(plan), OTHER_GPUS),
-    ):
-        if wrong and what not in ignore:
-            raise UsageError("\n".join(_at_its_line(config, text) for text in wrong), hint=hint)
+    refuse_machines(plan, ignore)
     started = launched(plan)
     places = () if "placement" in ignore else unknown_places(config)
     problems = (*setup_problems(config), *places, *too_long(config, started))
@@ -74,6 +69,21 @@ def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[st
         "price": words(cost, plan) if cost else "none: nothing is rented",
         **price_json(plan),
     }
+
+
+def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
+    """Raises UsageError with everything that is wrong with them, each with its line."""
+    told = {
+        hint: wrong
+        for what, wrong, hint in (
+            ("machines", misfits(plan), CHOOSES),
+            ("gpus", without_code(plan), OTHER_GPUS),
+        )
+        if wrong and what not in ignore
+    }
+    if told:
+        lines = [_at_its_line(plan.config, text) for wrong in told.values() for text in wrong]
+        raise UsageError("\n".join(lines), hint="; ".join(told))
 
 
 def changed_since(plan: Plan) -> list[str]:
