@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import LockedError
 from cloudtrain.records import Records
+from cloudtrain.training.follow import Follower
+from tests.landing_parts import Cluster, Heard
 from tests.project import Project, until
 
 
@@ -105,3 +108,29 @@ def test_a_lock_without_room_for_its_file_holds_off_all_others(
             raise AssertionError("two at once, once there is room again")
     with records.lock("up"):
         pass
+
+
+def test_no_room_for_a_log_here_is_no_silence_of_its_node(tmp_path: Path) -> None:
+    """A run was ended for that after five minutes."""
+    cluster = Cluster(tmp_path)
+    console = Heard()
+
+    class Writing:
+        def run(self, *_: object, on_stdout: Callable[[bytes], None], **__: object) -> None:
+            on_stdout(b"step 1\n")
+
+    task = cluster.run.tasks[0]
+    follower = Follower(
+        replace(cluster.run, tasks=(task,)),
+        1,
+        {task.node: cluster.nodes["chief0"]},
+        Writing(),  # type: ignore[arg-type]
+        lambda _: Path("/dev/full"),
+        console,
+    )
+    follower.start()
+    until(lambda: console.warned, 10)
+    follower.close()
+    assert follower.events.empty()
+    assert "/dev/full: no room" in console.warned[0]
+    assert "its end is not seen" in console.warned[0]

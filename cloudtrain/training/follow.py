@@ -11,6 +11,7 @@ from cloudtrain import layout, supervise
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Console, Transport
+from cloudtrain.records.disk import FULL
 
 RETRY = 1.0
 """Seconds between two tries to reach a node again."""
@@ -89,6 +90,7 @@ class Follower:
     ) -> None:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self._closed = threading.Event()
+        self._warned: set[Path] = set()
         self._transport = transport
         self._console = console
         self._threads = [
@@ -122,13 +124,24 @@ class Follower:
             try:
                 end = self._follow_once(task, node, folder, log)
             except (CloudtrainError, OSError) as error:
-                self.events.put(Silent(task.name, str(error)))
+                if isinstance(error, OSError) and error.errno in FULL:
+                    self._no_room(log)  # it says nothing of the node: no run is ended for it
+                else:
+                    self.events.put(Silent(task.name, str(error)))
                 self._closed.wait(RETRY)
                 continue
             if end is not None:
                 self.events.put(Ended(task.name, end))
                 return
             self._closed.wait(RETRY)
+
+    def _no_room(self, log: Path) -> None:
+        if log not in self._warned:
+            self._warned.add(log)
+            self._console.warn(
+                f"{log}: no room for what the task writes: it works on, and is followed again, "
+                "without a gap, once there is room; until then its end is not seen"
+            )
 
     def _follow_once(self, task: Task, node: Node, folder: str, log: Path) -> supervise.End | None:
         with log.open("ab") as file:
