@@ -7,10 +7,10 @@ PYTHON ?= $(shell for needed in ensurepip sys; do \
 	{ echo $$python; exit; }; done; done)
 BIN := .venv/bin
 JOBS ?= 2
-TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap
+TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo test check tools dist clean
+.PHONY: demo test check tools gpu-wheels dist clean
 
 demo: .venv/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -28,7 +28,12 @@ check: .venv/.made-dev
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:
-	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap)
+	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev)
+
+# A release's real CUDA wheels against a pretended driver: make gpu-wheels VERSION=2.19 GPUS=V100:2
+GPUS ?= T4:1
+gpu-wheels: .venv/.made-dev
+	@$(BIN)/python -m tests.wheel_trial $(VERSION) --gpus $(GPUS)
 
 dist: .venv/.made
 	rm -rf dist

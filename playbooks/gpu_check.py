@@ -116,7 +116,7 @@ hint = next((hint for p, hint in hints if any(re.search(p, line) for line in tel
 if "MIG " in listed:
     hint = "the GPUs are cut into MIG devices, of which CUDA uses one: sudo nvidia-smi -mig 0"
 elif found > wanted:
-    hint = "nodes.….accelerator names fewer GPUs than the machine has"
+    hint = "nodes.ROLE.accelerator names fewer GPUs than the machine has"
 elif visible is not None:
     hint = "CUDA_VISIBLE_DEVICES=%s is set on the node: unset it" % visible
 elif 0 < number < wanted:

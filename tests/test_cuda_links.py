@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,10 @@ from cloudtrain.playbooks import releases, tensorflow
 from cloudtrain.playbooks.cuda_links import LINKS
 from tests.conftest import users_pip_config
 from tests.nodes_here import HereTransport, Remembered, node
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("gcc") is None, reason="needs gcc, which makes libraries"
+)
 
 LOADER = """\
 #include <dlfcn.h>
