@@ -318,8 +318,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not start gRPC server|Address already in use",
-        "the port is taken on that node: choose another `train.port`, end what holds it, or take"
-        " out of the script where it sets TF_CONFIG itself",
+        "the port is taken on that node: choose another `train.port`, or take out of the script"
+        " where it sets TF_CONFIG itself",
     ),
     (
         r"ResourceExhausted|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|MemoryError|bad_alloc",
