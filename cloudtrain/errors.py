@@ -104,6 +104,8 @@ class CloudError(CloudtrainError):
 
 class CapacityError(CloudError):
     exit_code = 3
+    in_group = False
+    """Its nodes were asked for close together: elsewhere in the same place there may be room."""
 
 
 class QuotaError(CloudError):

@@ -81,6 +81,8 @@ class Network:
     subnet: str | None = None
     ssh_from: str = "auto"
     private: bool = False
+    close: Literal["auto", "on", "off"] = "auto"
+    """Whether nodes are put close together, by the cloud's placement group."""
 
 
 @dataclass(frozen=True, kw_only=True)

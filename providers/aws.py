@@ -121,6 +121,9 @@ class AwsAccount:
             images=chosen,
         )
 
+    def is_close(self, ground: Ground) -> bool:
+        return bool(ground.placement_group)
+
     def _image(self, plan: Plan, region: str, names: tuple[str, ...], journal: Journal) -> Image:
         return pins.pinned(
             plan,

@@ -86,6 +86,9 @@ class AzureAccount:
             self._arm, self._skus, self._services, plan, place, caller, journal, mend
         )
 
+    def is_close(self, ground: Ground) -> bool:
+        return ground.proximity is not None
+
     def launch(self, order: Order[Ground]) -> Machine:
         return self._vms.launch(order)
 

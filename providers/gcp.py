@@ -78,6 +78,9 @@ class GcpAccount:
         maker = Maker(api=self._api, plan=plan, place=place, caller=caller, journal=journal)
         return maker.ground()
 
+    def is_close(self, ground: Ground) -> bool:
+        return ground.policy is not None
+
     def launch(self, order: Order[Ground]) -> Machine:
         return Launch(api=self._api, order=order).run()
 

@@ -93,7 +93,11 @@ def live(patch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
 
 
 def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
-    return make_plan(aws.config(**changes))
+    """With a placement group wherever there can be one, unless the changes say otherwise."""
+    config = aws.config(**changes)
+    if "network" not in changes:
+        config = replace(config, network=replace(config.network, close="on"))
+    return make_plan(config)
 
 
 def account_of(plan: Plan, pace: Pace = FAST) -> AwsAccount:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from werkzeug.wrappers import Request, Response
 
-from cloudtrain.model import NodeGroup, NodePlan, Plan
+from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
 from cloudtrain.plan import make_plan
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
@@ -132,13 +132,17 @@ def stand_in(**settings: Any) -> Iterator[cloud.Cloud]:
 
 
 def plan_of(azure: cloud.Cloud, **changes: Any) -> Plan:
-    return make_plan(azure.config(**changes))
+    """With a placement group wherever there can be one, unless the changes say otherwise."""
+    config = azure.config(**changes)
+    if "network" not in changes:
+        config = replace(config, network=replace(config.network, close="on"))
+    return make_plan(config)
 
 
 def plain(azure: cloud.Cloud, **changes: Any) -> Plan:
     group = NodeGroup(machine="Standard_D4s_v5", disk_gb=64)
     nodes = {"chief": group, "worker": replace(group, count=2)}
-    return plan_of(azure, **{"nodes": nodes, **changes})
+    return plan_of(azure, **{"nodes": nodes, "network": Network(), **changes})
 
 
 def account_of(plan: Plan, pace: Pace = FAST) -> AzureAccount:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain.errors import BusyError, CloudError, TransientError
+from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
@@ -53,6 +53,9 @@ class FakeAccount:
     dies_starting: dict[str, CloudError | None] = field(default_factory=dict)
     stays: set[str] = field(default_factory=set)
     busy: int = 0
+    close: bool = False
+    """Whether it has placement groups; `no_room_close` are places whose groups are full."""
+    no_room_close: set[str] = field(default_factory=set)
     lag: float = 0.0
     silent: set[str] = field(default_factory=set)
     """Zones that do not answer a list."""
@@ -132,12 +135,17 @@ class FakeAccount:
                 self.resources_[key] = Resource(
                     cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner=ME
                 )
-        return f"ground of {place}"
+        return f"ground of {place}" + ("" if plan.config.network.close == "off" else ", close")
+
+    def is_close(self, ground: str) -> bool:
+        return self.close and ground.endswith("close")
 
     def launch(self, order: Order[str]) -> Machine:
         name = order.node.name
         with self.lock:
             self.orders.append(order)
+            if self.is_close(order.ground) and str(order.place) in self.no_room_close:
+                raise CapacityError("no room close together", scope="zone")
             refusal = self.refuses.get((str(order.place), name))
             if refusal is not None:
                 raise refusal

@@ -259,7 +259,12 @@ def test_without_a_default_vpc_it_is_told_how_to_get_one(aws: Cloud) -> None:
 def test_one_node_or_a_machine_that_cannot_stand_close_needs_no_placement_group(aws: Cloud) -> None:
     alone = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="g4dn.xlarge")})
     small = plan_of(aws, nodes={"worker": NodeGroup(machine="t3.large", count=2)})
-    for plan in (alone, small):
+    mixed = plan_of(
+        aws, nodes={"chief": NodeGroup(machine="m5.large"), "worker": NodeGroup(machine="c5.large")}
+    )
+    slow = plan_of(aws, network=Network())
+    off = plan_of(aws, network=Network(close="off"))
+    for plan in (alone, small, mixed, slow, off):
         assert account_of(plan).ground(plan, HERE, CALLER, silent).placement_group == ""
 
 
@@ -677,7 +682,7 @@ def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None
 
 
 def test_the_next_zone_is_taken_where_the_first_has_no_room(aws: Cloud, tmp_path: Path) -> None:
-    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b"))
+    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b"), network=Network())
     aws.set(capacity={"g4dn.xlarge us-east-1a": 2})
     refused: list[str] = []
 

@@ -254,7 +254,9 @@ def test_nodes_with_accelerators_stand_close_together(azure: Cloud) -> None:
     first(plan, account)
     vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")
     assert vm["properties"]["proximityPlacementGroup"]["id"].endswith("/cloudtrain-mnist-eastus-1")
-    assert ground_of(account, with_spot(plan)).proximity is None
+    for network in (Network(), Network(close="off")):
+        apart = plan_of(azure, network=network)
+        assert ground_of(account_of(apart), apart).proximity is None
 
 
 def test_an_endpoint_without_proximity_groups_makes_the_cluster_without(azure: Cloud) -> None:

@@ -252,6 +252,27 @@ def test_a_cluster_whose_end_has_come_begins_a_new_life_as_one(rig: Rig) -> None
     assert end == pytest.approx(rig.account.clock.now() + 12 * 3600, abs=1.0)
 
 
+def test_where_nodes_have_no_room_close_together_the_same_place_is_asked_without(
+    rig: Rig,
+) -> None:
+    rig.account.close, rig.account.no_room_close = True, {"east-a"}
+    assert rig.create() == [
+        "mnist-chief0 east-a",
+        "mnist-worker0 east-a",
+        "mnist-worker1 east-a",
+    ]
+    assert "apart east-a" in rig.lines
+    assert len(rig.account.machines()) == 3
+
+
+def test_without_a_group_a_place_that_is_full_is_asked_once(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("no T4 in east-a", scope="zone"))
+    assert rig.create()[0] == "mnist-chief0 east-b"
+    assert [line for line in rig.lines if line.startswith("refused east-a")] == [
+        "refused east-a CapacityError mnist-worker1: no T4 in east-a"
+    ]
+
+
 def test_one_wish_has_one_token_and_another_place_another(rig: Rig) -> None:
     rig.refuse("east-a", CapacityError("none", scope="zone"))
     rig.create()

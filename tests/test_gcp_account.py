@@ -263,7 +263,8 @@ def test_a_subnet_that_does_not_fit_is_a_mistake_of_the_config(
 
 def test_machines_that_take_one_get_a_placement_policy_and_it_goes_with_them(gcp: Gcp) -> None:
     nodes = groups(machine="g2-standard-8")
-    account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes)
+    network = Network(ssh_from=CALLER, close="on")
+    account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes, network=network)
     place = Place(region="us-central1", zone="us-central1-a")
     ground = gcp.ground(account, plan, place)
     made = [account.launch(order(plan, ground, n, place=place)) for n in range(3)]
@@ -272,6 +273,25 @@ def test_machines_that_take_one_get_a_placement_policy_and_it_goes_with_them(gcp
     assert told["resourcePolicies"][0].endswith("us-central1/resourcePolicies/cloudtrain-mnist")
     account.erase(made, account.resources("mnist"))
     assert gcp.cloud.holdings() == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "close", "grouped"),
+    [
+        ("g2-standard-8", "auto", False),
+        ("a2-highgpu-1g", "auto", True),
+        ("a2-highgpu-1g", "off", False),
+        ("g2-standard-8", "on", True),
+    ],
+)
+def test_only_machines_with_a_fast_network_stand_close_by_themselves(
+    gcp: Gcp, machine: str, close: Any, grouped: bool
+) -> None:
+    nodes, network = groups(machine=machine), Network(ssh_from=CALLER, close=close)
+    plan = gcp.plan(nodes=nodes, network=network)
+    place = Place(region="us-central1", zone="us-central1-a")
+    ground = gcp.ground(gcp.account(nodes=nodes), plan, place)
+    assert (ground.policy is not None) == grouped
 
 
 def test_a_node_alone_and_n1_get_none(gcp: Gcp) -> None:

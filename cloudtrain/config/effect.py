@@ -36,6 +36,7 @@ EFFECT: dict[str, Effect] = {
     "network.subnet": _REPLACE,
     "network.ssh_from": Effect("live", "each `up` mends the firewall"),
     "network.private": _REPLACE,
+    "network.close": Effect("live", "for nodes that are made from then on"),
     "strategy": Effect("next run", "roles that it adds or drops: as `count`"),
     "nodes.ROLE.count": Effect(
         "live", "`up` adds nodes; those that are too many are deleted by `up --shrink` alone"

@@ -122,6 +122,16 @@ def auto_or_boolean(node: Any) -> Any:
         raise Unfit("must be auto, true or false") from None
 
 
+def close(node: Any) -> str:
+    value = text(node)
+    if value == "auto":
+        return value
+    try:
+        return "on" if boolean(node) else "off"
+    except ValueError:
+        raise Unfit("must be auto, on or off") from None
+
+
 def positive(node: Any) -> float:
     value = _number(text(node))
     if value is None or value <= 0:
@@ -388,6 +398,10 @@ StrategyChoice = Annotated[Strategy, _choice(*get_args(Strategy))]
 KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "legacy")]
 SuccessChoice = Annotated[
     Literal["chief", "all_workers", "all"], _choice("chief", "all_workers", "all")
+]
+Close = Annotated[
+    Literal["auto", "on", "off"],
+    Reads(close, _or_variable("auto | on | off", {"enum": ["auto", "on", "off", True, False]})),
 ]
 TfConfigChoice = Annotated[
     Any,

@@ -76,6 +76,11 @@ class NetworkSection(Section):
         "From where SSH is let in: `auto` is the caller's own address/32."
     )
     private: kinds.Boolean | None = optional("The nodes get no public address.")
+    close: kinds.Close | None = optional(
+        "Nodes close together, in a placement group: `auto` only for machines with a fast network "
+        "between them (100 Gbit/s or more), `on` wherever the cloud has such a group, `off` never. "
+        "Where that has no room, the same zone is tried without it."
+    )
 
 
 class SetupSection(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class MachineType:
     spot: bool
     close: bool
     """May be in a placement group that puts its members close together."""
+    fast: bool = False
+    """Its network gains by that: it has an Elastic Fabric Adapter, or 100 Gbit/s and more."""
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -76,15 +79,20 @@ def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[Machi
 
 
 def stand_close(ec2: Ec2, region: str, plan: Plan) -> bool:
-    """Whether a placement group serves all nodes, as far as the endpoint tells."""
+    """Whether the nodes are put in a placement group: by `network.close`, and only where all are
+    of one type. Mixed types in one group are short of capacity more often:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
     names = {node.machine for node in plan.nodes if node.machine}
-    if len(plan.nodes) < 2:
+    close = plan.config.network.close
+    if len(plan.nodes) < 2 or len(names) > 1 or close == "off":
         return False
     try:
         known = machine_types(ec2, region, names)
     except CloudError:
         return False  # it makes training faster, and is not worth a failed `up`
-    return names <= known.keys() and all(known[name].close for name in names)
+    return names <= known.keys() and all(
+        known[name].close and (close == "on" or known[name].fast) for name in names
+    )
 
 
 def _machine_type(found: Tree) -> MachineType:
@@ -102,7 +110,16 @@ def _machine_type(found: Tree) -> MachineType:
         ),
         spot="spot" in answers.items(found, "supportedUsageClasses"),
         close="cluster" in groups,
+        fast=_fast(answers.part(found, "networkInfo")),
     )
+
+
+def _fast(network: Tree) -> bool:
+    """`networkPerformance` is a text: `Up to 10 Gigabit`, `100 Gigabit`, `4x 100 Gigabit`."""
+    told = answers.text(network, "networkPerformance")
+    speeds = [] if told.startswith("Up to") else re.findall(r"(\d+) Gigabit", told)
+    efa = answers.text(network, "efaSupported") == "true"
+    return efa or any(int(speed) >= 100 for speed in speeds)
 
 
 def _number(found: Tree, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Place
 
+FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
+"""100 Gbit/s and more: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
 BEING_DELETED = 900.0
 """Seconds that a group with many VMs may take to go."""
 
@@ -99,9 +102,12 @@ def register(services: Services, lifetime: float | None, journal: Journal) -> No
 
 
 def stand_close(plan: Plan) -> bool:
-    """Where nodes exchange gradients. Spot capacity is scarce enough without it."""
-    nodes = plan.nodes
-    return len(nodes) > 1 and all(n.accelerator is not None and not n.spot for n in nodes)
+    """By `network.close`. `auto`: machines of the kinds with a fast network, all of them, and not
+    on spot, whose capacity is scarce enough without it."""
+    nodes, close = plan.nodes, plan.config.network.close
+    if len(nodes) < 2 or close == "off":
+        return False
+    return close == "on" or all(not n.spot and FAST.match(n.machine or "") for n in nodes)
 
 
 def ranges(arm: Arm, subnet: str) -> tuple[str, ...]:

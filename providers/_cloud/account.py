@@ -145,6 +145,9 @@ class Account(Protocol[GroundT]):
         `journal("make", what="firewall", name=…)` stands before each thing that is made.
         """
 
+    def is_close(self, ground: GroundT) -> bool:
+        """Whether nodes on this ground are put in a placement group."""
+
     def launch(self, order: Order[GroundT]) -> Machine:
         """One VM, accepted by the cloud; adopts one that an earlier call with this token made.
 

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
 from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
@@ -47,23 +47,32 @@ class Creation(Generic[GroundT]):
 
         `later` are the places that may be tried next: what serves them too is kept for them.
         """
-        wishes = _Wishes()
+        wishes, close = _Wishes(), False
         if any(node.name not in self.there for node in self.plan.nodes):
             self.journal("place", placement=str(place), region=place.region)
         try:
             ground = uninterrupted(
                 lambda: self.account.ground(self.plan, place, self.caller, self.journal)
             )
+            close = self.account.is_close(ground)
             self._launch(place, ground, wishes)
             self._start()
             return self._await(place, wishes.made)
         except BaseException as failure:
             error = _one_refusal(failure)
+            if isinstance(error, CapacityError):
+                error.in_group = close
             self._keep_details(failure)
             uninterrupted(lambda: self._give_back(place, wishes, later, error))
             if error is failure:
                 raise
             raise error from failure
+
+    def apart(self) -> Creation[GroundT]:
+        """The same without a placement group."""
+        config = self.plan.config
+        network = replace(config.network, close="off")
+        return replace(self, plan=replace(self.plan, config=replace(config, network=network)))
 
     def _keep_details(self, failure: BaseException) -> None:
         """What an administrator needs of a refusal stays in the event log."""

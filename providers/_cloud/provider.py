@@ -72,11 +72,10 @@ class CloudProvider(Generic[GroundT]):
             if any(reaches(error, refused, place) for refused, error in refusals):
                 continue
             try:
-                made = creation.fill(place, later=places[number + 1 :])
+                made = self._fill(creation, place, places[number + 1 :], journal)
                 return tuple(made[node.name] for node in plan.nodes)
             except (CapacityError, QuotaError) as error:
-                kind = type(error).__name__
-                journal("refused", placement=str(place), error=kind, text=error.message)
+                _journal_refusal(journal, place, error)
                 refusals.append((place, error))
         failure = _nowhere(refusals)
         if not there:
@@ -149,6 +148,23 @@ class CloudProvider(Generic[GroundT]):
                 hint="`cloudtrain up --replace` exchanges them, or `cloudtrain down` first",
             )
 
+    def _fill(
+        self,
+        creation: Creation[GroundT],
+        place: Place,
+        later: Sequence[Place],
+        journal: Journal,
+    ) -> dict[str, Node]:
+        """Where a place has no room for nodes close together, it is asked once more without."""
+        try:
+            return creation.fill(place, later=[place, *later])
+        except CapacityError as error:
+            if not error.in_group or error.scope == "account":
+                raise
+            _journal_refusal(journal, place, error)
+            journal("apart", placement=str(place))
+        return creation.apart().fill(place, later=later)
+
     def _search(self, cluster: str) -> Search:
         where = self.whereabouts
         if where is None or where.cluster != cluster:
@@ -210,6 +226,11 @@ def _differ(end: float | None, other: float | None) -> bool:
 def _nodes(machines: Iterable[Machine]) -> tuple[Node, ...]:
     alive = [m.node for m in machines if m.node.state != "gone"]
     return tuple(sorted(alive, key=lambda node: node.rank))
+
+
+def _journal_refusal(journal: Journal, place: Place, error: CloudError) -> None:
+    kind = type(error).__name__
+    journal("refused", placement=str(place), error=kind, text=error.message)
 
 
 def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:

@@ -17,7 +17,7 @@ from cloudtrain.providers._gcp.api import Api, Json
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers._gcp.images import Image, Images
 from cloudtrain.providers._gcp.reading import last
-from cloudtrain.providers._gcp.shapes import COMPACT, Shape, shape
+from cloudtrain.providers._gcp.shapes import COMPACT, FAST, Shape, shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,10 @@ class Maker:
 
     def _policy(self) -> str:
         """A compact placement policy where at least two nodes are of families that take one."""
-        together = [n for n in self.plan.nodes if shape(n).family in COMPACT]
-        if len(together) < 2:
+        close = self.plan.config.network.close
+        families = COMPACT if close == "on" else FAST
+        together = [n for n in self.plan.nodes if shape(n).family in families]
+        if len(together) < 2 or close == "off":
             return ""
         path = f"regions/{self.place.region}/resourcePolicies"
         return self._make("placement policy", path, bodies.policy(self.cluster))[0]

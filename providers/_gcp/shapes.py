@@ -21,6 +21,10 @@ COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2
 """Families that a compact placement policy takes; n1 and e2 are not among them:
 https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
 
+FAST = frozenset({"a2", "a3", "a4", "h3"})
+"""Of these, the ones with 100 Gbit/s and more between VMs:
+https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22."""
+
 PERSISTENT_DISK = frozenset(
     {
         *{"a2", "c2", "c2d", "c3", "c3d", "e2", "f1", "g1", "g2", "h3", "m1", "m2", "m3"},

@@ -67,6 +67,8 @@ class World:
         """Seconds for which a new security group is not known to the calls after it."""
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
+        self.no_room_close: list[str] = []
+        """Zones whose placement groups are full, while single instances still find room."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""

@@ -103,6 +103,10 @@ def no_room(world: World, thing: Thing) -> Refusal | None:
 def _exceeded(world: World, given: Body) -> bool:
     name = given["properties"]["hardwareProfile"]["vmSize"]
     places = _places(given)
+    if given["properties"].get("proximityPlacementGroup") and set(places) & set(
+        world.no_room_close
+    ):
+        return True
     for key, room in world.capacity.items():
         place, _, size = key.lower().partition("/")
         if not _matches(places, name, place, size):

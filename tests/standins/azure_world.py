@@ -93,6 +93,8 @@ class World:
     capacity: dict[str, int] = field(default_factory=dict)
     """VMs that there is room for: `{"eastus": 0, "eastus-1": 2, "*/Standard_NC*": 0}`, by region or
     zone, with a size after the slash. The first one that is exceeded refuses."""
+    no_room_close: list[str] = field(default_factory=list)
+    """Regions and zones whose proximity groups are full, while single VMs still find room."""
     capacity_code: str = ""
     """How a lack of room is told: SkuNotAvailable at once, any other when the operation fails; by
     default AllocationFailed, or ZonalAllocationFailed where a zone was asked for."""

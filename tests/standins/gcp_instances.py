@@ -280,7 +280,8 @@ def _no_room(world: World, zone: str, wish: Wish) -> Failure | None:
     accelerator there (`us-*/nvidia-tesla-t4`)."""
     kinds = [wish.machine.name]
     kinds += [item["acceleratorType"].rpartition("/")[2] for item in wish.accelerators]
-    for pattern, room in world.capacity.items():
+    close = {"*": 0} if wish.policies and zone in world.no_room_close else {}
+    for pattern, room in {**world.capacity, **close}.items():
         if not any(fnmatch.fnmatchcase(told, pattern) for told in _told(zone, kinds)):
             continue
         have = sum(

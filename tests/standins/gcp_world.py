@@ -87,6 +87,8 @@ class World:
     capacity_code: str = "ZONE_RESOURCE_POOL_EXHAUSTED"
     """How a lack of room is told; `insufficientCapacity` is a 503 at once, any other is the code
     of the operation that fails."""
+    no_room_close: list[str] = field(default_factory=list)
+    """Zones without room under a placement policy, while single VMs still find some."""
     unreachable: list[str] = field(default_factory=list)
     """Zones that do not answer."""
     nodes: Any = None
