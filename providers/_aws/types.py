@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cloudtrain import catalogue
 from cloudtrain.catalogue.kinds import same, spelling
 from cloudtrain.errors import CloudError
 from cloudtrain.model import Accelerator, NodePlan, Plan
@@ -45,7 +46,8 @@ class MachineType:
             return f"{self.name} is not sold as spot"
         has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
         if wanted is None:
-            return f"{self.name} has {has}, and none was asked for" if self.gpus else None
+            news = self.gpus and catalogue.is_news("aws", self.name)
+            return f"{self.name} has {has}, and none was asked for" if news else None
         if not same(self.gpu, wanted.kind) or wanted.count != self.gpus:
             return f"{self.name} has {has}, not {wanted}"
         return None

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cloudtrain import catalogue
 from cloudtrain.catalogue import gpus
 from cloudtrain.model import Accelerator, NodePlan
 from cloudtrain.protocols import MachineFacts
@@ -40,7 +41,8 @@ class Sku:
         wanted = node.accelerator
         if self.arm:
             return f"{self.name} is an ARM machine: cloudtrain's images are x86-64"
-        if self.gpus and (wanted is None or wanted.count != self.gpus):
+        unasked = wanted is None and catalogue.is_news("azure", self.name)
+        if self.gpus and (unasked or (wanted is not None and wanted.count != self.gpus)):
             return f"{self.name} has {self.gpus} GPUs, not {wanted or 'none'}"
         return None
 

@@ -44,9 +44,11 @@ def misfit(node: NodePlan, told: Json) -> str | None:
     if has.arm:
         return f"{node.machine} is an ARM machine: cloudtrain's images are x86-64"
     if has.accelerator is not None:
-        fits = wanted is not None and same(has.accelerator.kind, wanted.kind)
-        if not fits or wanted is None or wanted.count != has.accelerator.count:
-            return f"{node.machine} has {has.accelerator}, not {wanted or 'none'}"
+        if wanted is None:
+            news = catalogue.is_news("gcp", node.machine)
+            return f"{node.machine} has {has.accelerator}, not none" if news else None
+        if not same(has.accelerator.kind, wanted.kind) or wanted.count != has.accelerator.count:
+            return f"{node.machine} has {has.accelerator}, not {wanted}"
         return None
     brings = wanted is not None and not node.machine.startswith("n1-")
     if brings and has.vcpus and catalogue.machine_type("gcp", node.machine) is None:
