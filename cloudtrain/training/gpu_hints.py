@@ -42,6 +42,12 @@ GPU_HINTS: tuple[tuple[str, str], ...] = (
         _OTHER_GPU,
     ),
     (
+        # https://github.com/aws/deep-learning-containers/pull/6418: 2.21 with cuDNN 9.5
+        r"Autotuner could not find any supported configs",
+        "this cuDNN does not serve this TensorFlow: leave nvidia-cudnn out of `setup.packages`; on"
+        ' GPUs before Turing (V100, P100, P4) take `setup.tensorflow: "2.19"`',
+    ),
+    (
         r"libdevice not found|libdevice\.10\.bc",
         "XLA does not find CUDA's libdevice: add `nvidia-cuda-nvcc-cu12` to `setup.packages`, or"
         " name its folder by XLA_FLAGS=--xla_gpu_cuda_data_dir=… in `train.env`",
