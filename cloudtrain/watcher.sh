@@ -24,6 +24,8 @@ clock() {
 # Only who stands beside the task can tell whether it ever served: others look once a second, and
 # never after its end. Ends itself where this shell was killed.
 serving() {
+  before=$(conversations | cut -d' ' -f2,3)
+  [ -z "$before" ] || printf '%s\n' "$before" >"$folder/before"
   turn=0 pause=0.1
   until grep -qsE ": [0-9A-F]+:$port 0+:0000 0A " /proc/net/tcp /proc/net/tcp6; do
     clock
@@ -120,8 +122,7 @@ memory
 if [ -n "$port" ]; then
   clock
   begun=$past
-  before=$(conversations | cut -d' ' -f2,3)
-  serving </dev/null >/dev/null 2>&1 &
+  serving </dev/null >/dev/null 2>&1 & # also what takes a moment: the task is not kept waiting
   looker=$!
 fi
 
@@ -157,6 +158,7 @@ code=$?
 case $(readlink "$folder/task") in *":$boot:$watcher") ;; *) exit ;; esac
 if [ -n "$port" ]; then
   clock
+  before=$(cat "$folder/before" 2>/dev/null)
   conversations | cut -d' ' -f2,3 | grep -vxFe "$before" >/dev/null || past="never $past"
   ln -sn "$past" "$folder/served" 2>/dev/null
 fi
