@@ -87,9 +87,13 @@ class _Batch(Generic[T, R]):
     def answer(self, workers: int) -> None:
         """The same where nothing is lost with what is in flight when Ctrl-C comes."""
         try:
-            for _ in range(min(workers, len(self._waiting))):
-                threading.Thread(target=self._drain, daemon=True).start()
+            count = min(workers, len(self._waiting))
+            threads = [threading.Thread(target=self._drain, daemon=True) for _ in range(count)]
+            for thread in threads:
+                thread.start()
             self._wait()
+            for thread in threads:
+                thread.join()
         except KeyboardInterrupt:
             _to_the_end(self._cancel)
             raise

@@ -240,6 +240,19 @@ def asked_for(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return late
 
 
+def not_given_back(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Nodes that were made and of which no deletion is on record: `a-chief0 (i-1) in east-a`."""
+    made: dict[str, str] = {}
+    for event in events:
+        if event["event"] == "made":
+            made[event["node"]] = f"{event['node']} ({event['id']}) in {event['placement']}"
+        elif event["event"] == "destroy":
+            made.pop(event["node"], None)
+        elif event["event"] == "gone":
+            made.clear()
+    return tuple(made.values())
+
+
 def shown(session: Session, stage: Stage) -> Journal:
     """The journal, and each of its events on the console as it happens."""
 

@@ -57,6 +57,8 @@ class FakeAccount:
     """Whether it has placement groups; `no_room_close` are places whose groups are full."""
     no_room_close: set[str] = field(default_factory=set)
     lag: float = 0.0
+    broken: CloudError | None = None
+    """What every list raises."""
     silent: set[str] = field(default_factory=set)
     """Zones that do not answer a list."""
     machines_: dict[str, Machine] = field(default_factory=dict)
@@ -90,6 +92,8 @@ class FakeAccount:
         place: Place | None = None,
         places: Sequence[str] = (),
     ) -> Listing[Machine]:
+        if self.broken is not None:
+            raise self.broken
         with self.lock:
             found = []
             for id, machine in self.machines_.items():

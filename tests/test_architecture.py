@@ -11,6 +11,7 @@ LAYERS = [
     {"model", "listing", "shell", "errors"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
+        "waits",
         "catalogue",
     },
     {

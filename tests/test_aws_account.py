@@ -24,6 +24,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
+from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
 from cloudtrain.providers._aws import images, quotas
 from cloudtrain.providers._aws.connection import Ec2
@@ -802,6 +803,41 @@ def test_a_stray_disk_and_a_stray_network_card_are_found_and_deleted(aws: Cloud)
     assert kinds == ["network interface", "volume"]
     erase_all(account)
     assert account.resources() == ()
+    assert aws.holdings() == []
+
+
+def test_no_group_is_tried_whose_machines_live(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account = account_of(plan)
+    made = launched(aws, plan, account)
+    deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
+    aws.fault("answer", action="TerminateInstances *", **deny)
+    aws.forget_calls()
+    with pytest.raises(PermissionsError, match="TerminateInstances"):
+        account.erase(made, account.resources("mnist"))
+    assert not any(action.startswith("Delete") for action in actions(aws))
+
+
+SEVENTEEN = [
+    f"{part}-{n}" for part in ("us-east", "us-west", "eu-west", "ap-south") for n in (1, 2)
+]
+SEVENTEEN += [f"{part}-1" for part in ("ca-central", "eu-north", "eu-central", "sa-east")]
+SEVENTEEN += [f"ap-northeast-{n}" for n in (1, 2, 3)] + [f"ap-southeast-{n}" for n in (1, 2)]
+
+
+def test_up_and_down_of_a_small_cluster_make_few_calls(aws: Cloud, tmp_path: Path) -> None:
+    aws.set(regions=SEVENTEEN)
+    plan = plan_of(aws, placement=("us-east-1a",))
+    provider = provider_of(plan)
+    provider.whereabouts = Whereabouts(cluster="mnist", places=("us-east-1a",), complete=True)
+    provider.create(plan, make_identity(tmp_path, plan), silent)
+    assert {action.split()[1] for action in actions(aws)} == {"us-east-1"}
+    aws.forget_calls()
+    again = provider_of(plan)
+    again.whereabouts = provider.whereabouts
+    assert len(again.find("mnist")) == 3
+    assert again.destroy("mnist", silent) == ()
+    assert len(actions(aws)) < 80
     assert aws.holdings() == []
 
 

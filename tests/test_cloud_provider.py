@@ -14,7 +14,9 @@ from cloudtrain.errors import (
     CloudConfigError,
     CredentialsError,
     LeftoverError,
+    NodesError,
     NotAskedError,
+    PermissionsError,
     QuotaError,
     TransientError,
 )
@@ -174,7 +176,11 @@ def test_a_second_create_adopts_and_completes(rig: Rig) -> None:
     rig.create(cloud_plan(make_plan(workers=1)))
     rig.lines.clear()
     assert len(rig.create()) == 3
-    assert rig.lines == ["place east-a east", "create mnist-worker1"]
+    assert rig.lines == [
+        "place east-a east",
+        "create mnist-worker1",
+        "made mnist-worker1 i-3-mnist-worker1 east-a",
+    ]
     assert [order.node.name for order in rig.account.orders[2:]] == ["mnist-worker1"]
 
 
@@ -381,6 +387,122 @@ def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(work)
     assert done == [True]
+
+
+# ── Refused, in use, late ────────────────────────────────────────────────────
+
+
+def erasing(rig: Rig, *refusals: Exception | None) -> list[tuple[int, int]]:
+    """How many machines and resources each erase was asked for; the first ones are refused."""
+    asked: list[tuple[int, int]] = []
+    erase = rig.account.erase
+
+    def watched(machines: list[Machine], resources: list[Resource]) -> None:
+        asked.append((len(machines), len(resources)))
+        refusal = refusals[len(asked) - 1] if len(asked) <= len(refusals) else None
+        if refusal is not None:
+            raise refusal
+        erase(machines, resources)
+
+    rig.account.erase = watched  # type: ignore[method-assign,assignment]
+    return asked
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        PermissionsError("ScopeLocked"),
+        NodesError({"a": TransientError("no answer"), "b": PermissionsError("not authorized")}),
+    ],
+)
+def test_a_refusal_for_good_is_told_at_once_with_what_is_billed(
+    rig: Rig, refusal: Exception
+) -> None:
+    rig.create()
+    asked, before = erasing(rig, *[refusal] * 9), rig.account.clock.time
+    with pytest.raises(LeftoverError, match="still there: instance mnist-chief0") as raised:
+        rig.provider.destroy("mnist", rig.journal)
+    assert len(asked) == 1
+    assert rig.account.clock.time == before
+    assert "billed until they are gone" in str(raised.value.hint)
+
+
+def test_credentials_that_have_expired_are_tried_once_more(rig: Rig) -> None:
+    rig.create()
+    asked = erasing(rig, CredentialsError("ExpiredToken"))
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+    again = Rig(rig.identity.private_key.parent)
+    again.create()
+    asked = erasing(again, *[CredentialsError("ExpiredToken")] * 9)
+    with pytest.raises(LeftoverError, match="ExpiredToken"):
+        again.provider.destroy("mnist", again.journal)
+    assert len(asked) == 2
+
+
+def test_what_a_late_node_may_use_stays_until_that_is_listed(rig: Rig) -> None:
+    rig.create()
+    late = next(id for id in rig.account.machines_ if id.endswith("worker0"))
+    rig.account.listed_from[late] = rig.account.clock.now() + 20.0
+    expected = {"mnist-worker0": rig.account.clock.now()}
+    asked, before = erasing(rig), rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal, expected)
+    assert rig.account.holds() == []
+    assert asked == [(2, 0), (1, 2)]
+    assert rig.account.clock.time - before < 30.0
+
+
+def test_what_is_in_use_is_looked_at_anew_before_it_is_waited_for(rig: Rig) -> None:
+    """No record tells of the node that is listed late."""
+    rig.create()
+    for id in rig.account.listed_from:
+        rig.account.listed_from[id] = rig.account.clock.now() + 8.0
+    before = rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+    assert rig.account.clock.time - before < 40.0
+
+
+def test_what_stays_in_use_is_given_up_in_the_end(rig: Rig) -> None:
+    rig.create()
+    rig.account.busy = 10**6
+    before = rig.account.clock.time
+    with pytest.raises(LeftoverError, match=r"network mnist .* the network is in use"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert 200.0 < rig.account.clock.time - before < 320.0
+
+
+def test_what_was_made_is_named_where_the_cloud_answers_no_more(rig: Rig) -> None:
+    """As credentials do that expire right after the instances were asked for."""
+    launch, expired = rig.account.launch, CredentialsError("DescribeInstances: ExpiredToken")
+
+    def last(order):  # type: ignore[no-untyped-def]
+        machine = launch(order)
+        rig.account.broken = expired
+        return machine
+
+    rig.account.launch = last  # type: ignore[method-assign]
+    erasing(rig, *[expired] * 9)
+    with pytest.raises(CredentialsError) as raised:
+        rig.create(cloud_plan(make_plan(workers=0)))
+    assert "may be still there, and billed: instance mnist-chief0 (i-1-mnist-chief0) in east-a" in (
+        str(raised.value.hint)
+    )
+    assert "made mnist-chief0 i-1-mnist-chief0 east-a" in rig.lines
+
+
+def test_what_was_made_is_deleted_by_its_id_where_no_list_answers(rig: Rig) -> None:
+    launch = rig.account.launch
+
+    def last(order):  # type: ignore[no-untyped-def]
+        machine = launch(order)
+        rig.account.broken = TransientError("DescribeInstances: 503")
+        return machine
+
+    rig.account.launch = last  # type: ignore[method-assign]
+    with pytest.raises(TransientError):
+        rig.create(cloud_plan(make_plan(workers=0)))
+    assert rig.account.machines_ == {}
 
 
 # ── Places that do not answer ────────────────────────────────────────────────

@@ -19,6 +19,8 @@ from cloudtrain.errors import (
     NameTakenError,
     NodesError,
     NotAskedError,
+    NotFoundError,
+    PermissionsError,
     QuotaError,
     RateError,
 )
@@ -675,6 +677,32 @@ def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
     ]
     account.erase([machine], account.resources("mnist"))
     assert gcp.cloud.holdings() == []
+
+
+def test_nothing_is_tried_that_a_living_vm_uses(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    denial = {"status": 403, "code": "forbidden", "message": "Required permission"}
+    gcp.cloud.fault("answer", action="instances.delete", times=99, **denial)
+    gcp.cloud.forget_calls()
+    with pytest.raises(PermissionsError):
+        account.erase([machine], account.resources("mnist"))
+    assert not [action for action in gcp.actions if action.endswith(("works.delete", "ls.delete"))]
+    assert gcp.slept < 5
+
+
+def test_a_path_that_google_does_not_know_is_no_deleted_thing(gcp: Gcp) -> None:
+    """What is listed without its region has it from the list's own scope."""
+    account, plan = gcp.account(), gcp.plan()
+    gcp.ground(account, plan)
+    for thing in gcp.app.things.values():
+        if thing.collection == "subnetworks":
+            thing.body.pop("region", None)
+    resources = account.resources("mnist")
+    assert "subnetwork cloudtrain-mnist in us-east4" in map(str, resources)
+    nowhere = [replace(r, region="") for r in resources if r.kind == "subnetwork"]
+    with pytest.raises(NotFoundError):
+        account.erase([], nowhere)
 
 
 def test_an_endpoint_that_knows_no_disks_or_policies_holds_none(gcp: Gcp) -> None:

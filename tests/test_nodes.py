@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,24 +15,26 @@ from cloudtrain.errors import (
     CapacityError,
     NodesError,
     NodeUnreachable,
+    NotAskedError,
     QuotaError,
     StepFailed,
     TransientError,
 )
-from cloudtrain.listing import NotAsked
+from cloudtrain.listing import NotAsked, Whereabouts
 from cloudtrain.model import Node, Plan
 from cloudtrain.nodes import (
     asked_for,
     created,
     identity_for,
     make_whole,
+    not_given_back,
     serial_logs_shown,
     was_ready,
 )
 from cloudtrain.plan import tasks
 from cloudtrain.records import Records
 from cloudtrain.session import Session, adopt_identity
-from cloudtrain.verbs.down import bring_down
+from cloudtrain.verbs.down import being_destroyed, bring_down
 from tests.fakes import FakeProvider, make_plan
 from tests.landing_parts import Heard
 
@@ -250,6 +253,62 @@ def test_down_waits_for_what_may_be_listed_yet(
     (asked,) = session.records.events()
     bring_down(session.config, session.records, discard=False, console=session.console)
     assert told == [{"mnist-worker0": asked["time"]}]
+
+
+SILENT = NotAsked(place="us-east1-b", why="it does not answer")
+
+
+def brought_down(session: Session, provider: FakeProvider, monkeypatch: Any) -> list[str]:
+    """The events that `down` wrote."""
+    monkeypatch.setattr("cloudtrain.verbs.down.open_provider", lambda config: provider)
+    before = len(session.records.events())
+    with contextlib.suppress(NotAskedError):
+        bring_down(session.config, session.records, discard=False, console=session.console)
+    return [event["event"] for event in session.records.events()[before:]]
+
+
+def test_nodes_that_down_could_not_see_are_landed_by_the_next_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay, also where their zone answers again a moment later."""
+    spared: list[Any] = []
+
+    class Silent(FakeProvider):
+        def destroy(self, *given: Any, **named: Any) -> tuple[NotAsked, ...]:
+            spared.append(named["spared"])
+            raise NotAskedError("us-east1-b")
+
+    provider = Silent(not_asked=(SILENT,))
+    session.records.journal("up")
+    session.records.journal("ready")
+    assert "down" not in brought_down(session, provider, monkeypatch)
+    provider.whereabouts = Whereabouts(cluster="mnist", places=("us-east1",), complete=True)
+    assert "down" not in brought_down(session, provider, monkeypatch)
+    assert spared == [("us-east1-b",)] * 2
+    assert session.records.is_open()
+    assert not being_destroyed(session.records)
+
+
+def test_a_place_where_the_cluster_never_was_keeps_no_node(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = Whereabouts(cluster="mnist", places=("us-west1-a",), complete=True)
+    provider = FakeProvider(not_asked=(SILENT,), whereabouts=where)
+    assert "down" in brought_down(session, provider, monkeypatch)
+    assert not session.records.is_open()
+    (told,) = [line for line in session.console.warned if "not asked" in line]  # type: ignore[attr-defined]
+    assert "us-east1-b (it does not answer); by the record it never was there" in told
+
+
+def test_what_was_made_is_known_where_the_cloud_tells_nothing() -> None:
+    made = [
+        event("made", node="a-chief0", id="i-1", placement="east-a"),
+        event("made", node="a-worker0", id="i-2", placement="east-a"),
+    ]
+    assert not_given_back([*made, event("destroy", node="a-chief0")]) == (
+        "a-worker0 (i-2) in east-a",
+    )
+    assert not_given_back([*made, event("gone")]) == ()
 
 
 def test_tasks_of_an_emulators_nodes_have_ports_of_their_own() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
 
 from cloudtrain import __version__
 from cloudtrain.cli.ending import end
+from cloudtrain.waits import told_to
 
 COMMANDS = {
     "init": "Write a commented config to start from.",
@@ -72,12 +75,22 @@ def run(arguments: Sequence[str]) -> int:
     flags = own[: own.index("--")] if "--" in own else own
     debug = "--debug" in flags or os.environ.get("CLOUDTRAIN_DEBUG", "0") not in ("", "0")
     try:
-        code = invoke(own)
+        with told_to(on_stderr):
+            code = invoke(own)
     except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
         from cloudtrain.cli.failures import show
 
         code = show(error, as_json="--json" in flags, debug=debug)
     return end(code)
+
+
+def on_stderr(text: str) -> None:
+    """What is waited for by a command that shows no progress."""
+    from cloudtrain.console.lines import printable
+
+    with suppress(OSError):
+        sys.stderr.write(printable(f"{text}\n"))
+        sys.stderr.flush()
 
 
 def invoke(arguments: list[str]) -> int:

@@ -104,10 +104,12 @@ ignore_option = click.option(
 def shown(*, as_json: bool) -> Iterator[Screen]:
     """The console of this command, until its last line is out."""
     from cloudtrain.console import console
+    from cloudtrain.waits import told_to
 
     screen = console(json=as_json)
     try:
-        yield screen
+        with told_to(screen.say):
+            yield screen
     finally:
         screen.flush()
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from cloudtrain.drift import standing
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS
-from cloudtrain.nodes import asked_for, shown
+from cloudtrain.nodes import asked_for, not_given_back, shown
 from cloudtrain.session import Session
 from cloudtrain.verbs.billed import billed
 
@@ -56,7 +56,8 @@ def tell(session: Session) -> None:
         nodes = session.provider.nodes(session.config.name)
     except CloudtrainError:
         with suppress(CloudtrainError):
-            names = ", ".join(standing(session.records.events()))
+            events = session.records.events()
+            names = ", ".join(not_given_back(events) or standing(events))
             if names:
                 session.console.warn(
                     f"{session.provider.name} could not be asked what exists; by the record here: "

@@ -13,9 +13,8 @@ from cloudtrain.providers._cloud.account import Machine, Resource
 
 BATCH = 100
 """Instances in one call."""
-RELEASE = 3
-"""Times the seconds in which EC2 lists what is new: in so long it lets go of what a terminated
-instance used."""
+RELEASE = 10.0
+"""Seconds in which something in use is tried again: then it is looked anew who uses it."""
 
 
 def erase(
@@ -29,20 +28,22 @@ def erase(
     EC2 may not know it everywhere yet."""
     regions = sorted({machine.place.region for machine in gone})
     failures: dict[str, BaseException] = {}
+    living = set(regions)
 
     def end(region: str) -> None:
         ids = [machine.id for machine in gone if machine.place.region == region]
         for start in range(0, len(ids), BATCH):
             _terminate(ec2, region, ids[start : start + BATCH], launched)
         _await_end(ec2, region, ids)
+        living.discard(region)
 
     def delete(resource: Resource) -> None:
         _delete(ec2, resource)
 
     _gathered(failures, lambda: fan_out(regions, end, name=lambda region: region))
-    # A security group can go once no network interface is in it.
+    # A security group can go once no network interface is in it, and no instance lives.
     for kinds in (("volume", "network interface"), ("security group", "placement group")):
-        batch = [resource for resource in resources if resource.kind in kinds]
+        batch = [r for r in resources if r.kind in kinds and r.region not in living]
         _gathered(failures, lambda batch=batch: fan_out(batch, delete, name=str))  # type: ignore[misc]
     if len(failures) == 1:
         raise next(iter(failures.values()))
@@ -124,5 +125,5 @@ def _delete(ec2: Ec2, resource: Resource) -> None:
             return None
         return True
 
-    if ec2.pace.until(ask, within=RELEASE * ec2.pace.listing) is None:
+    if ec2.pace.until(ask, within=RELEASE) is None:
         raise busy[-1]

@@ -6,12 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cloudtrain.errors import CloudError, CloudtrainError, LeftoverError, NodesError
+from cloudtrain.errors import (
+    BusyError,
+    CloudError,
+    CloudtrainError,
+    CredentialsError,
+    LeftoverError,
+    NodesError,
+    PermissionsError,
+)
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._cloud.account import Account, Machine, Resource
 from cloudtrain.providers._cloud.patience import Pace
 
 ROUNDS = 5
+IN_USE = 240.0
+"""Seconds in which a cloud lets go of what the deleted nodes used; listed anew all the while."""
 Found = tuple[Sequence[Machine], Sequence[Resource]]
 
 
@@ -23,44 +33,89 @@ class Clearance:
         self._pace = pace
         self._journal = journal
         self._announced: set[str] = set()
+        self._seen: dict[str, Machine] = {}
+        """What is there as far as is known, by id."""
 
-    def clear(self, find: Callable[[], Found], expected: Mapping[str, float]) -> None:
+    def clear(
+        self,
+        find: Callable[[], Found],
+        expected: Mapping[str, float],
+        made: Sequence[Machine] = (),
+    ) -> None:
         """Until `find` finds nothing, and every expected node was seen once or is overdue.
 
-        `expected`: node name → Unix time at which it was asked for. Raises LeftoverError naming
-        what still exists after several rounds, with the cloud's own words.
+        `expected`: node name → Unix time at which it was asked for; while one may be listed late,
+        what it may use stays. `made` is known to exist without a list. Raises LeftoverError naming
+        what still exists after several rounds, or at once where the cloud refuses for good, with
+        its own words.
         """
+        self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
-        failure: CloudtrainError | None = None
-        for number in range(ROUNDS):
+        begun, rounds, failure = self._pace.clock(), 0, None
+        while True:
             alive, resources = self._settled(find, late)
             if not alive and not resources:
                 return
-            if number:
-                self._pace.sleep(self._pace.poll_longest * number)
+            outstanding = self._outstanding(late)
+            if rounds:
+                if self._is_over(rounds, failure, self._pace.clock() - begun):
+                    raise _leftover(alive, resources, failure)
+                self._pace.sleep(self._pace.poll_longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
-            try:
-                self._account.erase(alive, resources)
-                failure = None
-            except (CloudError, NodesError) as error:
-                failure = error
-        alive, resources = self._settled(find, late)
-        if alive or resources:
-            raise _leftover(alive, resources, failure)
+            failure = self._erase(alive, () if outstanding else resources)
+            rounds += 0 if outstanding and failure is None else 1
+
+    def _erase(
+        self, alive: Sequence[Machine], resources: Sequence[Resource]
+    ) -> CloudtrainError | None:
+        try:
+            self._account.erase(alive, resources)
+        except (CloudError, NodesError) as error:
+            return error
+        return None
+
+    def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
+        kinds = _kinds(failure)
+        if any(issubclass(kind, PermissionsError) for kind in kinds):
+            return True
+        if any(issubclass(kind, CredentialsError) for kind in kinds):
+            return rounds > 1  # a token may have been renewed meanwhile
+        if kinds and all(issubclass(kind, BusyError) for kind in kinds):
+            return took >= IN_USE
+        return rounds >= ROUNDS
 
     def _settled(self, find: Callable[[], Found], late: dict[str, float]) -> Found:
-        """What there is now; where that is nothing, once nothing can be listed late any more."""
+        """What there is now; where no node is seen, once none can be listed late any more."""
 
         def ask() -> Found | None:
-            machines, resources = find()
+            machines, resources = self._found(find)
             alive = [m for m in machines if m.node.state != "gone"]
             for machine in machines:
                 late.pop(machine.node.name, None)
-            if alive or resources or not self._outstanding(late):
+            if alive or not self._outstanding(late):
                 return alive, resources
             return None
 
-        return self._pace.until(ask, within=self._pace.listing) or ((), ())
+        names = ", ".join(sorted(late))
+        what = f"{names}: asked for a moment ago and not listed yet"
+        found = self._pace.until(ask, within=self._pace.listing, what=what)
+        return found if found is not None else self._found(find)
+
+    def _found(self, find: Callable[[], Found]) -> Found:
+        """Where a list fails, what is known to be there is deleted all the same, or named."""
+        try:
+            machines, resources = find()
+        except CloudError as error:
+            known = tuple(self._seen.values())
+            if not known:
+                raise
+            self._announce(known)
+            if self._erase(known, ()) is not None:
+                raise _leftover(known, (), error, "may be still there, and billed") from error
+            self._seen = {}
+            raise
+        self._seen = {m.id: m for m in machines if m.node.state != "gone"}
+        return machines, resources
 
     def _outstanding(self, late: Mapping[str, float]) -> bool:
         return any(self._pace.now() - asked < self._pace.listing for asked in late.values())
@@ -70,6 +125,12 @@ class Clearance:
             if machine.id not in self._announced:
                 self._announced.add(machine.id)
                 self._journal("destroy", node=machine.node.name)
+
+
+def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
+    if isinstance(failure, NodesError):
+        return [type(each) for each in failure.failures.values()]
+    return [] if failure is None else [type(failure)]
 
 
 @contextmanager
@@ -85,14 +146,16 @@ def told_with(failure: BaseException, journal: Journal) -> Iterator[None]:
 
 
 def _leftover(
-    machines: Sequence[Machine], resources: Sequence[Resource], failure: CloudtrainError | None
+    machines: Sequence[Machine],
+    resources: Sequence[Resource],
+    failure: CloudtrainError | None,
+    state: str = "still there",
 ) -> LeftoverError:
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [f"instance {m.node.name} ({m.id}) in {m.place}" for m in machines]
     things += [str(resource) for resource in resources]
     words = f": {failure.message}" if failure is not None else ""
-    hint = "run it again; it goes on from here"
-    return LeftoverError(
-        f"still there: {', '.join(things)}{words}",
-        hint=(failure.hint if failure is not None else None) or hint,
-    )
+    hint = (failure.hint if failure is not None else None) or "run it again; it goes on from here"
+    runs = any(machine.node.state != "stopped" for machine in machines)
+    billed = "instances are billed until they are gone; " if runs else ""
+    return LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")

@@ -87,7 +87,8 @@ class Creation(Generic[GroundT]):
             self.journal("create", node=node.name)
             wishes.open[node.name] = self.pace.now()
             try:
-                wishes.made[node.name] = self.account.launch(order)
+                made = wishes.made[node.name] = self.account.launch(order)
+                self.journal("made", node=node.name, id=made.id, placement=str(place))
             except CloudError as error:
                 if not isinstance(error, TransientError):
                     del wishes.open[node.name]  # refused: nothing of it can appear later
@@ -178,7 +179,8 @@ class Creation(Generic[GroundT]):
             ]
 
         with told_with(failure, self.journal):
-            Clearance(self.account, self.pace, self.journal).clear(find, wishes.open)
+            clearance = Clearance(self.account, self.pace, self.journal)
+            clearance.clear(find, wishes.open, tuple(wishes.made.values()))
 
     def _is_new(self, machine: Machine) -> bool:
         """Not what was there before, nor what another person makes under that name just now."""

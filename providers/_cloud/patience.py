@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cloudtrain.errors import CloudError, RateError, TransientError
+from cloudtrain.waits import SOON, tell
 
 T = TypeVar("T")
 
@@ -20,6 +21,8 @@ class Pace:
     tries: int = 9
     """Of one call that is throttled or not answered: a minute and a half in all, as the clouds
     count their rates by the minute."""
+    at_most: float = 90.0
+    """Seconds after which a call that is not answered is not made again."""
     first: float = 0.5
     longest: float = 30.0
     poll_first: float = 0.2
@@ -41,25 +44,35 @@ class Pace:
         Only for calls that do the same thing once however often they are made.
         """
         kinds: tuple[type[CloudError], ...] = (TransientError, RateError, retried or RateError)
+        begun = self.clock()
         for number in range(self.tries - 1):
             try:
                 return call()
             except kinds as error:
+                if isinstance(error, TransientError) and self.clock() - begun >= self.at_most:
+                    raise
                 backoff = min(self.longest, self.first * 2**number) * (0.5 + self.chance() / 2)
-                self.sleep(max(backoff, error.retry_after or 0.0))
+                wait = max(backoff, error.retry_after or 0.0)
+                if self.clock() - begun + wait >= SOON:
+                    tell(f"asked again in {wait:.0f} s: {error.message}")
+                self.sleep(wait)
         return call()
 
-    def until(self, ask: Callable[[], T | None], *, within: float) -> T | None:
+    def until(self, ask: Callable[[], T | None], *, within: float, what: str = "") -> T | None:
         """Asks, ever less often, until the answer is not None; None when the time is over.
 
-        What it waits for is seen at most a tenth of its time too late.
+        What it waits for is seen at most a tenth of its time too late; `what` that is, is told
+        after a while.
         """
-        deadline = self.clock() + within
+        begun = self.clock()
+        deadline = begun + within
         wait = self.poll_first
         while True:
             answer = ask()
             if answer is not None or self.clock() >= deadline:
                 return answer
+            if what and self.clock() - begun >= SOON:
+                tell(f"waiting, {within:.0f} s at most: {what}")
             self.sleep(min(wait, max(0.0, deadline - self.clock())))
             wait = min(self.poll_longest, wait * 1.1)
 

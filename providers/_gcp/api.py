@@ -151,7 +151,7 @@ class Api:
                 raised.append(error)
                 return None
 
-        answer = self.pace.until(ask, within=within)
+        answer = self.pace.until(ask, within=within, what="what is in the way has to go first")
         if answer is None:
             raise raised[-1]
         return answer[0]

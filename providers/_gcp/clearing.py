@@ -21,6 +21,8 @@ ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",)
 """After the VMs: each group needs all before it to be gone."""
 
 AT_ONCE = 128
+RELEASE = 10.0
+"""Seconds in which something in use is tried again: then it is looked anew who uses it."""
 
 
 def erase(api: Api, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
@@ -29,7 +31,7 @@ def erase(api: Api, machines: Sequence[Machine], resources: Sequence[Resource]) 
     _side_by_side(
         {f"instance {m.node.name} in {m.place}": instance_path(m) for m in machines}, api, failures
     )
-    for kinds in ORDER:
+    for kinds in () if failures else ORDER:  # nothing goes that a living VM uses
         paths = {str(r): PATHS[r.kind].format(r) for r in resources if r.kind in kinds}
         _side_by_side(paths, api, failures)
     if len(failures) == 1:
@@ -48,7 +50,7 @@ def delete(api: Api, what: str, path: str) -> None:
             if untold(error):  # of the path, not of the thing: it may well be there
                 raise
 
-    api.persist(attempt)
+    api.persist(attempt, within=RELEASE)
 
 
 def instance_path(machine: Machine) -> str:
