@@ -22,6 +22,9 @@ READY = [
     and importlib.util.find_spec(DESCRIPTIONS[name].at.partition(":")[0])
 ]
 
+MACHINES = {"aws": "m6i.xlarge", "gcp": "n1-standard-8", "azure": "Standard_D4s_v5"}
+"""Without GPUs: there are none here for the driver step to find."""
+
 LIMIT = 400.0
 """Seconds for a command: about 30 for TensorFlow on three nodes of a quiet machine."""
 
@@ -40,7 +43,7 @@ class Account:
         """As many nodes of each role, by default a chief and a worker."""
         described = DESCRIPTIONS[self.cloud.name]
         counts = roles or {"chief": 1, "worker": 1}
-        kind = machine or described.machine
+        kind = machine or MACHINES[self.cloud.name]
         nodes = {role: {"machine": kind, "count": count} for role, count in counts.items()}
         sections.setdefault("setup", {"run": ["echo ready >made"]})
         return self.project.config(

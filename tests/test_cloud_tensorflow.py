@@ -27,7 +27,7 @@ from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, tensorflow
 from cloudtrain.transports.ssh import SshTransport
 from tests import cloud_user
-from tests.cloud_user import READY, Account
+from tests.cloud_user import MACHINES, READY, Account
 from tests.nodes_here import Remembered, node
 from tests.one_machine import Machine
 from tests.project import ROOT, Project
@@ -39,8 +39,6 @@ from tests.standins.stores import KINDS, Store
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 
 SETUP = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))["setup"]
-MACHINES = {"aws": "m6i.xlarge", "gcp": "n1-standard-8", "azure": "Standard_D4s_v5"}
-"""Without GPUs: the playbooks find out that there are none."""
 LAST = "/manifest.json"
 MODEL = "chief0/output/model/saved_model.pb"
 

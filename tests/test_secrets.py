@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cloud_user import MACHINES
 from tests.project import Project, until
 from tests.scanning import Sampled, files_that_tell, sampling, told
 from tests.standins.cloud import DESCRIPTIONS, running
@@ -205,7 +206,7 @@ def test_a_clouds_node_has_neither_the_secret_nor_the_clouds_credentials(
             provider="aws",
             project=described.project or None,
             placement=list(described.placement),
-            nodes={"chief": {"machine": described.machine}},
+            nodes={"chief": {"machine": MACHINES["aws"]}},
             train={"command": "touch go; python3 job.py go X"},
         )
         try:
