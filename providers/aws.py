@@ -202,7 +202,7 @@ class AwsAccount:
         self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
 
     def console(self, machine: Machine) -> str:
-        return ""
+        return launching.serial_log(self._ec2, machine)
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._ec2, machines, resources, launched=self._just_launched)

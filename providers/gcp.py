@@ -22,7 +22,7 @@ from cloudtrain.providers._gcp import checks, clearing, listing, places, types
 from cloudtrain.providers._gcp.api import Api
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers._gcp.grounds import Maker
-from cloudtrain.providers._gcp.launching import Launch, start
+from cloudtrain.providers._gcp.launching import Launch, serial_log, start
 
 
 def provider(config: ClusterConfig) -> CloudProvider[Ground]:
@@ -94,7 +94,7 @@ class GcpAccount:
         return False
 
     def console(self, machine: Machine) -> str:
-        return ""
+        return serial_log(self._api, machine)
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         clearing.erase(self._api, machines, resources)

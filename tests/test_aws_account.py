@@ -491,6 +491,17 @@ def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
     assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
 
 
+@pytest.mark.parametrize("kind", ["m5.large", "p3.2xlarge"])
+def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(aws: Cloud, kind: str) -> None:
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine=kind)})
+    account = account_of(plan)
+    (machine,) = launched(aws, plan, account)
+    assert account.console(machine) == ""
+    aws.set(serial_logs={"mnist-chief0": "\n".join(f"line {n}\r" for n in range(40))})
+    told = account.console(machine).splitlines()
+    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
+
+
 def test_an_interrupted_spot_node_is_gone_and_tells_why(aws: Cloud) -> None:
     plan = with_spot(plan_of(aws))
     launched(aws, plan)

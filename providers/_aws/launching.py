@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 import json
@@ -14,6 +15,7 @@ from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
+from cloudtrain.providers._cloud.serial_log import last_lines
 
 TOKENS = 32
 """How many are tried whose instance has ended and is told of no more: EC2 does so for an hour."""
@@ -161,3 +163,15 @@ def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:
         and (machine.cluster, machine.node.name) == (cluster, name)
         and machine.place == order.place
     ]
+
+
+def serial_log(ec2: Ec2, machine: Machine) -> str:
+    """The latest output, which instances on Nitro alone have; of others, that of the boot:
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html"""
+    asked = {"InstanceId": machine.id}
+    try:
+        answer = ec2.ask(machine.place.region, "GetConsoleOutput", {**asked, "Latest": True})
+    except CloudConfigError:
+        answer = ec2.ask(machine.place.region, "GetConsoleOutput", asked)
+    text = base64.b64decode(answers.text(answer, "output"))
+    return last_lines(text.decode("utf-8", "replace"))

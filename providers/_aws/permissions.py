@@ -43,6 +43,7 @@ OURS = (
     "ec2:DeletePlacementGroup",
     "ec2:DeleteSecurityGroup",
     "ec2:DeleteVolume",
+    "ec2:GetConsoleOutput",
     "ec2:RevokeSecurityGroupIngress",
     "ec2:StartInstances",
     "ec2:TerminateInstances",

@@ -7,8 +7,8 @@ from typing import Any
 from cloudtrain.providers._azure.connection import Arm, mapped
 from cloudtrain.providers._azure.ends import where
 from cloudtrain.providers._cloud.account import Machine
+from cloudtrain.providers._cloud.serial_log import last_lines
 
-LINES = 20
 MINUTES = "10"
 """That the link to it holds."""
 TIMEOUT = 20.0
@@ -22,7 +22,7 @@ def console(arm: Arm, machine: Machine) -> str:
     answer = arm.call("POST", path, query={"sasUriExpirationTimeInMinutes": MINUTES})
     body: Any = answer.body
     url = body.get("serialConsoleLogBlobUri") if isinstance(body, dict) else None
-    return "" if not url else _last(_fetched(name, str(url)))
+    return "" if not url else last_lines(_fetched(name, str(url)))
 
 
 def _fetched(name: str, url: str) -> str:
@@ -35,8 +35,3 @@ def _fetched(name: str, url: str) -> str:
         except requests.RequestException as error:
             raise ConnectionError(type(error).__name__) from None
         return answer.content.decode("utf-8", "replace") if answer.ok else ""
-
-
-def _last(text: str) -> str:
-    lines = [line.rstrip() for line in text.splitlines() if line.strip("\x00 \r\t")]
-    return "\n".join(lines[-LINES:])

@@ -168,7 +168,7 @@ class Account(Protocol[GroundT]):
         """
 
     def console(self, machine: Machine) -> str:
-        """The end of its serial log; "" where this cloud is not asked for it."""
+        """The end of its serial log, which needs no key; "" where there is none yet."""
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
         """Delete all of these in the order that the cloud needs, side by side where it can.

@@ -8,6 +8,7 @@ from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFo
 from cloudtrain.model import Node
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
+from cloudtrain.providers._cloud.serial_log import last_lines
 from cloudtrain.providers._gcp import bodies, clearing, reading
 from cloudtrain.providers._gcp.api import OPERATION, Api, Json
 from cloudtrain.providers._gcp.bodies import Ground
@@ -145,3 +146,19 @@ def _set_end(api: Api, what: str, path: str, expires: float | None) -> None:
     if wanted != told:
         given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
         api.run(what, "POST", f"{path}/setLabels", body=given)
+
+
+SERIAL_LOG = 16 * 1024
+"""Bytes of it that are asked for."""
+
+
+def serial_log(api: Api, machine: Machine) -> str:
+    """A negative start counts from the end:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput"""
+    told = api.call(
+        f"the serial log of {machine.node.name}",
+        "GET",
+        f"zones/{machine.place.zone}/instances/{machine.node.name}/serialPort",
+        params={"port": "1", "start": str(-SERIAL_LOG)},
+    )
+    return last_lines(str(told.get("contents") or ""))

@@ -35,6 +35,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "instances.aggregatedList": ("instances.list",),
     "instances.delete": ("instances.delete",),
     "instances.get": ("instances.get",),
+    "instances.getSerialPortOutput": ("instances.getSerialPortOutput",),
     "instances.insert": (
         "instances.create",
         "instances.setLabels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 import json
@@ -127,6 +128,18 @@ class Instances(World):
             self._elsewhere(name, lambda: self.nodes.start(name, text, address))
         elif nic.waiting_ip:
             nic.public_ip = f"203.0.113.{next(self._addresses) % 254 + 1}"
+
+    def _get_console_output(self, region: str, given: dict[str, Any], request: Request) -> Any:
+        (instance,) = self._asked(region, {"InstanceIds": [given["InstanceId"]]})
+        if given.get("Latest") and instance.instance_type.startswith(("p3.", "p2.", "g3")):
+            raise Refused(
+                "UnsupportedOperation",
+                "This instance type does not support retrieving the latest console logs.",
+            )
+        name = name_of(instance)
+        text = self.nodes.boot_log(name) if self.nodes is not None else self.serial_logs.get(name)
+        output = base64.b64encode((text or "").encode()).decode()
+        return {"InstanceId": instance.id, "Output": output}
 
     def _terminate_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
         found = self._asked(region, given)

@@ -77,6 +77,8 @@ class World:
         self.denied: list[str] = []
         self.actions: set[str] = set()
         """What EC2 was called for."""
+        self.serial_logs: dict[str, str] = {}
+        """By node name, where no real node is behind it."""
         self.unapplied_quotas: list[str] = []
         """Codes of quotas of which only AWS's default is told, as no other value was applied."""
         self.nodes: Any = None

@@ -55,6 +55,25 @@ def _widely_listed(call: Call, collection: str) -> list[tuple[str, Body]]:
     ]
 
 
+@acts("instances.getSerialPortOutput")
+def serial_port(call: Call) -> Body:
+    """A negative start counts from the end."""
+    world, name = call.world, call.given["instance"]
+    path = world.find(call.path(name)).path
+    log = world.serial_logs.get(name, "")
+    if world.nodes is not None:
+        log = world.nodes.boot_log(name)
+    start = int(call.given.get("start", 0))
+    begun = max(0, len(log) + start) if start < 0 else start
+    return {
+        "kind": "compute#serialPortOutput",
+        "selfLink": f"{world.link(path)}/serialPort",
+        "contents": log[begun:],
+        "start": str(begun),
+        "next": str(len(log)),
+    }
+
+
 @acts("instances.list")
 def instances(call: Call) -> Body:
     found = [item for item in _listed(call, "instances") if item[0] == call.scope]

@@ -73,6 +73,8 @@ class World:
     project: str
     delay: float = 0.03
     """Seconds that each operation takes."""
+    serial_logs: dict[str, str] = field(default_factory=dict)
+    """By VM, where no real node is behind it."""
     lag: float = 0.0
     """Seconds for which lists leave a new VM out."""
     wide_lag: float = 0.0
