@@ -106,7 +106,7 @@ def without_code(plan: Plan) -> tuple[str, ...]:
 
 
 OTHER_GPUS = (
-    "take other GPUs, or NVIDIA's own build of TensorFlow (nvcr.io/nvidia/tensorflow, without "
+    "take other GPUs, or NVIDIA's own build of TensorFlow (its container image, without "
     "setup.tensorflow); `--ignore gpus` tries it all the same"
 )
 

@@ -287,7 +287,7 @@ def test_gpus_that_no_tensorflow_has_code_for_are_refused_and_can_be_insisted_on
         done = cloudtrain(verb_, file)
         assert done.exit_code == 2
         assert words in done.output
-        assert "nvcr.io/nvidia/tensorflow" in done.output
+        assert "its container image" in done.output
     assert "mnist.yaml:6: nodes." in cloudtrain("plan", file).output
     assert cloudtrain("plan", file, "--ignore", "gpus").exit_code == 0
     ignored = cloudtrain("check", file, "--ignore=gpus")
