@@ -208,7 +208,8 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One HTTP request with which a node stores bytes of one file (landing/sender.py sends it).
+    """One HTTP request with which a node stores bytes of one file (landing/sender.py sends it), or
+    a GET with which it reads one (landing/fetcher.py).
 
     `url` and `headers` are the right to do so: short-lived, for this object alone. The body is
     `length` bytes of the file from `offset` (None: to its end), between `before` and `after`.
@@ -289,6 +290,9 @@ class ArtifactStore(Protocol):
 
         `size` None: not known yet, one request for whatever it will be, 4 GiB at most.
         """
+
+    def reading(self, path: str, *, lasts: float) -> Request | None:
+        """For a node to read the file itself, within `lasts` seconds; None: it must come here."""
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         """Makes a file of several requests visible, whole, once all of them were done."""

@@ -30,6 +30,7 @@ EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 RESOURCE = "//storage.googleapis.com/projects/_/buckets/"
 _NONE: Mapping[str, str] = MappingProxyType({})
+ROLES = ("inRole:roles/storage.objectCreator", "inRole:roles/storage.objectViewer")
 START = re.compile(r"resource\.name\.startsWith\((\".*\")\)")
 
 
@@ -39,7 +40,9 @@ class Google:
 
     authority: Authority = field(default_factory=Authority)
     scoped: dict[str, str] = field(default_factory=dict)
-    """Downscoped token → start of the names (`projects/_/buckets/…`) of what it may make."""
+    """Downscoped token → start of the names (`projects/_/buckets/…`) of what it may touch."""
+    readers: set[str] = field(default_factory=set)
+    """Those that may read: https://cloud.google.com/storage/docs/access-control/iam-roles"""
     asked: list[dict[str, object]] = field(default_factory=list)
     """Each boundary that was asked for."""
     refuses: bool = False
@@ -65,11 +68,13 @@ class Google:
         (rule,) = boundary["accessBoundaryRules"]
         start = START.fullmatch(rule["availabilityCondition"]["expression"])
         bucket = rule["availableResource"].removeprefix(RESOURCE)
-        is_known = rule["availablePermissions"] == ["inRole:roles/storage.objectCreator"]
-        if self.refuses or start is None or not is_known or "/" in bucket:
+        (role,) = rule["availablePermissions"]
+        if self.refuses or start is None or role not in ROLES or "/" in bucket:
             return answer({"error": "invalid_request", "error_description": "no boundary"}, 400)
         token = f"ya29.d.{secrets.token_urlsafe(32)}"
         self.scoped[token] = json.loads(start[1])
+        if role == ROLES[1]:
+            self.readers.add(token)
         assert self.scoped[token].startswith(f"projects/_/buckets/{bucket}/objects/")
         told = {"access_token": token, "issued_token_type": TOKEN, "token_type": "Bearer"}
         return answer({**told, "expires_in": int(self.lifetime)})
@@ -139,6 +144,11 @@ class Front:
             self.google.authority.caller(header)
             return None
         bucket = call.path.partition("/b/")[2].partition("/")[0]
+        if header.removeprefix("Bearer ") in self.google.readers:
+            name = unquote(urlsplit(call.path).path.partition("/o/")[2])
+            is_read = call.method == "GET" and name and self.takes_scoped
+            is_inside = f"projects/_/buckets/{bucket}/objects/{name}".startswith(start)
+            return None if is_read and is_inside else "storage.objects.get"
         is_new = call.is_upload and call.method == "POST" and self.takes_scoped
         if not (is_new and f"projects/_/buckets/{bucket}/objects/{call.name}".startswith(start)):
             return "storage.objects.create"

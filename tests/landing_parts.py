@@ -13,7 +13,7 @@ from pathlib import Path
 from cloudtrain import layout
 from cloudtrain.errors import NodeUnreachable, StoreError
 from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
-from cloudtrain.protocols import ArtifactStore, Completed, Receipt, Stage, Ticket
+from cloudtrain.protocols import ArtifactStore, Completed, Receipt, Request, Stage, Ticket
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 
@@ -173,6 +173,9 @@ class FaultyStore:
 
     def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
         return self.store.ticket(path, size, lasts=lasts)
+
+    def reading(self, path: str, *, lasts: float) -> Request | None:
+        return self.store.reading(path, lasts=lasts)
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         self.store.commit(ticket, receipts)

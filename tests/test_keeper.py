@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.landing.carried import carried
 from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.landing.land import land
 from cloudtrain.landing.packer import listed
@@ -292,7 +293,7 @@ def test_a_store_that_gives_no_right_has_no_keeper(kept: Kept) -> None:
 
 
 def test_a_node_without_python_is_warned_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "BOOT", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("cloudtrain.landing.carried.BOOT", "raise SystemExit('no such thing')")
     keeping.keep(kept.session(), kept.run)
     (warning,) = kept.console.warned
     assert "chief0: no such thing" in warning
@@ -326,6 +327,6 @@ def layout_of(kept: Kept) -> str:
 
 
 def test_what_is_sent_to_nodes_is_read_by_an_old_python() -> None:
-    for name, text in keeping.modules():
+    for name, text in carried(*keeping.MODULES, "fetcher"):
         ast.parse(text, name, feature_version=(3, 6))
         assert "from __future__" not in text

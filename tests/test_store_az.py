@@ -8,6 +8,7 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,9 @@ import requests
 from azure.core.exceptions import HttpResponseError
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.landing.direct import revealed
+from cloudtrain.landing.fetcher import Stream
+from cloudtrain.landing.sender import Refused
 from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores import az, open_store, sas
@@ -328,6 +332,18 @@ def test_no_right_is_good_for_longer_than_the_key_that_signed_it() -> None:
     key = Key(value=Secret(KEY), facts={"skoid": "x"}, expires=1e9)
     query = parse_qs(blob_sas(ACCOUNT, "box", "x", key, expires=2e9, https=True))
     assert query["se"] == ["2001-09-09T01:46:40Z"]
+
+
+def test_a_right_to_read_is_no_right_to_write(store: ArtifactStore) -> None:
+    store.upload("x", [b"one"])
+    request = store.reading("x", lasts=HOUR)
+    assert request is not None
+    assert Stream(revealed(request), 3).read(3) == b"one"
+    assert parse_qs(request.url.reveal())["sp"] == ["r"]
+    written = replace(request, method="PUT", headers={"x-ms-blob-type": "BlockBlob"})
+    with pytest.raises(Refused, match="403"):
+        Stream(revealed(written), 3).read(3)
+    assert b"".join(store.download("x")) == b"one"
 
 
 # ── Through this machine ─────────────────────────────────────────────────────

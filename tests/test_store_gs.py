@@ -27,7 +27,8 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
-from cloudtrain.landing.direct import Sent, send
+from cloudtrain.landing.direct import Sent, revealed, send
+from cloudtrain.landing.fetcher import Stream
 from cloudtrain.landing.inventory import Stop
 from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import read_manifest
@@ -747,3 +748,36 @@ def strict_place(strict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with front(strict) as one:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", one.url)
         yield placed(one, tmp_path)
+
+
+# ── What a node reads ────────────────────────────────────────────────────────
+
+
+def test_a_node_may_read_one_object_and_do_nothing_else(owned: Place, google: Google) -> None:
+    owned.put("x", b"one")
+    owned.put("y", b"two")
+    assert owned.send("x", "y").why is None
+    request = owned.store.reading("run/chief0/x", lasts=60.0)
+    assert request is not None
+    told = revealed(request)
+    assert Stream(told, 3).read(3) == b"one"
+    (token,) = google.readers
+    assert told["headers"] == {"Authorization": f"Bearer {token}"}
+    theirs = Credentials(token)
+    url = owned.front.url
+    bucket = storage.Client("none", theirs, client_options={"api_endpoint": url}).bucket("bucket")
+    mine = bucket.blob(f"{owned.prefix}/run/chief0/x")
+    for act in (
+        bucket.blob(f"{owned.prefix}/run/chief0/y").download_as_bytes,
+        lambda: list(bucket.list_blobs(prefix=owned.prefix)),
+        lambda: mine.upload_from_string(b"2"),
+        mine.delete,
+    ):
+        with pytest.raises(Forbidden):
+            act()
+    assert owned.held() == {"x": b"one", "y": b"two"}
+
+
+def test_where_google_gives_no_token_no_node_reads(owned: Place, google: Google) -> None:
+    google.refuses = True
+    assert owned.store.reading("run/chief0/x", lasts=60.0) is None

@@ -44,6 +44,30 @@ def service() -> Iterator[Service]:
             told.connections += 1
             super().setup()
 
+        def do_GET(self) -> None:
+            """With Range; `fault` is asked of it as `GET <path>`."""
+            path = unquote(self.path)
+            with told.lock:
+                told.seen.append(f"GET {path}")
+                fault = told.fault(len(told.seen), f"GET {path}")
+            data = told.objects.get(path)
+            if isinstance(fault, int) or data is None:
+                self.answer(fault if isinstance(fault, int) else 404, close=True)
+                return
+            start = int((self.headers["Range"] or "bytes=0-")[6:-1])
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            if fault == "half":
+                self.wfile.write(data[start : start + (len(data) - start) // 2])
+                self.connection.close()
+                self.close_connection = True
+                return
+            if fault == "slow":
+                told.gate.wait(60)
+            with suppress(OSError):
+                self.wfile.write(data[start:])
+
         def do_PUT(self) -> None:
             path = unquote(self.path)
             with told.lock:

@@ -92,6 +92,10 @@ def send(
     return exchange.sent
 
 
+def lock_of(folder: str) -> str:
+    return f"{folder.rpartition('/')[0]}/{LOCK}"
+
+
 def sending() -> Command:
     return script('exec "$(command -v python3 || command -v python)" -c "$1"', _text())
 
@@ -147,8 +151,7 @@ class _Exchange:
         return [source for source, _ in list(self._asked.values())]
 
     def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
-        lock = f"{folder.rpartition('/')[0]}/{LOCK}"
-        yield _line({"folder": folder, "lock": lock})
+        yield _line({"folder": folder, "lock": lock_of(folder)})
         yield self._order(*first)
         for source, ticket in self.tickets:
             if self.over.is_set():

@@ -68,7 +68,8 @@ def land(
     ]
     if not final:
         return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
-    take_parcels(run, store, console, there=nodes)
+    there = tuple(nodes.values())
+    take_parcels(run, store, console, there=nodes, nodes=there, transport=transport)
     with console.stage("artifacts", len(sources)) as stage:
         return _land(run.id, sources, transport, store, console, stage, final=True)
 

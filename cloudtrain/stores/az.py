@@ -25,7 +25,7 @@ from cloudtrain.errors import (
 from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.objects import ObjectStore, Stream, age_of, split
-from cloudtrain.stores.sas import VERSION, AccountKey, DelegationKey, blob_sas
+from cloudtrain.stores.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
 
 SMALL = 16 << 20
 """Bytes that a node stores by one request, and in each of several."""
@@ -108,18 +108,9 @@ class _Container:
             yield blob.name, blob.size, bytes(blob.content_settings.content_md5 or b"").hex()
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        if self._signer is None:
+        url = self._signed(key, WRITE, lasts)
+        if url is None:
             return None
-        url: str = self._container.url
-        right = blob_sas(
-            self._account,
-            self._name,
-            key,
-            self._signer.key(lasts),
-            expires=time.time() + lasts,
-            https=url.startswith("https:"),
-        )
-        url = f"{url}/{quote(key, safe='/~')}?{right}"
         headers = {"x-ms-version": VERSION}
         if size is None or size <= SMALL:
             whole = Request(url=Secret(url), headers={**headers, "x-ms-blob-type": "BlockBlob"})
@@ -130,6 +121,27 @@ class _Container:
             for offset, length in _parts(size)
         )
         return Ticket(path=key, requests=parts, had=self._had(key))
+
+    def reading(self, key: str, *, lasts: float) -> Request | None:
+        url = self._signed(key, READ, lasts)
+        headers = {"x-ms-version": VERSION}
+        return Request(url=Secret(url), method="GET", headers=headers) if url else None
+
+    def _signed(self, key: str, right: str, lasts: float) -> str | None:
+        """None where nothing here can sign."""
+        if self._signer is None:
+            return None
+        url: str = self._container.url
+        query = blob_sas(
+            self._account,
+            self._name,
+            key,
+            self._signer.key(lasts),
+            expires=time.time() + lasts,
+            https=url.startswith("https:"),
+            right=right,
+        )
+        return f"{url}/{quote(key, safe='/~')}?{query}"
 
     def _had(self, key: str) -> frozenset[str]:
         """Blocks that an earlier try has left, by the names that a node gives them."""

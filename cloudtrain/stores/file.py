@@ -86,6 +86,9 @@ class FileStore:
     def ticket(self, path: str, size: int | None, *, lasts: float) -> None:
         """A folder of this machine is written by this machine."""
 
+    def reading(self, path: str, *, lasts: float) -> None:
+        """A folder of this machine is read by this machine."""
+
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         raise AssertionError("there are no tickets")
 

@@ -184,6 +184,21 @@ class _Bucket:
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         """Nothing: every file is one request here."""
 
+    def reading(self, key: str, *, lasts: float) -> Request | None:
+        """https://cloud.google.com/storage/docs/json_api/v1/objects/get; a token lasts an hour at
+        most, whatever is asked for."""
+        right: dict[str, str | Secret] = {}
+        if self._rights is not None:
+            token = self._rights.reading(key)
+            if token is None:
+                return None
+            right["Authorization"] = Secret(f"Bearer {token.reveal()}")
+        url = (
+            f"{self._client._connection.API_BASE_URL}/storage/v1/b/"
+            f"{quote(self._name, safe='')}/o/{quote(key, safe='')}?alt=media"
+        )
+        return Request(url=Secret(url), method="GET", headers=right)
+
     def _right(self, key: str) -> dict[str, str | Secret] | None:
         """A header for keys of the same folder (of a run's task), empty at an emulator; or None."""
         if self._rights is None:

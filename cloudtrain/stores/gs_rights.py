@@ -1,4 +1,5 @@
-"""What a node is given to store objects in Google Cloud Storage: a token that can do only that."""
+"""What a node is given to store objects in Google Cloud Storage, or to read one: a token that can
+do only that."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from cloudtrain.shell import Secret
 ROLE = "inRole:roles/storage.objectCreator"
 """Makes objects and nothing else: neither reads, lists, deletes nor replaces one, as replacing
 needs storage.objects.delete: https://cloud.google.com/storage/docs/access-control/iam-roles"""
+
+READER = "inRole:roles/storage.objectViewer"
+"""Reads objects; it cannot list them within a condition on their names."""
 
 SPARE = 900.0
 """Seconds for which a token must still be good when it is given to a node."""
@@ -55,28 +59,39 @@ class Rights:
                 self._tokens[folder] = (token, until)
             return token
 
+    def reading(self, key: str) -> Secret | None:
+        """For this key; None where Google does not give one."""
+        token, until = self._asked(key, READER)
+        return token if until > self._clock() else None
+
     def _made(self, folder: str) -> tuple[Secret | None, float]:
+        token, until = self._asked(folder, ROLE)
+        if token is None or until <= self._clock() or not self._is_taken(token.reveal(), folder):
+            return None, self._clock() + REFUSED
+        return token, until
+
+    def _asked(self, start: str, role: str) -> tuple[Secret | None, float]:
+        """For the keys that start like this, and until when it may be given away."""
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
 
-        scoped = self._scoped(folder)
+        scoped = self._scoped(start, role)
         try:
             scoped.refresh(partial(Request(), timeout=CONNECT))
             # google-auth's times are naive, in UTC.
-            until = scoped.expiry.replace(tzinfo=timezone.utc).timestamp() - SPARE
+            return Secret(scoped.token), scoped.expiry.replace(
+                tzinfo=timezone.utc
+            ).timestamp() - SPARE
         except (GoogleAuthError, ValueError, AttributeError):  # also: no JSON, no time
-            until = 0.0
-        if until <= self._clock() or not self._is_taken(scoped.token, folder):
-            return None, self._clock() + REFUSED
-        return Secret(scoped.token), until
+            return None, 0.0
 
-    def _scoped(self, folder: str) -> Any:
+    def _scoped(self, folder: str, role: str) -> Any:
         from google.auth import downscoped as untyped
 
         downscoped: Any = untyped
         rule = downscoped.AccessBoundaryRule(
             available_resource=f"//storage.googleapis.com/projects/_/buckets/{self._bucket}",
-            available_permissions=[ROLE],
+            available_permissions=[role],
             availability_condition=downscoped.AvailabilityCondition(within(self._bucket, folder)),
         )
         return downscoped.Credentials(

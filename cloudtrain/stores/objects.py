@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
-from cloudtrain.protocols import Receipt, Swapped, Ticket
+from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
 
 CHECKS = ".cloudtrain-check/"
 """Objects under it are tries of `check`, and no artifacts."""
@@ -46,6 +46,9 @@ class Bucket(Protocol):
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
         """As ArtifactStore.ticket; the ticket's path is the key."""
+
+    def reading(self, key: str, *, lasts: float) -> Request | None:
+        """As ArtifactStore.reading."""
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         """As ArtifactStore.commit; the ticket's path is the key."""
@@ -90,6 +93,10 @@ class ObjectStore:
         with self._explained(path):
             ticket = self._bucket.ticket(self._key(path), size, lasts=lasts)
         return ticket and replace(ticket, path=path)
+
+    def reading(self, path: str, *, lasts: float) -> Request | None:
+        with self._explained(path):
+            return self._bucket.reading(self._key(path), lasts=lasts)
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         with self._explained(ticket.path):

@@ -18,7 +18,7 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Swapped, Ticket
+from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
 from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.s3_tickets import Tickets
 
@@ -159,6 +159,9 @@ class _Bucket:
 
     def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
         return self._tickets.ticket(key, size, lasts=lasts)
+
+    def reading(self, key: str, *, lasts: float) -> Request | None:
+        return self._tickets.reading(key, lasts=lasts)
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         self._tickets.commit(ticket, receipts)

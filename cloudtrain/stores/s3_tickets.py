@@ -1,4 +1,5 @@
-"""A node's right to store one file in S3: presigned URLs, of parts where the file is large."""
+"""A node's right to store or read one file in S3: presigned URLs, of parts where one that it
+stores is large."""
 
 from __future__ import annotations
 
@@ -58,6 +59,10 @@ class Tickets:
             for number, offset in enumerate(range(0, size, length), 1)
         )
         return Ticket(path=key, requests=requests, upload=upload, had=had)
+
+    def reading(self, key: str, *, lasts: float) -> Request:
+        seconds = max(1, min(int(lasts), LONGEST))
+        return Request(url=self._signed("get_object", seconds, Key=key), method="GET")
 
     def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
         """S3 compares each part's ETag with the one that it gave; of a part that it had before,

@@ -1,4 +1,4 @@
-"""Shared access signatures: the right to write one blob of Azure Storage for a while, made here.
+"""Shared access signatures: the right to write or read one blob for a while, made here.
 
 Not the SDK's: that signs for its own newest version of the service alone, which for user
 delegation keys an emulator or a private cloud of last year cannot follow.
@@ -22,6 +22,8 @@ from cloudtrain.shell import Secret
 VERSION = "2020-12-06"
 """Of the service: since 2019-12-12 one request takes 5,000 MiB, a block 4,000 MiB."""
 
+WRITE, READ = "cw", "r"
+
 WEEK = 7 * 86400.0
 """Seconds that a user delegation key is good for at most."""
 
@@ -43,15 +45,22 @@ class Key:
 
 
 def blob_sas(
-    account: str, container: str, blob: str, key: Key, *, expires: float, https: bool
+    account: str,
+    container: str,
+    blob: str,
+    key: Key,
+    *,
+    expires: float,
+    https: bool,
+    right: str = WRITE,
 ) -> str:
-    """The query that lets its bearer create and write this blob, and nothing else.
+    """The query that lets its bearer create and write this blob, or read it, and nothing else.
 
     Without a start: it is good at once, whatever the clocks say. `https`: over TLS alone.
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas
     https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
     """
-    right, start, end = "cw", "", _text(min(expires, key.expires))
+    start, end = "", _text(min(expires, key.expires))
     protocol = "https" if https else ""
     policy, address, snapshot, scope, answer = "", "", "", "", [""] * 5
     # After the key's facts: on whose behalf, and for which line of the customer's log.

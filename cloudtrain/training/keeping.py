@@ -11,20 +11,19 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
+from cloudtrain.landing.carried import carried, carrying
 from cloudtrain.landing.direct import revealed
 from cloudtrain.landing.land import source, wanted
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Ticket
 from cloudtrain.session import Session
-from cloudtrain.shell import Command, script
 
 LASTS = 7 * 24 * 3600.0
 """Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
@@ -42,6 +41,9 @@ PARCELS, PARCELS_MEANWHILE = 12, 24
 TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
 """Seconds: between two looks; between parcels when the end is near; between two questions for a
 notice; from a task's end until its files are stored, where no client lands them."""
+
+MODULES = ("sender", "notices", "packer", "keeper")
+"""What a keeper is made of."""
 
 METADATA = {
     "aws": "http://169.254.169.254",
@@ -61,6 +63,8 @@ def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
         session.store,
         session.console,
         there=there,
+        nodes=session.nodes,
+        transport=session.transport,
         log_path=partial(session.records.log_path, run.id),
     )
 
@@ -104,7 +108,7 @@ def keep(session: Session, run: Run) -> float:
             sessions = tickets[0].resumable
             told = order(session, run, task, node, tickets, now)
             text = json.dumps(told).encode("ascii") + b"\n"
-            done = session.transport.run(node, keeping(), stdin=text, timeout=60.0)
+            done = session.transport.run(node, carrying("keeper"), stdin=text, timeout=60.0)
         except CloudtrainError as error:
             return f"{task.name}: {error.message}"
         if done.stdout.split() != [b"keeping"]:
@@ -163,7 +167,7 @@ def order(
     address = os.environ.get("CLOUDTRAIN_METADATA") or METADATA.get(config.provider)
     return {
         **TIMES,
-        "modules": list(modules()),
+        "modules": list(carried(*MODULES)),
         "folder": what.folder.rpartition("/")[0],
         "attempt": run.attempts[-1].number,
         "patterns": what.patterns,
@@ -181,35 +185,3 @@ def order(
             for number, ticket in enumerate(tickets)
         ],
     }
-
-
-def keeping() -> Command:
-    return script('exec "$(command -v python3 || command -v python)" -c "$1"', BOOT)
-
-
-BOOT = """
-import json, sys, types
-order = json.loads(sys.stdin.buffer.readline().decode("ascii"))
-for name, text in order.pop("modules"):
-    module = sys.modules[name] = types.ModuleType(name)
-    parent, _, own = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], own, module)
-    exec(text, module.__dict__)
-sys.modules["cloudtrain.landing.keeper"].begin(order)
-"""
-
-
-@cache
-def modules() -> Sequence[tuple[str, str]]:
-    """What a keeper is made of, each module after those that it imports."""
-    return tuple(_modules())
-
-
-def _modules() -> Iterator[tuple[str, str]]:
-    package = files("cloudtrain")
-    yield "cloudtrain", ""
-    yield "cloudtrain.paths", (package / "paths.py").read_text("utf-8")
-    yield "cloudtrain.landing", ""
-    for name in ("sender", "notices", "packer", "keeper"):
-        yield f"cloudtrain.landing.{name}", (package / "landing" / f"{name}.py").read_text("utf-8")

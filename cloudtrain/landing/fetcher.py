@@ -1,0 +1,166 @@
+"""Runs on a node (any Python from 3.6, no packages): fetches one parcel and unpacks it.
+
+Sent as text, with sender.py, by at_node.py. Each file gets a number for its name; what they are
+called, and the SHA-256 of what was unpacked, is told in one JSON line. It ends where nobody hears
+it any more. What it is given stays in its memory.
+"""
+
+# ruff: noqa: PTH103, PTH118, PTH123
+
+import contextlib
+import hashlib
+import http.client
+import os
+import shutil
+import ssl
+import sys
+import tarfile
+import threading
+import time
+import urllib.parse
+
+from cloudtrain.landing import sender
+
+ABOUT = ".cloudtrain/parcel.json"
+LARGEST_ABOUT = 64 << 20
+PIECE = 1 << 20
+SPARE = 1 << 30
+"""Bytes that stay free on the disk: what runs on the node needs some."""
+
+
+def begin(order: "dict[str, object]") -> None:
+    folder = sender.plain(str(order["folder"]))
+    os.umask(0o077)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)  # noqa: PTH120
+    sender.alone(sender.plain(str(order["lock"])))
+    for work in (sender.beat, sender.leave_with_the_client):
+        threading.Thread(target=work, daemon=True).start()
+    sender.tell(fetched(order, folder))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
+    """`bad`: it is no parcel. `why`: it could not be had here."""
+    request, size = order["request"], order["size"]
+    assert isinstance(request, dict)
+    assert isinstance(size, int)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        room = os.statvfs(folder)
+        if room.f_bavail * room.f_frsize < size + SPARE:
+            return {"why": "no room for a copy"}
+        return unpacked(Stream(request, size), folder)
+    except sender.Refused as error:
+        return {"why": str(error)}
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        return {"bad": str(error) or type(error).__name__}
+    except OSError as error:
+        return {"why": error.strerror or str(error)}
+
+
+def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
+    about = None
+    members = []  # type: list[tuple[str, int, str]]
+    with tarfile.open(
+        fileobj=stream,  # type: ignore[call-overload]
+        mode="r|",
+        bufsize=PIECE,
+        encoding="utf-8",
+        errors="surrogateescape",
+    ) as archive:
+        for member in archive:
+            # Of a sparse file a few bytes could fill the disk.
+            if not member.isreg() or member.issparse():
+                continue
+            content = archive.extractfile(member)
+            if member.name != ABOUT:
+                name = os.path.join(folder, str(len(members)).encode())
+                members.append((member.name, member.size, written(content, name)))
+            elif member.size > LARGEST_ABOUT:
+                raise ValueError("it tells too much of its files")
+            else:
+                about = content.read().decode("utf-8")
+    if about is None:
+        raise ValueError("it does not tell of its files")
+    return {"about": about, "members": members}
+
+
+def written(content: "object", name: bytes) -> str:
+    digest = hashlib.sha256()
+    with open(name, "xb", buffering=0) as file:
+        for data in iter(lambda: content.read(PIECE), b""):  # type: ignore[attr-defined]
+            digest.update(data)
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+    return digest.hexdigest()
+
+
+class Stream:
+    """The bytes of one object, by a request that may be made again from where it broke off."""
+
+    def __init__(self, request: "dict[str, object]", size: int) -> None:
+        self.request, self.size = request, size
+        self.at = 0
+        self.web = sender.Web()
+        self.connection = None  # type: http.client.HTTPConnection | None
+        self.answer = None  # type: http.client.HTTPResponse | None
+
+    def read(self, length: int) -> bytes:
+        """As many, but at the end."""
+        data = b""
+        wanted = min(length, self.size - self.at)
+        while len(data) < wanted:
+            piece = self.piece(wanted - len(data))
+            self.at += len(piece)
+            data += piece
+        return data
+
+    def piece(self, most: int) -> bytes:
+        tries = sender.TRIES if self.at else sender.MISSES
+        for number in range(tries):
+            try:
+                if self.answer is None:
+                    self.answer = self.opened()
+                data = self.answer.read(most)
+                if data:
+                    return data
+                raise http.client.IncompleteRead(b"")
+            except ssl.CertificateError as error:
+                raise sender.Refused(str(error)) from None
+            except (OSError, http.client.HTTPException, sender.Transient) as error:
+                self.close()
+                if number == tries - 1:
+                    text = str(error) or type(error).__name__
+                    raise sender.Refused(f"{self.host()}: {text}") from None
+            time.sleep(2.0**number / 2)
+        raise AssertionError("the last try returns or raises")
+
+    def opened(self) -> http.client.HTTPResponse:
+        ranged = {"Range": f"bytes={self.at}-"} if self.at else {}
+        part = sender.Part(self.request, 0, 0, 0, headers=ranged)
+        target = urllib.parse.urlsplit(part.url)
+        made = self.web.made(target.scheme, target.hostname or "", target.port)
+        self.connection = made
+        made.connect()
+        made.sock.settimeout(sender.ANSWER_SECONDS)
+        path = target.path + ("?" + target.query if target.query else "")
+        made.request(part.method, path, headers=part.headers)
+        answer = made.getresponse()
+        if answer.status == (206 if self.at else 200):
+            return answer
+        told = sender.words(answer, answer.read(sender.MOST_WORDS), part)
+        if answer.status in sender.TRANSIENT:
+            raise sender.Transient(told)
+        raise sender.Refused(told)
+
+    def host(self) -> str:
+        return urllib.parse.urlsplit(str(self.request["url"])).netloc
+
+    def close(self) -> None:
+        if self.connection is not None:
+            with contextlib.suppress(OSError):
+                self.connection.close()
+        self.connection = self.answer = None
