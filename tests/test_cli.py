@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -63,6 +64,7 @@ class Verbs:
             return answer
 
         fake = types.ModuleType(f"cloudtrain.verbs.{module}")
+        fake.__dict__.update(vars(importlib.import_module(fake.__name__)))
         setattr(fake, name, verb)
         self._monkeypatch.setitem(sys.modules, fake.__name__, fake)
 

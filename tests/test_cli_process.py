@@ -37,7 +37,7 @@ FAKE_TRAIN = """
 import sys, types, time, threading
 from cloudtrain.__main__ import main
 
-def train(name, config, *, arguments, detach, console):
+def train(name, config, *, arguments, detach, console, **others):
     try:
         if "lines" in arguments:
             # as the follower does: from a thread of its own

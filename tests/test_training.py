@@ -241,7 +241,6 @@ RUN = [
     ("parameter_server_fit.py", "", PS_CLUSTER, "output/weights.h5"),
     ("two_files/main.py", "", WORKERS, "output/keras-model/saved_model.pb"),
     ("package/trainer/task.py", "--job-dir {output}", TWO, "output/keras_export/saved_model.pb"),
-    ("tf_config_popped.py", "", TWO, "output/m/saved_model.pb"),
     ("mirrored_notebook.py", "", {"chief": {}}, "output/saved_model/saved_model.pb"),
     ("mirrored_custom_training.py", "", {"chief": {}}, "output/model/saved_model.pb"),
 ]
@@ -266,6 +265,20 @@ def test_a_strangers_script_trains_as_it_is(
     done = project.cloudtrain("run", config, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert list(project.store.glob(f"*/*0/{made}"))
+
+
+def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: Project) -> None:
+    """Exit code 0 and a model each, that know nothing of each other."""
+    config = project.config(
+        nodes=TWO,
+        setup={**SETUP, "keras": "legacy"},
+        code={"path": str(STRANGERS)},
+        train={"command": "python tf_config_popped.py"},
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "the tasks never formed a cluster: 2 separate trainings" in done.stderr
+    assert len(list(project.store.glob("*/*0/output/m/saved_model.pb"))) == 2
 
 
 def test_a_script_for_an_older_tensorflow_fails_with_the_cause_and_what_to_do(
