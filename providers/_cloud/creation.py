@@ -161,6 +161,7 @@ class Creation(Generic[GroundT]):
         needed: set[str] = set()
         if isinstance(failure, CapacityError | QuotaError):
             needed = {p.region for p in later if not reaches(failure, place, p)}
+            needed |= {place.region} if is_tried_apart(failure) else set()
         unlisted = dict(wishes.made)
 
         def find() -> Found:
@@ -195,6 +196,11 @@ class _Wishes:
     open: dict[str, float] = field(default_factory=dict)
     """Node → when it was asked for, Unix time; not those that were refused."""
     made: dict[str, Machine] = field(default_factory=dict)
+
+
+def is_tried_apart(error: CloudError) -> bool:
+    """Whether the same place is asked once more, without the group that had no room there."""
+    return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
 
 
 def reaches(error: CloudError, refused: Place, place: Place) -> bool:

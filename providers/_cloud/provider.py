@@ -11,7 +11,7 @@ from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource, Tell
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
-from cloudtrain.providers._cloud.creation import Creation, reaches
+from cloudtrain.providers._cloud.creation import Creation, is_tried_apart, reaches
 from cloudtrain.providers._cloud.labels import refuse_other_owner
 from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
@@ -157,9 +157,9 @@ class CloudProvider(Generic[GroundT]):
     ) -> dict[str, Node]:
         """Where a place has no room for nodes close together, it is asked once more without."""
         try:
-            return creation.fill(place, later=[place, *later])
+            return creation.fill(place, later=later)
         except CapacityError as error:
-            if not error.in_group or error.scope == "account":
+            if not is_tried_apart(error):
                 raise
             _journal_refusal(journal, place, error)
             journal("apart", placement=str(place))
