@@ -48,8 +48,9 @@ class Haste:
         time.sleep(seconds / self.speed)
 
     def pace(self) -> Pace:
-        """As patient as it is in reality."""
-        return Pace(now=self.now, clock=self.clock, sleep=self.sleep)
+        """As patient as it is in reality; what a call itself takes is not hastened."""
+        at_most = Pace.at_most * self.speed
+        return Pace(now=self.now, clock=self.clock, sleep=self.sleep, at_most=at_most)
 
 
 PACE = Haste().pace()

@@ -82,3 +82,20 @@ def test_the_same_words_are_told_once_and_to_the_innermost() -> None:
         waits.tell("y")
     waits.tell("z")
     assert (inner, outer) == (["x"], ["y"])
+
+
+def test_a_call_whose_first_try_took_all_the_time_is_made_once_more() -> None:
+    clock = Clock()
+    tries = itertools.count(1)
+
+    def slow(times: int) -> str:
+        clock.sleep(100.0)
+        if next(tries) <= times:
+            raise TransientError("no answer")
+        return "done"
+
+    assert clock.pace().patiently(lambda: slow(1)) == "done"
+    tries = itertools.count(1)
+    with pytest.raises(TransientError):
+        clock.pace().patiently(lambda: slow(9))
+    assert next(tries) == 3

@@ -22,7 +22,7 @@ class Pace:
     """Of one call that is throttled or not answered: a minute and a half in all, as the clouds
     count their rates by the minute."""
     at_most: float = 90.0
-    """Seconds after which a call that is not answered is not made again."""
+    """Seconds after which a call that is not answered is not made again; once it always is."""
     first: float = 0.5
     longest: float = 30.0
     poll_first: float = 0.2
@@ -49,7 +49,8 @@ class Pace:
             try:
                 return call()
             except kinds as error:
-                if isinstance(error, TransientError) and self.clock() - begun >= self.at_most:
+                late = number > 0 and self.clock() - begun >= self.at_most
+                if isinstance(error, TransientError) and late:
                     raise
                 backoff = min(self.longest, self.first * 2**number) * (0.5 + self.chance() / 2)
                 wait = max(backoff, error.retry_after or 0.0)
