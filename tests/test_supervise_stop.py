@@ -112,7 +112,8 @@ def test_children_with_a_cleared_environment_are_found_by_session_and_descent(
     attempt.wait_for_log(b"up")
     eventually(lambda: len(attempt.status().processes) == 4)
     pids = [process.pid for process in attempt.status().processes]
-    assert attempt.stop().termed == 4
+    # A shell whose child was ended may end by itself before its own signal: no count of four.
+    assert attempt.stop().killed == 0
     assert not any(lives(pid) for pid in pids)
 
 
