@@ -260,6 +260,10 @@ class Plan:
     """What `image:` meant when the nodes that exist were made: the provider's key → the cloud's
     id. A node that joins them gets the same."""
 
+    def accelerator(self, node: str) -> Accelerator | None:
+        """Of the node with that name."""
+        return next((each.accelerator for each in self.nodes if each.name == node), None)
+
 
 # ── Cluster: what exists ─────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def words(config: ClusterConfig, worker: int) -> list[str]:
     """The command of one node, as a shell splits it, without `exec python -c …`."""
     run = run_of(config)
     addresses = {task.node: f"10.0.0.{task.index}" for task in run.tasks}
-    line = horovod.line(config, run, run.tasks[worker], addresses, "python", "python train.py")
+    plan, task = make_plan(config), run.tasks[worker]
+    line = horovod.line(plan, run, task, addresses, "python", "python train.py")
     return shlex.split(line)[4:]
 
 
@@ -97,6 +99,16 @@ def test_there_is_a_rank_for_each_accelerator_but_not_on_this_machine() -> None:
     assert words(config(gpus=4, provider="local"), 0)[0] == "mnist-worker0:1,mnist-worker1:1"
 
 
+def test_ranks_are_those_of_the_accelerator_that_the_plan_has() -> None:
+    """Whatever the config names: the machine may bring it."""
+    plan = make_plan(config())
+    eight = tuple(
+        replace(node, accelerator=Accelerator(kind="V100", count=8)) for node in plan.nodes
+    )
+    found = [horovod.slots(replace(plan, nodes=eight), node.name) for node in eight]
+    assert found == [8] * len(eight)
+
+
 def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
     wanted = config()
     run = run_of(wanted, 'python train.py --to {output} --name "it\'s" $HOME')
@@ -105,7 +117,7 @@ def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
         work=dict.fromkeys((task.node for task in run.tasks), "/home/a b"),
         bin_folder={task.node: ".cache/v/bin" for task in run.tasks},
     )
-    made = launch(wanted, run, run.tasks[1], site)
+    made = launch(make_plan(wanted), run, run.tasks[1], site)
     assert made.command.startswith('export PATH="$HOME"/.cache/v/bin:"$PATH"')
     line = made.command.splitlines()[1]
     assert shlex.split(line)[:3] == ["exec", "python", "-c"]
@@ -118,7 +130,7 @@ def test_horovod_waits_as_long_as_a_start_may_take_and_there_is_no_tf_config() -
     site = Site(
         addresses={t.node: "10.0.0.1" for t in run.tasks}, work={t.node: "/w" for t in run.tasks}
     )
-    seen = launch(wanted, run, run.tasks[0], site).environment
+    seen = launch(make_plan(wanted), run, run.tasks[0], site).environment
     assert seen["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "300"
     assert seen["HOROVOD_FUSION_THRESHOLD"] == "0"
     assert "TF_CONFIG" not in seen
@@ -186,7 +198,7 @@ class Nodes:
         for task in run.tasks:
             if only not in (None, task.index):
                 continue
-            own = horovod.line(cluster, run, task, addresses, str(self.python), line)
+            own = horovod.line(make_plan(cluster), run, task, addresses, str(self.python), line)
             environment = {**os.environ, **horovod.environment(cluster), **variables}
             with (self.folder / task.name).open("wb") as log:
                 process = subprocess.Popen(

@@ -79,12 +79,12 @@ def test_infiniband_that_is_not_connected_is_not_tried(
     nodes = {"chief": group, **({"worker": group} if count else {})}
     made = config(provider="azure", nodes=nodes, train=Train(command="x", env=env))
     run = run_of(made)
-    environment = launch(made, run, run.tasks[0], site(made)).environment
+    environment = launch(make_plan(made), run, run.tasks[0], site(made)).environment
     assert environment.get("NCCL_IB_DISABLE") == wanted
 
 
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
-    made = launch(config(), run_of(config()), run_of(config()).tasks[2], site(config()))
+    made = launch(make_plan(config()), run_of(config()), run_of(config()).tasks[2], site(config()))
     assert made.command == "python train.py --out /home/u/mnist-worker1/output --as worker:1"
     assert fill("{output} {x} {} {OUTPUT}", {"output": "{role}", "role": "r"}) == (
         "{role} {x} {} {OUTPUT}"
@@ -94,14 +94,14 @@ def test_placeholders_are_filled_and_other_braces_stay() -> None:
 def test_a_work_folder_with_a_space_stays_one_word() -> None:
     where = site(config())
     spaced = Site(addresses=where.addresses, work=dict.fromkeys(where.work, "/home/a b"))
-    made = launch(config(), run_of(config()), run_of(config()).tasks[0], spaced)
+    made = launch(make_plan(config()), run_of(config()), run_of(config()).tasks[0], spaced)
     assert "--out '/home/a b/output' --as" in made.command
     assert made.environment["CLOUDTRAIN_OUTPUT"] == "/home/a b/output"
 
 
 def test_tf_config_names_the_same_cluster_for_all_and_each_its_own_task() -> None:
     run = run_of(config())
-    made = [launch(config(), run, task, site(config())) for task in run.tasks]
+    made = [launch(make_plan(config()), run, task, site(config())) for task in run.tasks]
     seen = [json.loads(str(one.environment["TF_CONFIG"])) for one in made]
     assert [one["task"] for one in seen] == [
         {"type": "chief", "index": 0},

@@ -6,20 +6,19 @@ import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 
-from cloudtrain import catalogue
-from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.model import ClusterConfig, Plan, Run, Task
 
 RANKS = "CLOUDTRAIN_HOROVOD"
 """The variable that brings horovod_ranks.py to the node."""
 
 
 def line(
-    config: ClusterConfig, run: Run, task: Task, addresses: Mapping[str, str], python: str, own: str
+    plan: Plan, run: Run, task: Task, addresses: Mapping[str, str], python: str, own: str
 ) -> str:
     """The shell line of one node, for the user's `own` of one rank. Node 0 has rank 0, and the
     rendezvous at its task's port."""
     first, others = run.tasks[0], [other for other in run.tasks if other is not task]
-    hosts = ",".join(f"{other.node}:{slots(config, other.role)}" for other in run.tasks)
+    hosts = ",".join(f"{other.node}:{slots(plan, other.node)}" for other in run.tasks)
     return "exec " + shlex.join(
         [
             *(python, "-c", f"import os; exec(os.environ.pop('{RANKS}'))"),
@@ -37,9 +36,9 @@ def environment(config: ClusterConfig) -> dict[str, str]:
     }
 
 
-def slots(config: ClusterConfig, role: str) -> int:
+def slots(plan: Plan, node: str) -> int:
     """Ranks on a node: one for each accelerator, at least one."""
-    if config.provider == "local":
+    if plan.config.provider == "local":
         return 1
-    gpus = catalogue.resolved(config.provider, config.nodes[role], config.placement).accelerator
+    gpus = plan.accelerator(node)
     return gpus.count if gpus else 1

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from cloudtrain import catalogue, layout
+from cloudtrain import layout
 from cloudtrain.catalogue import fabric, gpus
-from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.model import ClusterConfig, Plan, Run, Task
 from cloudtrain.shell import Command, Secret, script
 from cloudtrain.tf_config import tf_config_for
 from cloudtrain.training import horovod
@@ -38,18 +38,19 @@ class Site:
     secrets: Mapping[str, Secret] = field(default_factory=dict)
 
 
-def launches(config: ClusterConfig, run: Run, site: Site) -> tuple[Launch, ...]:
-    return tuple(launch(config, run, task, site) for task in run.tasks)
+def launches(plan: Plan, run: Run, site: Site) -> tuple[Launch, ...]:
+    return tuple(launch(plan, run, task, site) for task in run.tasks)
 
 
-def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
+def launch(plan: Plan, run: Run, task: Task, site: Site) -> Launch:
     """The user's own line with its placeholders filled, and every variable that it will see."""
+    config = plan.config
     values = placeholders(run, task, site)
     output = values["output"]
     environment: dict[str, str | Secret] = {
         "PYTHONUNBUFFERED": "1",
         **(horovod.environment(config) if config.strategy == "horovod" else {}),
-        **gpu_environment(config, task.role),
+        **gpu_environment(plan, task.node),
         **(fabric.NO_INFINIBAND if fabric.unconnected(config) else {}),
         **site.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
@@ -67,19 +68,16 @@ def launch(config: ClusterConfig, run: Run, task: Task, site: Site) -> Launch:
     line = fill(run.command, quoted)
     if config.strategy == "horovod":
         python = "python" if bin_folder else "python3"
-        line = horovod.line(config, run, task, site.addresses, python, line)
+        line = horovod.line(plan, run, task, site.addresses, python, line)
     return Launch(task=task, command=path_prefix(bin_folder) + line, environment=environment)
 
 
-def gpu_environment(config: ClusterConfig, role: str) -> Mapping[str, str]:
+def gpu_environment(plan: Plan, node: str) -> Mapping[str, str]:
     """Room for a whole TensorFlow that is compiled for a GPU it has no code for: of CUDA's own
     256 MB (1 GB from 12.0 on) it would be driven out again, and compiled by every attempt.
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"""
-    group, version = config.nodes.get(role), config.setup.tensorflow
-    if group is None or version is None:
-        return {}
-    has = catalogue.resolved(config.provider, group, config.placement).accelerator
-    if has is None or gpus.fit(has.kind, version) in (None, "own"):
+    has, version = plan.accelerator(node), plan.config.setup.tensorflow
+    if has is None or version is None or gpus.fit(has.kind, version) in (None, "own"):
         return {}
     return {"CUDA_CACHE_MAXSIZE": str(4 * 1024**3)}
 

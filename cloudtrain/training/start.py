@@ -61,7 +61,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
         restore(session, run, checkpoints)
     if unstarted:
         run = checked_before(session, run)
-    start_tasks(session, run, launches(session.config, run, where))
+    start_tasks(session, run, launches(session.plan, run, where))
     session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
     session = replace(session, transport=quick)
     return session, saved(session, replace(run, state="running"))

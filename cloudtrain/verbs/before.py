@@ -50,11 +50,10 @@ def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
 
 def launched(plan: Plan, work: str = "<work of {}>") -> tuple[Launch, ...]:
     """Each task as it would be started, with `<node name>` for what only `up` tells."""
-    config = plan.config
     run = Run(
         id="RUN",
-        cluster=config.name,
-        command=config.train.command,
+        cluster=plan.config.name,
+        command=plan.config.train.command,
         tasks=tasks(plan),
         state="starting",
         created=0.0,
@@ -63,7 +62,7 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[Launch, ...]:
         addresses={node.name: f"<{node.name}>" for node in plan.nodes},
         work={node.name: work.format(node.name) for node in plan.nodes},
     )
-    return launches(config, run, site)
+    return launches(plan, run, site)
 
 
 def too_long(config: ClusterConfig, started: Sequence[Launch]) -> tuple[Problem, ...]:

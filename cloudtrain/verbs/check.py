@@ -24,6 +24,7 @@ from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, wi
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
+from cloudtrain.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.records import Records
 from cloudtrain.session import artifact_store, open_provider
 from cloudtrain.verbs.before import (
@@ -33,7 +34,6 @@ from cloudtrain.verbs.before import (
     setup_problems,
     too_long,
 )
-from cloudtrain.verbs.exchange import lifetime_note, on_record, recorded_drift
 from cloudtrain.verbs.price import price
 from cloudtrain.verbs.trial import trial
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cloudtrain.config.place import place_in_file
-from cloudtrain.drift import (
-    FIXED_END,
-    Change,
-    Drift,
-    Made,
-    drift,
-    drift_by_record,
-    made_with,
-    refuse_drift,
-    standing,
-)
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.lifetime import End, known_end, new_end, words
-from cloudtrain.model import Node, Plan
+from cloudtrain.drift import FIXED_END, Drift, drift, refuse_drift
+from cloudtrain.errors import UsageError
+from cloudtrain.lifetime import End, new_end
 from cloudtrain.nodes import asked_for, leaving, shown
-from cloudtrain.plan import make_plan
-from cloudtrain.records import Records
-from cloudtrain.session import Session, recorded_config
+from cloudtrain.recorded_drift import fixed_ends
+from cloudtrain.session import Session
 from cloudtrain.verbs.down import land_everything
 
 
@@ -62,63 +48,6 @@ def settle_drift(session: Session, allowed: Allowed) -> Settled:
     extra = found.extra if allowed.shrink else ()
     differing = found.differing if allowed.replace else ()
     return Settled(going=(*extra, *differing), end=end)
-
-
-def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
-    """Another lifetime, where the cloud cannot move the end of a node that runs."""
-    config = plan.config
-    known = known_end(Records(config.name).events())
-    wanted = config.limits.max_lifetime
-    if config.provider not in FIXED_END or known is None or known.lifetime == wanted:
-        return ()
-    planned = [node.name for node in plan.nodes]
-    names = [node if isinstance(node, str) else node.name for node in nodes]
-    return (
-        Change(
-            nodes=tuple(name for name in names if name in planned),
-            field="limits.max_lifetime",
-            there=f"made with max_lifetime {words(known.lifetime)} ({FIXED_END[config.provider]})",
-            wanted=words(wanted),
-        ),
-    )
-
-
-def recorded_drift(plan: Plan) -> Drift:
-    """Against the nodes that are on record here; nobody is asked."""
-    nodes = on_record(plan)
-    if not nodes:
-        return Drift()
-    found = drift_by_record(plan, nodes)
-    return replace(found, changes=(*found.changes, *fixed_ends(plan, nodes)))
-
-
-def lifetime_note(plan: Plan) -> tuple[str, ...]:
-    """What `up` would do about another lifetime, by the record here."""
-    config = plan.config
-    known = known_end(Records(config.name).events())
-    wanted = config.limits.max_lifetime
-    if config.provider in FIXED_END or known is None or known.lifetime == wanted:
-        return ()
-    place = place_in_file(config, "limits.max_lifetime")
-    return (
-        f"{config.name} is made with max_lifetime {words(known.lifetime)}, {place} says "
-        f"{words(wanted)}: `up` moves the end of its nodes",
-    )
-
-
-def on_record(plan: Plan) -> dict[str, Made]:
-    """The nodes that exist by the record here, each with what it was asked for; what a record of
-    an earlier version does not tell is taken from the config that it has."""
-    records = Records(plan.config.name)
-    if not records.is_open():
-        return {}
-    found = standing(records.events())
-    if any(not facts for facts in found.values()):
-        with suppress(CloudtrainError):
-            before = make_plan(recorded_config(records))
-            known = {node.name: made_with(before.config, node) for node in before.nodes}
-            return {name: facts or known.get(name, {}) for name, facts in found.items()}
-    return found
 
 
 def delete_nodes(session: Session, names: Sequence[str]) -> Session:

@@ -20,8 +20,8 @@ from cloudtrain.plan import (
     tasks,
     without_code,
 )
+from cloudtrain.recorded_drift import lifetime_note, recorded_drift
 from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, unknown_places
-from cloudtrain.verbs.exchange import lifetime_note, recorded_drift
 from cloudtrain.verbs.price import price_json, rounded, words
 
 
