@@ -11,7 +11,7 @@ from pathlib import Path
 from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Identity, Node
-from cloudtrain.protocols import Stage, Transport
+from cloudtrain.protocols import HostKeys, Stage, Transport
 from cloudtrain.rotation import HOST_KEY, rotate
 
 BOOT = 600.0
@@ -29,6 +29,7 @@ def first_login(
     identity: Identity,
     folder: Path,
     transport: Transport,
+    host_keys: HostKeys,
     stage: Stage,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -37,9 +38,10 @@ def first_login(
 ) -> None:
     """Every node lets us in and answers with a host key that was never in its user data.
 
-    `folder` is the cluster's. Nobody is ever let pass for a node: while it boots, another host
-    key means only that it is not ready yet. Raises NodeUnreachable, HostKeyMismatch, StepFailed,
-    or NodesError with every node's failure. Ctrl-C ends the wait at once.
+    `folder` is the cluster's, `host_keys` those that `transport` accepts. Nobody is ever let pass
+    for a node: while it boots, another host key means only that it is not ready yet. Raises
+    NodeUnreachable, HostKeyMismatch, StepFailed, or NodesError with every node's failure. Ctrl-C
+    ends the wait at once.
     """
     interrupted = threading.Event()
     wait = _Wait(transport, stage, clock, sleep or interrupted.wait, interrupted)
@@ -51,7 +53,7 @@ def first_login(
         if not host_key.rotated:
             wait.for_cloud_init(node)
             stage.node(node.name, "changing its host key")
-            rotate(node, host_key, folder, transport, place=place, sleep=wait.sleep)
+            rotate(node, host_key, folder, transport, host_keys, place=place, sleep=wait.sleep)
         stage.done(node.name, f"answers at {node.address} after {clock() - began:.0f} s")
 
     def interrupt() -> None:

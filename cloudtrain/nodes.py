@@ -108,7 +108,14 @@ def created(session: Session, plan: Plan) -> Session:
             serial_logs_shown(session),
             session.console.stage("first login", len(made)) as stage,
         ):
-            first_login(made, identity, session.records.folder, session.transport, stage)
+            first_login(
+                made,
+                identity,
+                session.records.folder,
+                session.transport,
+                session.host_keys,
+                stage,
+            )
         identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
     return replace(session, identity=identity, nodes=nodes)
@@ -195,7 +202,7 @@ def identity_for(session: Session) -> Identity:
     if changed:
         changed -= {node.name for node in session.provider.nodes(session.config.name)}
     for name in sorted(changed):
-        session.transport.trust(name, renew_host_key(folder, name).pins)
+        session.host_keys.trust(name, renew_host_key(folder, name).pins)
     return load_identity(folder) if changed else identity
 
 

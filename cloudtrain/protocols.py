@@ -196,14 +196,15 @@ class Transport(Protocol):
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """A short sh script over the node's persistent shell: a round trip, no new channel."""
 
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        """A port of 127.0.0.1 here that leads to `port` on the node's 127.0.0.1."""
+    def close(self) -> None:
+        """Close every connection; what runs detached on the nodes goes on."""
+
+
+class HostKeys(Protocol):
+    """The host keys that a transport accepts."""
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
         """From now on that node answers with one of these; its open connections are closed."""
-
-    def close(self) -> None:
-        """Close every connection; what runs detached on the nodes goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudtrain import keys
 from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable, StepFailed
 from cloudtrain.model import HostKey, Node
-from cloudtrain.protocols import Transport
+from cloudtrain.protocols import HostKeys, Transport
 from cloudtrain.shell import Command, script
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
@@ -25,14 +25,16 @@ def rotate(
     host_key: HostKey,
     folder: Path,
     transport: Transport,
+    host_keys: HostKeys,
     *,
     place: str = HOST_KEY,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """`node` answers with a new host key and no other; its private half was never on a disk here.
 
-    `folder` is the cluster's. Killed at any point, the keys that the node may answer with are on
-    disk, and a second call completes it. Raises StepFailed, NodeUnreachable, HostKeyMismatch.
+    `folder` is the cluster's, `host_keys` those that `transport` accepts. Killed at any point, the
+    keys that the node may answer with are on disk, and a second call completes it. Raises
+    StepFailed, NodeUnreachable, HostKeyMismatch.
     """
     new = keys.new_host_key()
     both = (*host_key.pins, new.public)
@@ -49,30 +51,34 @@ def rotate(
             step="host key",
             step_exit_code=done.exit_code,
         )
-    transport.trust(node.name, both)
+    host_keys.trust(node.name, both)
     _reload(node, transport, _RESTART)
-    _verify(node, both, transport, sleep)
+    _verify(node, both, transport, host_keys, sleep)
     keys.accept(folder, node.name, (new.public,))
 
 
 def _verify(
-    node: Node, both: tuple[str, ...], transport: Transport, sleep: Callable[[float], object]
+    node: Node,
+    both: tuple[str, ...],
+    transport: Transport,
+    host_keys: HostKeys,
+    sleep: Callable[[float], object],
 ) -> None:
     """The node answers with the last of `both`; the transport takes no other from now on."""
     error: NodeError | None = None
     for number, wait in enumerate(PATIENCE):
         sleep(wait)
         if number == SECOND_WAY:
-            transport.trust(node.name, both)
+            host_keys.trust(node.name, both)
             _reload(node, transport, _SIGNAL)
-        transport.trust(node.name, both[-1:])
+        host_keys.trust(node.name, both[-1:])
         try:
             transport.ask(node, ":")
         except (HostKeyMismatch, NodeUnreachable) as caught:
             error = caught
         else:
             return
-    transport.trust(node.name, both)
+    host_keys.trust(node.name, both)
     assert error is not None
     raise error
 

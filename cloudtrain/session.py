@@ -23,7 +23,7 @@ from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
 from cloudtrain.plan import make_plan
-from cloudtrain.protocols import ArtifactStore, Console, Provider, Transport
+from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, Transport
 from cloudtrain.records import Records
 from cloudtrain.stores import open_store
 from cloudtrain.whose import refuse_others
@@ -55,6 +55,7 @@ class Session:
     console: Console
     identity: Identity
     transport: Transport
+    host_keys: HostKeys
     nodes: tuple[Node, ...]
 
     @property
@@ -93,6 +94,7 @@ def open_session(
             console=console,
             identity=identity,
             transport=transport,
+            host_keys=transport,
             nodes=nodes,
         )
 

@@ -123,11 +123,6 @@ def status(*folders: str) -> Command:
     return _supervisor("status", *folders)
 
 
-def attempts(cluster: str) -> Command:
-    """The status of every attempt of the cluster that this node knows of."""
-    return _supervisor("attempts", runs_folder(cluster))
-
-
 def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
     """In the order asked. Raises NodeError for an answer that is none."""
     found: list[TaskStatus] = []

@@ -95,12 +95,6 @@ status() {
   done
 }
 
-# attempts RUNS: status of every attempt that this node has a folder of.
-attempts() {
-  set -- "$1"/*/*/attempt-*
-  [ ! -d "$1" ] || status "$@"
-}
-
 # follow FOLDER OFFSET SECONDS: log bytes on stdout, beats and how it ended on stderr.
 follow() {
   look "$1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import paramiko
@@ -135,12 +134,6 @@ class _OverFabric:
 
     def ask(self, node: Node, text: str, *, timeout: float = 30.0) -> Completed:
         return self._completed(script(text), None, None)
-
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        raise NotImplementedError("no playbook needs a port")
-
-    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        raise NotImplementedError("no playbook changes a host key")
 
     def close(self) -> None:
         self._connection.close()

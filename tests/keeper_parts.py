@@ -72,6 +72,7 @@ class Kept(Cluster):
             console=self.console,
             identity=cast("Any", None),
             transport=self.transport,
+            host_keys=cast("Any", None),
             nodes=tuple(self.nodes.values()),
         )
 

@@ -98,9 +98,6 @@ class FolderTransport:
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         raise NotImplementedError
 
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        raise NotImplementedError
-
     def close(self) -> None:
         pass
 

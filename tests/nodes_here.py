@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cloudtrain.model import Node
@@ -74,9 +73,6 @@ class HereTransport:
         with self._lock:
             self.asked.append(node.name)
         return self._completed(self.process(node, script(script_)), b"", None, None)
-
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        raise NotImplementedError
 
     def close(self) -> None:
         self.closed = True

@@ -45,7 +45,7 @@ class Machine:
     def enter(self) -> None:
         identity = load_identity(self.folder)
         with SshTransport(identity) as transport:
-            first_login([self.node], identity, self.folder, transport, Remembered())
+            first_login([self.node], identity, self.folder, transport, transport, Remembered())
 
     def ask(self, script: str) -> str:
         with SshTransport(load_identity(self.folder)) as transport:

@@ -65,6 +65,7 @@ def enter(server: SshdNode, time: Passing, stage: Remembered | None = None) -> R
             identity,
             folder,
             transport,
+            transport,
             stage,
             clock=time.clock,
             sleep=sleep,
@@ -181,6 +182,7 @@ def test_every_node_that_never_comes_is_named(server: SshdNode) -> None:
             identity,
             folder,
             transport,
+            transport,
             Remembered(),
             clock=time.clock,
             sleep=time.sleep,
@@ -213,6 +215,7 @@ def test_ctrl_c_ends_the_wait_at_once(server: SshdNode, monkeypatch: pytest.Monk
                 nodes,
                 dataclasses.replace(identity, host_keys=keys),
                 identity.private_key.parent,
+                transport,
                 transport,
                 Stage(),
             )

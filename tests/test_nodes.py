@@ -115,7 +115,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
         store=None,  # type: ignore[arg-type]
         console=Heard(),
         identity=adopt_identity(records, plan, ()),
-        transport=Trusting(),  # type: ignore[arg-type]
+        transport=None,  # type: ignore[arg-type]
+        host_keys=Trusting(),
         nodes=(),
     )
 
@@ -174,7 +175,7 @@ def test_only_a_node_that_is_gone_gets_a_new_first_host_key(session: Session) ->
     assert after["mnist-chief0"].rotated
     assert after["mnist-worker0"].public != before["mnist-worker0"].public
     assert after["mnist-worker0"].pins == (after["mnist-worker0"].public,)
-    assert session.transport.told == {  # type: ignore[attr-defined]
+    assert session.host_keys.told == {  # type: ignore[attr-defined]
         "mnist-worker0": after["mnist-worker0"].pins
     }
 

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
@@ -87,9 +86,6 @@ class Here:
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         raise AssertionError("preflight asks nothing over the persistent shell")
-
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        raise AssertionError("preflight forwards nothing")
 
     def close(self) -> None:
         for process in self.running:

@@ -66,6 +66,7 @@ class World:
             console=self.heard,
             identity=adopt_identity(self.records, self.plan, ()),
             transport=None,  # type: ignore[arg-type]
+            host_keys=None,  # type: ignore[arg-type]
             nodes=(),
         )
         self.records.journal("ready")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +14,9 @@ import pytest
 
 from cloudtrain import keys
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
-from cloudtrain.keys import load_identity, new_host_key, pin
+from cloudtrain.keys import load_identity, new_host_key, pin, ssh_config
 from cloudtrain.model import HostKey, Identity
 from cloudtrain.rotation import PATIENCE, SECOND_WAY, rotate
-from cloudtrain.transports.fabric import connection
 from cloudtrain.transports.ssh import SshTransport
 from tests.sshd import SshdNode, eventually, sshd_node
 
@@ -49,7 +49,8 @@ def host_key(server: SshdNode) -> HostKey:
 
 def change(server: SshdNode, transport: Any, **options: Any) -> None:
     place = str(server.folder / "host_key")
-    rotate(server.node, host_key(server), folder(server), transport, place=place, **options)
+    keys_of = (host_key(server), folder(server))
+    rotate(server.node, *keys_of, transport, transport, place=place, **options)
 
 
 def test_a_changed_host_key_is_the_only_one_that_is_accepted_and_offered(server: SshdNode) -> None:
@@ -84,8 +85,12 @@ def test_known_hosts_has_every_key_that_is_accepted(server: SshdNode) -> None:
     with SshTransport(identity(server)) as transport:
         change(server, transport)
     pin(identity(server), [server.node])
-    with connection(server.node, identity(server)) as fabric:
-        assert fabric.run("echo here", hide=True, in_stream=False).stdout == "here\n"
+    config = folder(server) / "ssh_config"
+    config.write_text(ssh_config(identity(server), [server.node]))
+    done = subprocess.run(
+        ["ssh", "-F", config, server.node.name, "echo here"], capture_output=True, timeout=30
+    )
+    assert (done.stdout, done.returncode) == (b"here\n", 0), done.stderr
 
 
 CRASHES = range(12)
@@ -166,6 +171,7 @@ def test_a_node_that_refuses_the_change_is_an_error_with_its_own_words(server: S
             server.node,
             host_key(server),
             folder(server),
+            transport,
             transport,
             place=str(server.folder / "nowhere" / "key"),
         )

@@ -334,20 +334,6 @@ def test_the_status_shows_the_processes_and_a_frozen_one_as_such(attempt: Attemp
     eventually(lambda: states() == {"bash": "T", "sleep": "S"})
 
 
-def test_all_attempts_of_a_node_are_found_with_one_command(machine: Machine) -> None:
-    first, second = Attempt(machine, 1), Attempt(machine, 2, run="r2")
-    command = supervise.attempts(first.cluster)
-    assert supervise.parse_status("n", machine.run(command)) == ()
-    first.start("exit 7")
-    first.wait()
-    second.start("sleep 60")
-    found = supervise.parse_status("n", machine.run(command))
-    assert [(one.folder, one.state, one.exit_code) for one in found] == [
-        (first.folder, "exited", 7),
-        (second.folder, "running", None),
-    ]
-
-
 def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
     attempt.start("echo up; sleep 60; true")
     attempt.wait_for_log(b"up")

@@ -6,10 +6,8 @@ import dataclasses
 import hashlib
 import os
 import threading
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import paramiko
@@ -330,41 +328,6 @@ def test_close_ends_what_other_threads_wait_for(server: SshdNode) -> None:
     assert len(errors) == 2
     with pytest.raises(NodeUnreachable, match="were closed"):
         ssh.ask(server.node, "true")
-
-
-class _Greeter(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = b"x" * MEGABYTE
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-def test_a_forwarded_port_leads_to_the_node(ssh: SshTransport, node: Node) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Greeter) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        with ssh.forward(node, http.server_address[1]) as port:
-
-            def get(_: int) -> int:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as answer:
-                    return len(answer.read())
-
-            assert fan_out(range(8), get, name=str) == [MEGABYTE] * 8
-        with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20)
-        http.shutdown()
-
-
-def test_a_forward_to_a_port_where_nothing_listens_closes_the_stream(
-    ssh: SshTransport, node: Node
-) -> None:
-    with ssh.forward(node, 1) as port, pytest.raises(OSError, match=r"reset|closed"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20)
-    assert ssh.ask(node, "echo fine").stdout == b"fine\n"
 
 
 def test_the_key_may_be_unreadable(server: SshdNode, tmp_path: Path) -> None:

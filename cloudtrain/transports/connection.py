@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
@@ -87,30 +86,18 @@ class Connection:
 
     def session(self) -> paramiko.Channel:
         """Raises Refused where the server has given out as many as it may, or one of BROKEN."""
-        return self._channel(partial(self._transport.open_session, timeout=self._timeout))
-
-    def tunnel(self, port: int, origin: tuple[str, int]) -> paramiko.Channel:
-        """A stream to `port` on the node's own 127.0.0.1. Raises Refused or one of BROKEN."""
-        place = ("127.0.0.1", port)
-        return self._channel(
-            partial(
-                self._transport.open_channel, "direct-tcpip", place, origin, timeout=self._timeout
-            )
-        )
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def _channel(self, opener: Callable[[], paramiko.Channel]) -> paramiko.Channel:
         began = time.monotonic()
         try:
-            return opener()
+            return self._transport.open_session(timeout=self._timeout)
         except paramiko.SSHException as error:
             # Of two refusals at the same time paramiko gives one as a ChannelException, the
             # other as a plain SSHException like that of a lost connection.
             if self.alive and time.monotonic() < began + self._timeout:
                 raise Refused(str(error)) from error
             raise
+
+    def close(self) -> None:
+        self._transport.close()
 
     def _shake_hands(self, pinned: Sequence[str]) -> None:
         kinds = tuple(dict.fromkeys(key.split()[0] for key in pinned))

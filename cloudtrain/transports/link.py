@@ -45,7 +45,7 @@ class Link:
     def session(self) -> paramiko.Channel:
         """Raises NodeUnreachable, HostKeyMismatch."""
         for number in range(_MOST_CONNECTIONS):
-            channel = self._over(number, lambda connection: connection.session())
+            channel = self._session(number)
             if channel is not None:
                 return channel
         raise NodeUnreachable(
@@ -53,13 +53,6 @@ class Link:
             "SSH is connected but opens no session for us",
             hint="the node may be out of memory or processes, or its sshd forbids commands",
         )
-
-    def tunnel(self, port: int, origin: tuple[str, int]) -> paramiko.Channel:
-        """Raises NodeUnreachable, HostKeyMismatch."""
-        channel = self._over(0, lambda connection: connection.tunnel(port, origin))
-        if channel is None:
-            raise NodeUnreachable(self._node.name, f"nothing answers on its port {port}")
-        return channel
 
     def shell(self) -> ControlShell:
         """Raises NodeUnreachable, HostKeyMismatch."""
@@ -80,10 +73,8 @@ class Link:
         for connection in tuple(self._connections.values()):
             connection.close()
 
-    def _over(
-        self, number: int, opener: Callable[[Connection], paramiko.Channel]
-    ) -> paramiko.Channel | None:
-        """A channel over that connection; None when the server refuses it.
+    def _session(self, number: int) -> paramiko.Channel | None:
+        """A session over that connection; None when the server refuses it.
 
         Where an old connection turns out dead, a new one: nothing was asked of the node yet.
         """
@@ -92,7 +83,7 @@ class Link:
             from cloudtrain.transports.connection import BROKEN, Refused
 
             try:
-                return opener(connection)
+                return connection.session()
             except Refused:
                 return None
             except BROKEN as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
@@ -69,12 +68,6 @@ class PatientTransport:
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         return self._transport.ask(node, script, timeout=timeout)
-
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        return self._transport.forward(node, port)
-
-    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        self._transport.trust(node, host_keys)
 
     def close(self) -> None:
         self._transport.close()

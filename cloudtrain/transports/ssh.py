@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import CredentialsError, NodeError, NodeUnreachable
 from cloudtrain.model import Identity, Node
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command
-from cloudtrain.transports.forward import forward
 from cloudtrain.transports.link import Link
 
 if TYPE_CHECKING:
@@ -102,11 +100,8 @@ class SshTransport:
         except Ended as error:
             raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
 
-    def forward(self, node: Node, port: int) -> AbstractContextManager[int]:
-        link = self._link(node)
-        return forward(lambda origin: link.tunnel(port, origin))
-
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        """As `HostKeys` says."""
         with self._lock:
             self._pins[node] = host_keys
             changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]

@@ -1,0 +1,53 @@
+"""The product calls everything that it has."""
+
+import ast
+from pathlib import Path
+from typing import TypeGuard
+
+import cloudtrain
+
+PACKAGE = Path(cloudtrain.__file__).parent
+
+
+def test_the_product_names_every_function_class_and_method_that_it_has() -> None:
+    """What only tests call is dead. Methods of classes that extend a library's are called there."""
+    folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
+    paths = {path for folder in folders for path in folder.rglob("*.py")}
+    trees = {path: ast.parse(path.read_text()) for path in sorted(paths)}
+    named = {name for tree in trees.values() for node in ast.walk(tree) for name in names(node)}
+    own = {node.name for tree in trees.values() for node in tree.body if is_class(node)}
+    own |= {"Protocol", "Exception", "Enum", "NamedTuple", "str"}
+    dead = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path, tree in trees.items()
+        for name in defined(tree, own)
+        if name.rpartition(".")[2] not in named
+    ]
+    assert dead == []
+
+
+def is_class(node: ast.stmt) -> TypeGuard[ast.ClassDef]:
+    return isinstance(node, ast.ClassDef)
+
+
+def names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute):
+        return [node.attr]
+    return [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+def defined(tree: ast.Module, own: set[str]) -> list[str]:
+    """`function`, `Class`, and `Class.method` of those that extend none but `own` classes."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.append(node.name)
+        if is_class(node) and all(isinstance(b, ast.Name) and b.id in own for b in node.bases):
+            found += [
+                f"{node.name}.{each.name}"
+                for each in node.body
+                if isinstance(each, ast.FunctionDef) and not each.name.startswith("__")
+            ]
+    return found
