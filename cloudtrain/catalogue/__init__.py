@@ -1,10 +1,10 @@
-"""Machines of the three clouds, what accelerators they have, and what they cost; offline, dated.
+"""Machines of the three clouds, their accelerators and prices; offline and dated.
 
-What a machine is comes from the packaged table, so that a cluster which is repaired later gets the
-machine that it had; of one that it lacks, from what the cloud told of it. Prices come from a newer
-table where `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are $/hour of
-the machine with its accelerators: disks, addresses and traffic are not in them. docs/machines.md
-tells the sources.
+A machine's facts come from the packaged table, so that a cluster that is repaired later gets the
+machine that it had; for a machine that the table lacks, from what its cloud reported. Prices come
+from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are
+$/hour of the machine with its accelerators, without disks, addresses and traffic. Sources:
+docs/machines.md.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ class MachineType:
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:
-    """What the packaged table has of it, what its cloud told, or a refreshed table; None where none
-    knows the machine, which may well exist. Google's `-nolssd` machines lack local disks only."""
+    """Look a machine type up in the packaged table, in what its cloud reported, and in a refreshed
+    table.
+
+    None if all lack it; it may exist all the same. Google's `-nolssd` machines lack local disks
+    only.
+    """
     if provider not in CLOUDS:
         return None
     known = table.packaged(provider).by_name
@@ -69,8 +73,10 @@ def machine_type(provider: str, name: str) -> MachineType | None:
 
 
 def is_news(provider: str, name: str) -> bool:
-    """Whether its cloud is to be asked what this machine is. What attaches to an n1 of Google's is
-    no fact of the machine."""
+    """True if the cloud has to be asked what this machine is.
+
+    An accelerator that is attached to an n1 of Google's is no fact of the machine type.
+    """
     attaches = provider == "gcp" and name.startswith("n1-")
     return provider in CLOUDS and not attaches and machine_type(provider, name) is None
 
@@ -78,10 +84,12 @@ def is_news(provider: str, name: str) -> bool:
 def cheapest(
     provider: str, accelerator: Accelerator, *, spot: bool = False, regions: Sequence[str] = ()
 ) -> MachineType | None:
-    """The cheapest machine that has these accelerators, by the packaged table, in the first of the
-    regions where a price is known; the smallest one where none is. None where nothing has them.
+    """Return the cheapest machine with these accelerators, by the packaged table.
 
-    What is not sold on that market, or no more, is taken only where there is nothing else."""
+    Prices are those of the first region that has one; without any price, the smallest machine is
+    taken. None if no machine has these accelerators. Machines that are not sold on that market, or
+    no longer, are the last choice.
+    """
     wanted = replace(accelerator, kind=spelling(accelerator.kind))
     all_rows = [
         row
@@ -104,7 +112,7 @@ def cheapest(
 
 
 def _feeds(row: table.Row) -> bool:
-    """Highmem n1 and the smallest n1 are left to who names them."""
+    """Exclude highmem n1 and the smallest n1: they are for configs that name them."""
     if not row.machine.startswith("n1-"):
         return True
     count = row.accelerator.count if row.accelerator else 0
@@ -114,7 +122,7 @@ def _feeds(row: table.Row) -> bool:
 def _comparable(
     provider: str, rows: Sequence[table.Row], region: str, *, spot: bool
 ) -> dict[str, float]:
-    """Machine → its price there; of the spot market only where that is known of all of them."""
+    """Prices by machine; those of the spot market only if all of them are known."""
     if spot:
         others = [table.packaged(provider).row(r.machine, r.accelerator, spot=True) for r in rows]
         prices = {r.machine: r.prices[region] for r in others if r and region in r.prices}
@@ -124,9 +132,9 @@ def _comparable(
 
 
 def resolved(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGroup:
-    """The group with its machine chosen and its accelerator named, on a cloud; as it is elsewhere.
+    """Fill in the group's machine and accelerator on a cloud; elsewhere return it unchanged.
 
-    What `problem` objects to stays as it is.
+    A group that `problem` objects to is returned unchanged.
     """
     if provider not in CLOUDS:
         return group
@@ -148,19 +156,21 @@ def resolved(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGro
 
 
 def price(provider: str, node: NodePlan, place: str) -> float | None:
-    """$/hour of this node in a zone or region, on the market that it asks for. None: not known."""
+    """$/hour of this node in a zone or region, on its market. None if not known."""
     return price_and_date(provider, node, place)[0]
 
 
 def most(provider: str, node: NodePlan, place: str) -> float | None:
-    """$/hour that it costs at most: where a spot price is not known, the price on demand, above
-    which no cloud bills a spot machine that names no price of its own."""
+    """Upper bound in $/hour: without a known spot price, the on-demand price.
+
+    No cloud bills a spot machine above that unless the request names a price of its own.
+    """
     known = price(provider, node, place)
     return price(provider, replace(node, spot=False), place) if known is None else known
 
 
 def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | None, date | None]:
-    """The price with the date of the table that it stands in."""
+    """The price, and the date of the table that has it."""
     if provider not in CLOUDS or node.machine is None:
         return None, None
     region = region_of(provider, place)
@@ -172,12 +182,14 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
 
 
 def as_of(provider: str) -> date:
-    """The date of the newest table here."""
+    """Date of the newest table on this machine."""
     return (table.refreshed(provider) or table.packaged(provider)).date
 
 
 def region_of(provider: str, place: str) -> str:
-    """`us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`; an Azure zone is `eastus-1`."""
+    """Region of a zone: `us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`, Azure's
+    `eastus-1` → `eastus`.
+    """
     pattern = {"gcp": r"(.+\d)-[a-z]", "aws": r"(.+-\d+)[a-z]", "azure": r"(.+)-\d"}.get(provider)
     found = re.fullmatch(pattern, place) if pattern else None
     return found[1] if found else place
@@ -187,10 +199,14 @@ def region_of(provider: str, place: str) -> str:
 
 
 def problem(provider: str, node: NodePlan, *, own_image: bool = False) -> str | None:
-    """Why the cloud does not make such a node, with what it makes instead. A machine that the
-    table does not know is let pass: the cloud has more of them, and will say so itself. Not so
-    where its name is that of a machine with GPUs, and nobody said which: it would be set up as one
-    without. `own_image`: the user names an image, which may have what the cloud's own have not."""
+    """Reason why the cloud sells no such node, with an alternative; None if nothing is known
+    against it.
+
+    Machines that the table does not know pass: the cloud has more of them and will answer for
+    itself. Exception: a name that belongs to a machine with GPUs while nobody said which; the node
+    would be set up without them. `own_image`: the config names an image, which may have what the
+    cloud's own images lack.
+    """
     return next(_problems(provider, node, own_image), None)
 
 
@@ -232,8 +248,7 @@ NAME_IT = "name `accelerator: KIND:COUNT` beside it; `cloudtrain check` and `up`
 
 
 def accelerators(provider: str) -> tuple[Accelerator, ...]:
-    """Everything that some machine of this cloud has which is sold today, as the packaged table
-    knows it."""
+    """Accelerators that this cloud sells today on some machine, by the packaged table."""
     rows = [row for row in table.packaged(provider).rows if row.accelerator is not None]
     return tuple(
         dict.fromkeys(
@@ -279,6 +294,6 @@ def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
 
 
 def note(provider: str, node: NodePlan) -> str | None:
-    """One line on a machine whose vendor has announced its end."""
+    """One line about a machine whose retirement its vendor has announced."""
     text = sold.ending(provider, node.machine) if node.machine else None
     return f"{node.machine}: {text}" if text else None

@@ -1,4 +1,6 @@
-"""What a cluster costs an hour: every node, wherever the config lets it be."""
+"""Price estimate of a cluster: $/hour over all nodes, for every placement that the config
+allows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ AGED = timedelta(days=180)
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """$/hour, without disks, addresses and traffic. None is "not known"."""
+    """Price estimate in $/hour, without disks, addresses and traffic. None means "not known"."""
 
     place: str
     """The dearest of the placements; all figures are those there."""
@@ -39,8 +41,11 @@ class Bill:
 
 
 def bill(plan: Plan) -> Bill | None:
-    """None where nothing is billed (`local`, `hosts`). All nodes are in one placement, and any may
-    be the one: the dearest counts, and one whose price is not known is dearer than any."""
+    """Upper bound over all placements. None for providers that bill nothing.
+
+    All nodes are in one placement, and any placement may be chosen: the dearest counts, and one
+    without a known price counts as dearer than any.
+    """
     provider = plan.config.provider
     if provider not in CLOUDS:
         return None
@@ -50,7 +55,7 @@ def bill(plan: Plan) -> Bill | None:
 
 
 def price_of(config: ClusterConfig, node: Node) -> float | None:
-    """$/hour of the machine that the cloud says it is; what is attached to it says the config."""
+    """$/hour of the actual machine type; attached accelerators are taken from the config."""
     if config.provider not in CLOUDS:
         return 0.0
     group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
@@ -92,7 +97,7 @@ def _words(provider: str, node: NodePlan) -> str:
 
 
 def total(prices: Iterable[float | None]) -> float | None:
-    """None where one is not known."""
+    """Sum of the prices; None if one of them is not known."""
     summands = list(prices)
     known = [price for price in summands if price is not None]
     return sum(known) if len(known) == len(summands) else None

@@ -1,7 +1,7 @@
-"""Which CUDA a TensorFlow release is built with, the oldest driver for it, and its libraries.
+"""CUDA toolkit, oldest driver and libraries of each TensorFlow release.
 
-One row each, with its source and the day on which that was read; docs/playbooks.md shows them, made
-by docs/generate.py. Which GPU has which compute capability is in gpus.py.
+One row each, with its source and the date on which that was read; docs/playbooks.md shows them
+(docs/generate.py). Compute capabilities of the GPUs are in gpus.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _READ = date(2026, 11, 22)
 
 @dataclass(frozen=True, kw_only=True)
 class Toolkit:
-    """From this release until the next row's."""
+    """Valid from this release until the next row's."""
 
     since: Release
     cuda: str
@@ -45,7 +45,7 @@ TOOLKITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries:
-    """The packages of CUDA that one release gets, all of them by their exact version."""
+    """CUDA packages of one release, each with its exact version."""
 
     release: Release
     patch: str
@@ -124,7 +124,7 @@ LIBRARIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """Which of Ubuntu's packages of NVIDIA's driver is installed, from this architecture on."""
+    """Ubuntu package of NVIDIA's driver, from this architecture on."""
 
     since: str
     branch: int
@@ -161,24 +161,26 @@ _RANGES_SINCE: Release = (2, 20)
 
 
 def toolkit(version: str) -> Toolkit:
-    """Of this release; a newer one than all is taken like the newest row."""
+    """Return the toolkit of this release; a release newer than the table gets the newest row."""
     known = [row for row in TOOLKITS if row.since <= _release(version)]
     return known[-1] if known else TOOLKITS[0]
 
 
 def driver(kind: str) -> Driver:
-    """For this kind of GPU; one that the table lacks is taken for a newer one."""
+    """Return the driver for this kind of GPU; an unknown GPU counts as a newer one."""
     return DRIVERS[0] if gpus.before(kind, "Turing") else DRIVERS[-1]
 
 
 def libraries(version: str) -> tuple[str, ...]:
-    """The release's set; empty before 2.11, where the index has none, and after the newest row."""
+    """Return the release's CUDA packages; empty before 2.11 (not on the index) and after the
+    newest row.
+    """
     found = (row.packages for row in LIBRARIES if row.release == _release(version))
     return next(found, ())
 
 
 def pins(version: str, kind: str) -> tuple[str, ...]:
-    """The set where the release's own requirements are ranges, as it fits this kind of GPU."""
+    """Exact CUDA packages for this kind of GPU, for releases whose own requirements are ranges."""
     if _release(version) < _RANGES_SINCE:
         return ()
     old = bool(bounds(version, kind))
@@ -189,13 +191,15 @@ def pins(version: str, kind: str) -> tuple[str, ...]:
 
 
 def bounds(version: str, kind: str) -> tuple[str, ...]:
-    """What holds for these GPUs even where the user's own packages need other libraries of CUDA."""
+    """Version bounds that these GPUs need even if the user's packages require other CUDA
+    libraries.
+    """
     old = _release(version) >= _RANGES_SINCE and gpus.before(kind, "Turing")
     return (CUDNN_BEFORE_TURING,) if old else ()
 
 
 def caution(version: str, kind: str) -> str | None:
-    """One line where what was installed is not known to train."""
+    """One line if the installed libraries are not known to train on this GPU."""
     if _release(version) < (2, 21) or not bounds(version, kind):
         return None
     return (

@@ -1,4 +1,4 @@
-"""Which machines have a network of their own kind between GPUs, and whether it is connected."""
+"""Machines with a dedicated network between GPUs, and whether it is connected."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disab
 
 
 def unconnected(config: ClusterConfig) -> tuple[str, ...]:
-    """Machines of Azure with an InfiniBand that stays unconnected, where several nodes have one.
+    """Return Azure machines whose InfiniBand stays unconnected, if several nodes have one.
 
-    Azure connects it between VMs of one scale set or one availability set alone, and these are
+    Azure connects it only between VMs of one scale set or one availability set, and these are
     single VMs: https://learn.microsoft.com/azure/virtual-machines/setup-infiniband
     """
     if config.provider != "azure":
@@ -31,5 +31,7 @@ def unconnected(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def has_infiniband(machine: str) -> bool:
-    """`r` in its name: https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions"""
+    """True for names with an `r`:
+    https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions
+    """
     return bool(re.match(r"standard_(n[cd]|h[bc])\d+[a-z]*r[a-z]*(_|$)", machine.lower()))

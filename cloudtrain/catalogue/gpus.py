@@ -1,7 +1,7 @@
-"""Which GPU is of which generation, and which TensorFlow release has code for it.
+"""GPU generations, and the TensorFlow releases that have code for them.
 
-One row each, with its source and the day on which that was read; docs/machines.md shows them, made
-by docs/generate.py.
+One row each, with its source and the date on which that was read; docs/machines.md shows them
+(docs/generate.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _BY_KIND = {row.kind: row for row in GPUS}
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCode:
-    """The device code that the CUDA wheels hold, from this release until the next row's."""
+    """Device code in the CUDA wheels, from this release until the next row's."""
 
     since: Release
     binary: tuple[Capability, ...]
@@ -133,22 +133,24 @@ Fit = Literal["own", "older", "ptx", "none"]
 
 
 def known(kind: str) -> Gpu | None:
-    """The row of this accelerator, by whatever name it goes; None where the table lacks it."""
+    """Return the row of this accelerator under any of its names; None if the table lacks it."""
     return _BY_KIND.get(spelling(kind))
 
 
 def before(kind: str, architecture: str) -> bool:
-    """Whether it is of an earlier generation: `before("V100", "Turing")`. False: not known."""
+    """True if the GPU is of an earlier generation: `before("V100", "Turing")`. False if not
+    known.
+    """
     row = known(kind)
     first = next(each.capability for each in GPUS if each.architecture == architecture)
     return row is not None and row.capability < first
 
 
 def fit(kind: str, version: str) -> Fit | None:
-    """How this TensorFlow runs on these GPUs; None where it is not known.
+    """How this TensorFlow runs on these GPUs; None if not known.
 
-    `own`: code that runs as it is; `older`: so does this, but a later release has code made for
-    this GPU; `ptx`: all of it is compiled for the GPU at first use; `none`: it cannot run.
+    `own`: code for this GPU. `older`: runs as it is, but a later release has code made for this
+    GPU. `ptx`: everything is compiled for the GPU at first use. `none`: cannot run.
     """
     row, found = known(kind), re.match(r"(\d+)\.(\d+)", version)
     if row is None or found is None:
@@ -170,7 +172,7 @@ def fit(kind: str, version: str) -> Fit | None:
 
 
 def since(kind: str, fits: Fit) -> str | None:
-    """The first release that runs so on these GPUs: `2.17`."""
+    """First release that runs so on these GPUs: `2.17`."""
     for code in DEVICE_CODE:
         text = f"{code.since[0]}.{code.since[1]}"
         if fit(kind, text) == fits:

@@ -1,6 +1,6 @@
 """What Azure bills for a node that has ended, until `down`: its disk and its address.
 
-AWS and GCP delete both at the end. Prices are those of East US in $, of 2026-11:
+AWS and GCP delete both at the end. Prices are those of East US in $, as of 2026-11:
 https://azure.microsoft.com/pricing/details/managed-disks/ (StandardSSD_LRS, a month) and
 https://azure.microsoft.com/pricing/details/ip-addresses/ (Standard static, an hour).
 """
@@ -30,13 +30,13 @@ ADDRESS = 0.005 * 730
 
 
 def per_month(disk_gb: int, *, address: bool) -> float | None:
-    """$ of one node; None for a disk larger than the table."""
+    """$ per month of one node; None for a disk larger than the table."""
     disk = next((price for size, price in DISKS if disk_gb <= size), None)
     return None if disk is None else disk + (ADDRESS if address else 0.0)
 
 
 def words(disks: Sequence[int | None], *, address: bool = True) -> str:
-    """`2 disks and addresses, about 16.90 $ a month`; a disk of None is as large as its image."""
+    """`2 disks and addresses, about 16.90 $ a month`; a disk of None has the size of its image."""
     things = "disk" if len(disks) == 1 else f"{len(disks)} disks"
     if address:
         things += " and address" if len(disks) == 1 else " and addresses"
@@ -47,7 +47,9 @@ def words(disks: Sequence[int | None], *, address: bool = True) -> str:
 
 
 def after_the_end(plan: Plan) -> str | None:
-    """For a plan, on a cloud that keeps something; None elsewhere, and where nothing ends."""
+    """Note for a plan on a cloud that goes on billing; None elsewhere, or if nothing ends by
+    itself.
+    """
     if plan.config.provider != "azure" or plan.config.limits.max_lifetime is None:
         return None
     disks = [node.disk_gb for node in plan.nodes]

@@ -1,4 +1,4 @@
-"""Names of accelerators: which spellings mean the same."""
+"""Accelerator names: which spellings mean the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def spelling(kind: str) -> str:
-    """One spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4.
+    """Return one spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4.
 
     A100 and V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB.
     """
@@ -23,7 +23,7 @@ def spelling(kind: str) -> str:
 
 
 def same(told: str, wanted: str) -> bool:
-    """Whether a cloud's own name may mean this kind: EC2 calls both A100 so, whatever memory."""
+    """True if a cloud's own name may mean this kind: EC2 uses A100 for both sizes of memory."""
     one, other = spelling(told), spelling(wanted)
     plain = {re.sub(r"[^A-Z0-9]", "", name) for name in (one, other)}
     return len(plain) == 1 or other.startswith(f"{one}-")

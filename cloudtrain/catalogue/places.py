@@ -1,8 +1,8 @@
-"""Whether the name of a region can be one, as each cloud builds them.
+"""Checks whether a region name is possible, by how each cloud builds its names.
 
-The table of prices does not have every region: a new one has a known direction or continent and
-another number. What is built otherwise is a slip, which no cloud can answer before it is asked.
-Sources (2026-11-22): cloud.google.com/compute/docs/regions-zones,
+The price table does not have every region: a new one has a known direction or continent and another
+number. Other names are typing errors, found before any cloud is asked. Sources (2026-11-22):
+cloud.google.com/compute/docs/regions-zones,
 docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html.
 """
 
@@ -24,7 +24,9 @@ _ALIKE = {"gcp": 0.6, "aws": 0.6, "azure": 0.9}
 
 
 def misspelt(provider: str, place: str) -> str | None:
-    """What is wrong with a zone or region, with the nearest known one; None where it may exist."""
+    """Error text for an impossible zone or region, with the nearest known one; None if it may
+    exist.
+    """
     if provider not in _ALIKE:
         return None
     region = region_of(provider, place)
@@ -45,6 +47,6 @@ def misspelt(provider: str, place: str) -> str | None:
 
 
 def _alike(one: str, other: str) -> tuple[float, int]:
-    """Of two that are equally near, the one that begins alike: `us-esat4` is `us-east4`."""
+    """Of two equally near names, prefer the one that begins alike: `us-esat4` is `us-east4`."""
     same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
     return difflib.SequenceMatcher(None, one, other).ratio(), same

@@ -1,4 +1,4 @@
-"""Today's prices from gpuhunt's catalog, online, into this user's cache folder."""
+"""Downloads today's prices from gpuhunt's catalog into this user's cache folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT = 30.0
 def refresh(today: date) -> dict[str, Path]:
     """Fetch the three clouds' prices and write a table for each; cloud → its file.
 
-    Raises UsageError where gpuhunt is not installed, or its catalog cannot be had.
+    Raises UsageError if gpuhunt is not installed or its catalog cannot be downloaded.
     """
     try:
         import gpuhunt
@@ -51,14 +51,16 @@ def refresh(today: date) -> dict[str, Path]:
 
 
 def _version(catalog: Any, cloud: str) -> date | None:
-    """Catalogs are named after the day on which they were collected: `20261120`."""
+    """Date of the catalog: catalogs are named after the day on which they were collected,
+    `20261120`.
+    """
     name = str(getattr(catalog.catalog.get(cloud), "version", ""))
     found = re.match(r"(\d{4})(\d\d)(\d\d)", name)
     return date(int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
-    """The table of these gpuhunt items, on disk whole or not at all."""
+    """Write the table of these gpuhunt items atomically."""
     text = table.written(today, "from gpuhunt's catalog", rows_of(cloud, items))
     path = table.refreshed_path(cloud)
     try:
@@ -76,8 +78,9 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
 
 
 def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
-    """Of the machines that the packaged table knows, and of those with GPUs that it does not; the
-    dearest zone of a region counts."""
+    """Rows of the machines in the packaged table, and of GPU machines that it lacks; a region's
+    dearest zone counts.
+    """
     known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
     prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
     for item in items:
@@ -121,7 +124,9 @@ def _facts(item: Any) -> table.Row:
 
 
 def _is_reserved(item: Any) -> bool:
-    """GCP's calendar mode: capacity booked ahead, cheaper than on demand, and not what we rent."""
+    """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, and not what
+    we rent.
+    """
     return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
 
 
@@ -142,7 +147,7 @@ def _offline(why: object) -> UsageError:
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """It logs every provider that fails, with a traceback each."""
+    """Silence gpuhunt's log, which has a traceback for each provider that fails."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,8 +1,7 @@
-"""Where and how a cloud sells its machines with GPUs, and since when it does no more.
+"""How each cloud sells its GPU machines, and which it no longer sells.
 
-One row for each family that is not simply sold on demand and as spot: what is not told here is.
-Each with its source and the day on which that was read; docs/machines.md shows them, made by
-docs/generate.py.
+One row for each family that is not simply sold on demand and as spot, each with its source and the
+date on which that was read; docs/machines.md shows them (docs/generate.py).
 """
 
 from __future__ import annotations
@@ -319,7 +318,9 @@ def family(cloud: str, machine: str) -> Family | None:
 
 
 def refusal(cloud: str, machine: str, *, spot: bool, own_image: bool = False) -> str | None:
-    """Why no such machine can be had, with what can; None where nothing is known against it."""
+    """Reason why no such machine can be rented, with an alternative; None if nothing is known
+    against it.
+    """
     row = family(cloud, machine)
     if row is None:
         return None
@@ -345,7 +346,7 @@ def _not_sold(row: Family, machine: str, market: str) -> str:
 
 
 def ending(cloud: str, machine: str) -> str | None:
-    """What the vendor announced of this machine, where its end is still to come."""
+    """The vendor's announcement of this machine's retirement, if that is still to come."""
     row = family(cloud, machine)
     if row is None or row.retired is None or row.gone(today()):
         return None
@@ -353,7 +354,7 @@ def ending(cloud: str, machine: str) -> str | None:
 
 
 def sells(cloud: str, machine: str, *, spot: bool | None = None) -> bool:
-    """On that market; on any where `spot` is None."""
+    """True if the machine is sold on that market, or on any market if `spot` is None."""
     row = family(cloud, machine)
     if row is None:
         return True
@@ -363,7 +364,7 @@ def sells(cloud: str, machine: str, *, spot: bool | None = None) -> bool:
 
 
 def retired_kind(cloud: str, kind: str) -> str | None:
-    """What does the work of an accelerator that this cloud rents no more."""
+    """Replacement of an accelerator that this cloud no longer rents."""
     rows = [row for row in FAMILIES if row.cloud == cloud and row.kind == kind]
     gone = [row for row in rows if row.gone(today())]
     if not rows or len(gone) < len(rows):
@@ -373,7 +374,7 @@ def retired_kind(cloud: str, kind: str) -> str | None:
 
 
 def unfit_kind(cloud: str, kind: str) -> str | None:
-    """Why the machines of this cloud that have it cannot be used."""
+    """Reason why this cloud's machines with that accelerator cannot be used."""
     rows = [row for row in FAMILIES if row.cloud == cloud and row.kind == kind and row.unfit]
     return f"{rows[0].unfit}; take {rows[0].equivalent}" if rows else None
 

@@ -1,4 +1,6 @@
-"""The dated tables: one for each cloud in this package, and a newer one from `--refresh-prices`."""
+"""Dated price tables: one for each cloud in this package, and newer ones from
+`--refresh-prices`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Table:
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[Row, ...]]:
-        """Machine type in lower case → its rows; Azure's names are told apart by no capital."""
+        """Rows by machine type in lower case; Azure's names do not differ by case alone."""
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.machine.lower(), []).append(row)
@@ -50,18 +52,18 @@ class Table:
 
 @lru_cache(maxsize=8)
 def packaged(provider: str) -> Table:
-    """The table that came with this version."""
+    """Return the table of this version."""
     return read((Path(__file__).parent / f"{provider}.csv").read_text(encoding="utf-8"))
 
 
 def refreshed(provider: str) -> Table | None:
-    """The one that this machine's user fetched, where it is newer than the packaged one."""
+    """Return the table that this user fetched, if it is newer than the packaged one."""
     table = at(refreshed_path(provider))
     return table if table is not None and table.date > packaged(provider).date else None
 
 
 def at(path: Path) -> Table | None:
-    """None where there is no file, or it holds no table."""
+    """Return the table in this file; None if there is no file or no valid table in it."""
     try:
         return _at(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
@@ -78,7 +80,7 @@ def refreshed_path(provider: str) -> Path:
 
 
 def cache() -> Path:
-    """This user's folder for what can be had again."""
+    """This user's cache folder."""
     chosen = os.environ.get("CLOUDTRAIN_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -88,7 +90,7 @@ def cache() -> Path:
 
 
 def read(text: str) -> Table:
-    """Raises ValueError for a text that no table is."""
+    """Parse a table. Raises ValueError for any other text."""
     first, _, rest = text.partition("\n")
     found = re.match(r"# (\d{4}-\d\d-\d\d)\b", first)
     if not found:
@@ -116,7 +118,7 @@ def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
 
 
 def written(day: date, source: str, rows: tuple[Row, ...]) -> str:
-    """The text that `read` reads."""
+    """Format a table as `read` parses it."""
     regions = sorted({region for row in rows for region in row.prices})
     lines = [f"# {day.isoformat()} {source}", ",".join([*HEAD, *regions])]
     for row in rows:

@@ -1,4 +1,4 @@
-"""What clouds told of machines that the packaged table lacks, kept for this user."""
+"""Machine types that the packaged table lacks, as clouds reported them; kept for this user."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from cloudtrain.protocols import MachineFacts
 
 
 def learned(provider: str) -> table.Table | None:
-    """None where nothing was told yet."""
+    """Return what the cloud reported of a machine; None if nothing yet."""
     return table.at(path(provider))
 
 
 def keep(provider: str, told: Iterable[MachineFacts]) -> None:
-    """Beside what is known already. A folder that cannot be written is no error: the next `check`
-    or `up` asks again."""
+    """Save reported machine types beside those already known.
+
+    A folder that cannot be written is no error: the next `check` or `up` asks the cloud again.
+    """
     rows = [_row(facts) for facts in told]
     known = learned(provider)
     new = {row.machine.lower() for row in rows}
