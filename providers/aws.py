@@ -49,7 +49,7 @@ def provider(config: ClusterConfig) -> CloudProvider[Ground]:
 
 
 class AwsAccount:
-    """One profile's account, in all regions that it may use."""
+    """Driver for one profile's account, in all regions that it may use."""
 
     name: ProviderName = "aws"
     ends_by_shutdown = True
@@ -143,7 +143,7 @@ class AwsAccount:
         return machine
 
     def _arm(self, order: Order[Ground], machine: Machine) -> None:
-        """No node stays that AWS was to end and does not."""
+        """Arm AWS's own end of an instance, or delete the instance if that fails."""
         region, name = order.place.region, order.node.name
         try:
             self._schedules.arm(region, name, machine.id, order.expires)
@@ -153,7 +153,7 @@ class AwsAccount:
             raise
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        """Its own timer, or the end that it was moved to, is on its disk."""
+        """Start a stopped instance. Its own timer, as armed or moved, is on its disk."""
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -168,7 +168,7 @@ class AwsAccount:
     def move_ends(
         self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """The timer on the node, the schedule that AWS holds, then the tag that `up` compares."""
+        """Move the timer on the node, then AWS's schedule, then the tag that `up` compares."""
         if tell is None:
             return False
         running = [machine for machine in machines if machine.node.state == "running"]

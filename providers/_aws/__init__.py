@@ -1,1 +1,1 @@
-"""What `providers/aws.py` is made of: EC2 over apache-libcloud's connection."""
+"""Parts of the AWS driver: EC2 over apache-libcloud's connection."""

@@ -1,4 +1,4 @@
-"""EC2's XML as plain dicts and lists, whatever namespace it bears."""
+"""Parses EC2's XML into plain dicts and lists, in any namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tree = dict[str, Any]
 
 
 def tree(xml: str) -> Tree:
-    """The whole answer. Raises ValueError where it is cut off or is no XML."""
+    """Parse a whole answer. Raises ValueError if it is truncated or not XML."""
     try:
         found = _plain(ElementTree.fromstring(xml))
     except ElementTree.ParseError as error:
@@ -21,7 +21,7 @@ def tree(xml: str) -> Tree:
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
-    """The members of a set; none where it is empty or absent."""
+    """Members of a set; empty if the set is empty or absent."""
     found = answer.get(name)
     return found if isinstance(found, list) else []
 
@@ -41,7 +41,7 @@ def tags(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unix(time: str) -> float | None:
-    """Seconds since 1970 of `2026-11-21T13:51:43.000Z`; None where it is something else."""
+    """Unix time of `2026-11-21T13:51:43.000Z`; None for any other text."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Request parameters: pure functions from what is wanted to what EC2's query API takes."""
+"""Request parameters for EC2's query API, built by pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ ALL = "-1"
 
 
 def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """`{"Filter": [{"Name": "vpc-id"}]}` as `{"Filter.1.Name": "vpc-id"}`; None is left out."""
+    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, without
+    values of None.
+    """
     found: dict[str, str] = {}
     for name, value in parameters.items():
         key = f"{before}{name}"
@@ -42,7 +44,9 @@ def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
-    """`filters(vpc_id="vpc-1")`. An `_` is a `-`; what has a `:` comes by `**{"tag:Name": …}`."""
+    """Filters from keywords: `filters(vpc_id="vpc-1")`. `_` becomes `-`; names with a `:` are
+    passed as `**{"tag:Name": …}`.
+    """
     return {
         "Filter": [
             {
@@ -55,13 +59,15 @@ def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
 
 
 def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """Tags that each of these kinds of resource has from its first second."""
+    """Tags that are set in the request that creates each of these kinds of resource."""
     tags = [{"Key": key, "Value": value} for key, value in labels.items()]
     return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
 
 
 def run_instances(order: Order[Ground], token: str) -> dict[str, Any]:
-    """One instance that is deleted when it shuts down, with no identity and IMDSv2 alone."""
+    """One instance that is deleted when it shuts down, without an instance profile, with IMDSv2
+    required.
+    """
     node, spot, ground = order.node, order.node.spot, order.ground
     image = ground.images[node.name]
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * spot)]
@@ -103,14 +109,19 @@ def run_instances(order: Order[Ground], token: str) -> dict[str, Any]:
 
 
 def disk_gb(wanted: int | None, image: Image, *, gpus: bool = False) -> int:
-    """As large as its image at least, and with GPUs 50 GB more: CUDA's libraries for TensorFlow are
-    7 GB, and 3 GB of downloads while they are installed."""
+    """Disk size in GB: at least the image's, with GPUs 50 GB more.
+
+    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
+    installed.
+    """
     default = image.size_gb + 50 if gpus else 50
     return max(wanted or default, image.size_gb)
 
 
 def user_data(document: str) -> str:
-    """In base64, gzipped where EC2 would find it too long: cloud-init unpacks that by itself."""
+    """Encode user data in base64, gzipped if it is too long for EC2; cloud-init unpacks it by
+    itself.
+    """
     data = document.encode()
     if len(data) > USER_DATA:
         data = gzip.compress(data, mtime=0)
@@ -120,7 +131,7 @@ def user_data(document: str) -> str:
 
 
 def from_itself(group: str) -> dict[str, Any]:
-    """All between the members of a security group."""
+    """Rule: all traffic between the members of a security group."""
     return {"IpProtocol": ALL, "Groups": [{"GroupId": group}]}
 
 
@@ -134,5 +145,5 @@ _SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
 
 
 def is_ssh(rule: Tree) -> bool:
-    """A rule of an answer (`ipPermissions`) that lets SSH in and nothing else."""
+    """True for a rule of an answer (`ipPermissions`) that allows SSH and nothing else."""
     return (rule.get("ipProtocol"), rule.get("fromPort"), rule.get("toPort")) == ("tcp", "22", "22")

@@ -1,4 +1,4 @@
-"""What would stop `up`, asked beforehand: changes nothing, costs nothing."""
+"""Checks before `up` that change nothing and cost nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(ec2: Ec2, regions: Regions, schedules: Schedules, plan: Plan) -> tuple
 def _in_each(
     what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
 ) -> Iterator[Finding]:
-    """A finding for each region. One that serves is enough: the placement goes on to it."""
+    """One finding for each region. One region that passes is enough: `up` goes on to it."""
     told: list[tuple[str, CloudError | None]] = []
     for region in regions:
         try:
@@ -63,7 +63,7 @@ def _in_each(
 
 
 def _spot_prices(ec2: Ec2, places: Sequence[Place], plan: Plan) -> Iterator[Finding]:
-    """In the zones of the placement. What is not told stops nothing."""
+    """Spot prices in the placement's zones; an endpoint without prices stops nothing."""
     wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
     for region in sorted({place.region for place in places}) if wanted else ():
         zones = {place.zone for place in places if place.region == region}
@@ -76,7 +76,7 @@ def _spot_prices(ec2: Ec2, places: Sequence[Place], plan: Plan) -> Iterator[Find
 
 
 def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
-    """Who ends the nodes when nobody does."""
+    """Finding on what ends the nodes if no user does."""
     if plan.config.limits.max_lifetime is None:
         return
     held = "each node's own timer"

@@ -1,4 +1,4 @@
-"""Deleting: instances first, then what they held on to. Every failure is told, none stops it."""
+"""Deletes instances first, then what they used. Every failure is reported, none stops the rest."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def erase(
     *,
     launched: Callable[[str], bool],
 ) -> None:
-    """`launched` tells of an instance id whether this account object asked for it just now: then
-    EC2 may not know it everywhere yet."""
+    """Delete these machines and resources.
+
+    `launched`: True for the id of an instance that this process has just launched, which EC2 may
+    not know everywhere yet.
+    """
     regions = sorted({machine.place.region for machine in gone})
     failures: dict[str, BaseException] = {}
     living = set(regions)
@@ -61,8 +64,9 @@ def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) ->
 
 
 def _terminate(ec2: Ec2, region: str, ids: Sequence[str], launched: Callable[[str], bool]) -> None:
-    """One id that EC2 does not know refuses the whole call: it is left out, or asked for again
-    where it may be known later."""
+    """Terminate instances. One unknown id refuses the whole call: it is left out, or retried if
+    it may become known later.
+    """
     waiting = set(ids)
 
     def ask() -> bool | None:

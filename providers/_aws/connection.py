@@ -1,4 +1,6 @@
-"""libcloud's EC2 connection, made fit: endpoint, credentials, POST, pages, retries, our errors."""
+"""EC2 client over libcloud's connection: endpoints, credentials, POST, paging, retries, our
+errors.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class Ec2:
         self._credentials: Any = None
 
     def briefly(self) -> Ec2:
-        """The same with little patience: for regions in which nothing of ours is known."""
+        """A client with few retries, for regions in which nothing of ours is known."""
         self.credentials()  # made once, for both
         other = copy.copy(self)
         other.pace = replace(self.pace, tries=BRIEF_TRIES)
@@ -70,11 +72,11 @@ class Ec2:
         return other
 
     def ask(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
-        """One call, again while it is throttled or not answered. Raises CloudError."""
+        """Send one request, retried while it is throttled or unanswered. Raises CloudError."""
         return self.pace.patiently(lambda: self.once(region, action, parameters))
 
     def once(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
-        """One call, tried once: for what is not to be done twice."""
+        """Send one request without retries, for what must not be done twice."""
         fields = {"Action": action, "Version": bodies.VERSION, **bodies.flat(parameters or {})}
         asked = f"{action} in {region}"
         with mapped(asked):
@@ -85,7 +87,7 @@ class Ec2:
     def pages(
         self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
     ) -> list[Tree]:
-        """All members of the set `key`, over all pages."""
+        """All members of the set `key` over all pages."""
         wanted = {**(parameters or {}), "MaxResults": PAGES.get(action)}
         found: list[Tree] = []
         while True:
@@ -97,7 +99,7 @@ class Ec2:
             wanted["NextToken"] = token
 
     def session(self) -> Any:
-        """boto3's: the user's profile, and all that the standard chain knows."""
+        """boto3's session: the user's profile and the standard credential chain."""
         import boto3
 
         with self._lock, mapped("credentials"):
@@ -106,7 +108,7 @@ class Ec2:
             return self._session
 
     def credentials(self) -> Any:
-        """As they are now: those of a role or of SSO are renewed by botocore when they expire."""
+        """Current credentials; botocore renews those of a role or of SSO when they expire."""
         session = self.session()
         with self._lock:
             if self._credentials is None:
@@ -141,7 +143,7 @@ class Ec2:
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """The seam: what is raised inside leaves as a CloudError."""
+    """Map what libcloud, requests and botocore raise inside to CloudError."""
     try:
         yield
     except CloudError:
@@ -173,7 +175,9 @@ class _Response(EC2Response):
 
 
 class _Connection(EC2Connection):
-    """To one region's endpoint; it serves one thread at a time. Signs with version 4 always."""
+    """Connection to one region's endpoint, for one thread at a time. Always signs with version
+    4.
+    """
 
     responseCls = _Response
     asked = ""

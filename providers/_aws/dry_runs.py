@@ -1,6 +1,6 @@
-"""Asks EC2 by dry run for the very requests that `up` sends: guard rails judge their parameters.
+"""Sends `up`'s own requests to EC2 as dry runs, so that policies judge their real parameters.
 
-A dry run tells of permissions and parameters, not of capacity or quota:
+A dry run reports on permissions and parameters, not on capacity or quota:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (DryRun)
 """
 
@@ -24,8 +24,11 @@ FIRST_BOOT = "#cloud-config\n"
 
 
 def permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
-    """One finding for all calls that a dry run can ask. What works on things that are there
-    cannot be asked so: a policy may allow it for things with our tag."""
+    """One finding for all calls that a dry run covers.
+
+    Calls on existing resources are not covered: a policy may allow them for resources with our tag
+    only.
+    """
     try:
         asks = dict(_asks(ec2, place, plan))
     except CloudError:
@@ -51,7 +54,7 @@ def permissions(ec2: Ec2, place: Place, plan: Plan) -> Finding:
 
 
 def _is_refusal(error: CloudError) -> bool:
-    """A dry run is always refused: whether `up` would be too."""
+    """True if the error means that `up` would be refused; a dry run always raises one."""
     if isinstance(error, PermissionsError):
         return True
     own = ("DryRunOperation", NOT_HEEDED, *faults.UNKNOWN_ACTION)
@@ -63,7 +66,7 @@ def _is_consent(error: CloudError) -> bool:
 
 
 def _asks(ec2: Ec2, place: Place, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The call and what it is for → its parameters, as `up` would send them in `place`."""
+    """The parameters that `up` would send in `place`, by call and purpose."""
     subnet = network.subnet(ec2, place, plan.config.network)
     chosen = {
         node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
@@ -97,8 +100,11 @@ def _asks(ec2: Ec2, place: Place, plan: Plan) -> Iterator[tuple[str, Mapping[str
 def _run_instances(
     plan: Plan, node: NodePlan, place: Place, subnet: Subnet, image: Image, now: float
 ) -> Mapping[str, Any]:
-    """As `up` sends it, but for what does not exist yet (security and placement group), the
-    client token, which a dry run might bind, and the keys of the first-boot data."""
+    """RunInstances as `up` sends it, without what does not exist yet or must not be sent.
+
+    Left out: security and placement group, the client token (a dry run might bind it) and the keys
+    in the user data.
+    """
     expires = plan.config.limits.max_lifetime
     lifetime = plan.config.limits.max_lifetime
     expires = None if lifetime is None else now + lifetime
@@ -116,7 +122,9 @@ def _run_instances(
 
 
 def _dry_run(ec2: Ec2, region: str, action: str, parameters: Mapping[str, object]) -> CloudError:
-    """A DryRun is always refused; the code says whether it would have been done."""
+    """Send a dry run. It is always refused; the error's code says whether the call would have
+    been allowed.
+    """
     try:
         ec2.ask(region, action, {**parameters, "DryRun": True})
     except CloudError as error:

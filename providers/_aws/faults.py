@@ -1,7 +1,7 @@
-"""What EC2, libcloud, requests and botocore say when they refuse, as one of our error classes.
+"""Maps refusals of EC2, libcloud, requests and botocore to our error classes.
 
-Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html State reasons:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ UNKNOWN_ACTION = frozenset(
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """The refusal that an HTTP answer holds. `headers` in lower case."""
+    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
     code, message = _words(body)
     return _error(
         _of_code(code) or _of_status(status),
@@ -213,14 +213,14 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
-    """Why an instance is no more; None where somebody ended it, which is no failure."""
+    """Error for an instance that ended by itself; None if a user ended it, which is no failure."""
     short = code.partition(".")[2]
     fault = REASONS.get(code) or CODES.get(short)
     return _error(fault, name, message or code, code=code) if fault else None
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """What libcloud, requests or botocore raised before there was an answer, or instead of one."""
+    """Error for an exception of libcloud, requests or botocore."""
     from botocore.exceptions import ClientError
     from libcloud.common.exceptions import BaseHTTPError
 
@@ -238,7 +238,9 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """The first that fits counts: several of these classes are of two kinds."""
+    """Exception classes and their errors; the first match counts, as several classes are of two
+    kinds.
+    """
     from botocore import exceptions as boto
     from libcloud.common.types import (
         InvalidCredsError,
@@ -276,7 +278,7 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
 
 
 def seconds(retry_after: str) -> float | None:
-    """Of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    """Seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
     if re.fullmatch(r"\d+(\.\d+)?", retry_after.strip()):
         return float(retry_after)
     try:
@@ -286,7 +288,7 @@ def seconds(retry_after: str) -> float | None:
 
 
 def _words(body: str) -> tuple[str, str]:
-    """Code and message of EC2's XML error; both "" where it is none, such as a proxy's page."""
+    """Code and message of EC2's XML error; both "" for anything else, such as a proxy's page."""
     try:
         answer = answers.tree(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What there is of ours besides instances."""
+"""Lists our resources other than instances."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BY_WORD = {kind.word: kind for kind in KINDS}
 
 
 def of_kind(ec2: Ec2, region: str, *, kind: Kind) -> list[Resource]:
-    """Those of every cluster in that region."""
+    """Resources of this kind in that region, of every cluster."""
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []
     else:
@@ -82,7 +82,7 @@ def of_kind(ec2: Ec2, region: str, *, kind: Kind) -> list[Resource]:
 
 
 def _resource(kind: Kind, found: Tree, region: str) -> Resource | None:
-    """None where it is not ours, or goes by itself."""
+    """Our resource; None if it is not ours or is deleted together with its instance."""
     ours = labels.read(answers.tags(found)) or _by_name(answers.text(found, kind.name), region)
     if ours is None or answers.text(found, "status") in kind.passing:
         return None
@@ -97,7 +97,7 @@ def _resource(kind: Kind, found: Tree, region: str) -> Resource | None:
 
 
 def _by_name(name: str, region: str) -> labels.Labels | None:
-    """Of a placement group on an endpoint that keeps no tags of those."""
+    """Cluster of a placement group by its name, for endpoints that keep no tags on those."""
     found = re.match(rf"(.+)-{re.escape(region)}", name)
     cluster = labels.cluster_of(found[1]) if found else None
     return labels.read({labels.CLUSTER: cluster}) if cluster else None

@@ -1,4 +1,4 @@
-"""Who our credentials are at AWS."""
+"""Identity of our credentials at AWS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANYWHERE = "us-east-1"
 
 
 def principal(ec2: Ec2, config: ClusterConfig) -> Principal | None:
-    """None where this endpoint has no STS. Raises CloudError."""
+    """The caller's identity; None if this endpoint has no STS. Raises CloudError."""
     placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
     named = next((found[0] for found in placed if found), None)
     region = named or ec2.session().region_name or ANYWHERE
@@ -25,9 +25,9 @@ def principal(ec2: Ec2, config: ClusterConfig) -> Principal | None:
 
 
 def of_arn(arn: str) -> Principal:
-    """Of a role, not of the session: its name is another each time. But where people sign in
-    through IAM Identity Center it is the person's, who may have several of its roles.
+    """Principal of an ARN: the role's, not the session's, whose name changes each time.
 
+    Exception: with IAM Identity Center it is the person's, who may have several of its roles.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
     https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
     """

@@ -1,4 +1,4 @@
-"""Which image a node boots from."""
+"""Chooses the image that a node boots from."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu
 
 
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
-    """What `image:` of the config means for this node: the first that exists is taken.
+    """Image names for this node in the order of preference; the first that exists is used.
 
-    `ubuntu` is the newest there is, for a partition or a day that has neither 22.04 nor 24.04.
+    `ubuntu` is the newest release, for a partition or a day that has neither 22.04 nor 24.04.
     """
     if image != "auto":
         return (image,)
@@ -45,9 +45,8 @@ def choices(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def find(ec2: Ec2, region: str, names: tuple[str, ...]) -> Image:
-    """The newest image there of the first of these names that has one.
-
-    Raises CloudConfigError where none has.
+    """Newest image in the region of the first of these names that has one. Raises
+    CloudConfigError if none has.
     """
     for name in names:
         found = _newest(ec2, region, name)
@@ -82,7 +81,7 @@ def _newest(ec2: Ec2, region: str, name: str) -> Image | None:
 
 
 def _first_kind(images: Sequence[Tree]) -> list[Tree]:
-    """Those of the first pattern that any of them has."""
+    """Images that match the first pattern that matches any."""
     for pattern in DEEP_LEARNING:
         start = pattern.removesuffix("*")
         found = [each for each in images if answers.text(each, "name").startswith(start)]

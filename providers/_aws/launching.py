@@ -1,4 +1,6 @@
-"""One VM, however often it is asked for and whatever happens to the answer."""
+"""Launches one VM exactly once, however often it is requested and whatever happens to the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,13 @@ https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
 
 
 def launch(ec2: Ec2, order: Order[Ground]) -> Machine:
-    """EC2 makes one instance for one client token, and none for one whose instance has ended:
-    the next token follows from the first, so that two that ask get the same instance.
+    """Launch one instance. Safe to repeat.
 
-    A token is bound to its parameters, also where the request was refused for want of capacity
+    EC2 creates one instance per client token, and none for a token whose instance has ended: the
+    next token is derived from the first, so that two callers get the same instance. A token is
+    bound to its parameters, even if the request was refused for want of capacity
     (https://github.com/ubicloud/ubicloud/issues/5898): a later `up`, whose nodes end at another
-    time, goes on with a token of its own, once no instance of the earlier one can appear.
+    time, uses a token of its own once no instance of the earlier one can appear.
     """
     if order.node.machine is None:  # EC2 would take a type of its own choice
         raise CloudConfigError(
@@ -66,13 +69,13 @@ def _tokens(first: str) -> Iterator[str]:
 
 
 def _with_parameters(order: Order[Ground], token: str) -> str:
-    """A token that no request with other parameters can have bound."""
+    """Derive a token that no request with other parameters can have bound."""
     parameters = json.dumps(bodies.run_instances(order, token), sort_keys=True)
     return hashlib.sha256(parameters.encode()).hexdigest()[:32]
 
 
 def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
-    """What this token has made, now or earlier; None where that has ended."""
+    """The instance that this token has created, now or earlier; None if it has ended."""
 
     def ask() -> Machine | None:
         try:
@@ -126,7 +129,7 @@ def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
 
 
 class _NoAnswer(Exception):
-    """Ends the tries of a call that is not throttled."""
+    """Ends the retries of a call that is not throttled."""
 
     def __init__(self, error: TransientError) -> None:
         super().__init__(error)
@@ -138,8 +141,11 @@ def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:
 
 
 def _earlier(ec2: Ec2, order: Order[Ground]) -> Machine | None:
-    """The instance that an earlier `up` asked for. Where that may have been answered by nobody,
-    it is waited for as long as EC2 may list it late."""
+    """The instance that an earlier `up` requested.
+
+    If that request may have gone unanswered, the instance is waited for as long as EC2 may list it
+    late.
+    """
     late = 0.0
     if order.asked is not None:
         late = max(0.0, order.asked + ec2.pace.listing - ec2.pace.now())
@@ -147,7 +153,7 @@ def _earlier(ec2: Ec2, order: Order[Ground]) -> Machine | None:
 
 
 def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:
-    """Every VM of that name there, with its client token; also those that have ended."""
+    """VMs of that name with their client tokens, ended ones included."""
     cluster, name = order.plan.config.name, order.node.name
     wanted = bodies.filters(**{f"tag:{labels.CLUSTER}": cluster, "tag:Name": name})
     region, private = order.place.region, order.plan.config.network.private
@@ -166,8 +172,9 @@ def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:
 
 
 def serial_log(ec2: Ec2, machine: Machine) -> str:
-    """The latest output, which instances on Nitro alone have; of others, that of the boot:
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html"""
+    """Latest serial output, which only Nitro instances have; for others that of the boot:
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
+    """
     asked = {"InstanceId": machine.id}
     try:
         answer = ec2.ask(machine.place.region, "GetConsoleOutput", {**asked, "Latest": True})

@@ -1,4 +1,4 @@
-"""An instance of EC2's answer as a machine of ours."""
+"""Maps instances of EC2's answers to our machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"
 
 
 def machine(instance: Tree, region: str, *, private: bool) -> Machine | None:
-    """None where it is not ours."""
+    """Machine of an instance; None if it is not ours."""
     tags = answers.tags(instance)
     ours = labels.read(tags)
     if ours is None:
@@ -55,5 +55,5 @@ def machine(instance: Tree, region: str, *, private: bool) -> Machine | None:
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:
-    """Of DescribeInstances' `reservationSet`, or of RunInstances' one reservation."""
+    """Instances of DescribeInstances' `reservationSet`, or of RunInstances' one reservation."""
     return [each for one in reservations for each in answers.items(one, "instancesSet")]

@@ -1,4 +1,4 @@
-"""Where the nodes of a cluster are: subnet, security group, placement group."""
+"""Network resources of a cluster: subnet, security group, placement group."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from cloudtrain.providers._cloud.account import Place
 
 
 def subnet(ec2: Ec2, place: Place, wanted: Network) -> Subnet:
-    """The one that the config names, or a public one of the default VPC (any, for private nodes).
-
-    Raises CloudConfigError where there is none.
+    """The config's subnet, or a public one of the default VPC (any, for private nodes). Raises
+    CloudConfigError.
     """
     if wanted.subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
@@ -61,7 +60,7 @@ def subnet(ec2: Ec2, place: Place, wanted: Network) -> Subnet:
 
 
 def named_subnet(ec2: Ec2, region: str, name: str) -> Subnet | None:
-    """None where it is not in that region."""
+    """The subnet with this id; None if it is not in that region."""
     asked = bodies.filters(subnet_id=name)
     found = ec2.pages(region, "DescribeSubnets", "subnetSet", asked)
     return next((_subnet(each) for each in found if _subnet(each).id == name), None)
@@ -80,7 +79,7 @@ def default_vpc(ec2: Ec2, region: str) -> str:
 
 
 class Routes:
-    """Where the subnets of one VPC lead to, by its route tables."""
+    """Route tables of one VPC."""
 
     def __init__(self, ec2: Ec2, region: str, vpc: str) -> None:
         self._main: list[Tree] = []
@@ -102,19 +101,19 @@ class Routes:
                     self._main, self._told = routes, True
 
     def to_gateway(self, subnet: str) -> bool:
-        """Whether a node with a public address there is reached from the internet."""
+        """True if a node with a public address in this subnet can be reached from the internet."""
         routes = self._own.get(subnet, self._main)
         return any(answers.text(route, "gatewayId").startswith("igw-") for route in routes)
 
     def out(self, subnet: str) -> bool:
-        """Whether a node there reaches the internet, through whatever it is."""
+        """True if a node in this subnet reaches the internet by any route."""
         routes = self._own.get(subnet, self._main)
         return not self._told or any(
             answers.text(route, "destinationCidrBlock") == "0.0.0.0/0" for route in routes
         )
 
     def lead_nowhere(self, subnet: str) -> bool:
-        """Whether the endpoint tells of routes, and of none to an internet gateway."""
+        """True if the endpoint lists routes, and none to an internet gateway."""
         return self._told and not self.to_gateway(subnet)
 
 
@@ -127,7 +126,9 @@ def _subnet(found: Tree) -> Subnet:
 
 
 class SecurityGroup:
-    """One for each cluster and VPC: all between its members, SSH from the caller, nothing else."""
+    """One security group per cluster and VPC: all traffic between members, SSH from the caller,
+    nothing else.
+    """
 
     def __init__(self, ec2: Ec2, region: str, vpc: str, plan: Plan) -> None:
         self._ec2 = ec2
@@ -138,7 +139,9 @@ class SecurityGroup:
         self._name = labels.group_name(self._cluster)
 
     def make(self, caller: str, journal: Journal) -> str:
-        """Its id; made, or adopted and mended. Raises NameTakenError where it is not ours."""
+        """Create the group, or adopt and repair it; returns its id. Raises NameTakenError if it
+        is not ours.
+        """
         id = self._find() or self._create(journal)
         mended = self._ec2.pace.until(
             lambda: self._mended(id, caller), within=self._ec2.pace.listing
@@ -189,8 +192,9 @@ class SecurityGroup:
         return answers.text(answer, "groupId")
 
     def _mended(self, id: str, caller: str) -> bool | None:
-        """SSH from anywhere else is taken out, what is missing is put in. None where EC2 does not
-        know the new group everywhere yet."""
+        """Remove SSH rules for other addresses and add missing rules. None while EC2 does not
+        know the new group everywhere.
+        """
         rules = self._rules(id)
         if rules is None:
             return None
@@ -219,7 +223,9 @@ class SecurityGroup:
         )
 
     def _changed(self, verb: str, id: str, rule: Mapping[str, object]) -> bool:
-        """One rule a call: EC2 refuses all of a call for one that is there, or gone, already."""
+        """Change one rule per call: EC2 refuses a whole call for one rule that exists, or is
+        gone, already.
+        """
         try:
             asked = {"GroupId": id, "IpPermissions": [rule]}
             self._ec2.ask(self._region, f"{verb}SecurityGroupIngress", asked)
@@ -238,7 +244,9 @@ def placement_group_name(cluster: str, zone: str) -> str:
 
 
 def placement_group(ec2: Ec2, place: Place, plan: Plan, journal: Journal) -> str:
-    """The name of one that puts the nodes close together; "" where the endpoint knows none."""
+    """Name of the group that places the nodes close together; "" if the endpoint has no such
+    groups.
+    """
     cluster = plan.config.name
     name = placement_group_name(cluster, place.zone)
     there = placement_groups(ec2, place.region)
@@ -266,7 +274,7 @@ def placement_group(ec2: Ec2, place: Place, plan: Plan, journal: Journal) -> str
 
 
 def placement_groups(ec2: Ec2, region: str) -> list[Tree] | None:
-    """Those that can be used or deleted; None where the endpoint does not know them."""
+    """Groups that can be used or deleted; None if the endpoint does not know them."""
     if _UNKNOWN in ec2.unknown:
         return None
     pages = 0

@@ -1,4 +1,4 @@
-"""What the parts of the AWS driver pass to each other."""
+"""Values that the parts of the AWS driver pass to each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What the nodes of one cluster share in one zone."""
+    """Network resources that the nodes of one cluster share in one zone."""
 
     subnet: Subnet
     group: str

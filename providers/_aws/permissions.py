@@ -1,8 +1,8 @@
-"""The IAM policy that the driver needs: every call that it makes, as narrow as EC2 allows it.
+"""IAM policy with every call that the driver makes, as narrow as EC2 allows.
 
 Actions, resources and condition keys:
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html, read
-2026-11-22; that a policy of exactly these is enough on a real account was not tried.
+2026-11-22; nobody has tried on a real account whether exactly this policy is enough.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:Updat
 
 
 def policy() -> dict[str, Any]:
-    """For whoever runs cloudtrain. Without the condition on CreateTags, they could give our tag to
-    any instance of the account, and then terminate it."""
+    """Policy for the user of cloudtrain.
+
+    Without the condition on CreateTags, they could put our tag on any instance of the account and
+    then terminate it.
+    """
     only_the_end = {"ForAllValues:StringEquals": {"aws:TagKeys": [labels.EXPIRES]}}
     tagged = {"StringLike": {f"aws:ResourceTag/{labels.CLUSTER}": "*"}}
     return _document(
@@ -69,7 +72,7 @@ def policy() -> dict[str, Any]:
 
 
 def policy_of_schedules() -> dict[str, Any]:
-    """Beside `policy`, where the account has the role that ends nodes."""
+    """Policy beside `policy` for accounts with the role that ends nodes."""
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
         {**_allow(HELD), "Resource": schedules},
@@ -78,12 +81,12 @@ def policy_of_schedules() -> dict[str, Any]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """A statement a paragraph, an action a line."""
+    """Format the policy with a paragraph per statement and a line per action."""
     return json.dumps(document, indent=1) + "\n"
 
 
 def block() -> str:
-    """What docs/aws.md has to paste."""
+    """The block to paste of docs/aws.md."""
     both = (policy(), policy_of_schedules())
     second = "With a role that lets AWS hold the end of nodes (below), also:\n\n"
     return f"\n{second}".join(f"```json\n{text(each)}```\n" for each in both)

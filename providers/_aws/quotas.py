@@ -1,4 +1,4 @@
-"""How many vCPUs may run at once, and how many do: quotas of EC2 count those, by family.
+"""vCPU quotas by instance family: limits and current use.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits
 """
@@ -28,7 +28,7 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """vCPUs of one quota in one region. `allowed` is None where the endpoint does not tell."""
+    """vCPUs of one quota in one region. `allowed` is None if the endpoint does not report it."""
 
     quota: Quota
     wanted: int
@@ -46,7 +46,7 @@ _FAMILIES = (
 
 
 def quota_of(machine: str, *, spot: bool) -> Quota | None:
-    """None where it is not known which counts."""
+    """The quota that counts for a machine type; None if not known."""
     for family, name, on_demand, on_spot in _FAMILIES:
         if family.match(machine):
             code, market = (on_spot, "spot") if spot else (on_demand, "on-demand")
@@ -57,7 +57,7 @@ def quota_of(machine: str, *, spot: bool) -> Quota | None:
 def needs(
     ec2: Ec2, region: str, plan: Plan, types: Mapping[str, MachineType]
 ) -> tuple[list[Need], list[str]]:
-    """Of all roles summed; and the machine types of which no quota is known."""
+    """Needs summed over all roles, and the machine types without a known quota."""
     wanted: Counter[Quota] = Counter()
     unknown = set()
     for node in plan.nodes:
@@ -82,8 +82,9 @@ def needs(
 
 
 def service(ec2: Ec2, name: str, region: str, endpoint: str | None = None) -> Any:
-    """boto3's client of another service of the same account; None where EC2 is asked at an
-    address of its own and nothing says where this service is."""
+    """boto3's client of another service of the account; None if EC2 has a custom endpoint and
+    this service has none.
+    """
     from botocore.config import Config
 
     variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"
@@ -96,7 +97,7 @@ def service(ec2: Ec2, name: str, region: str, endpoint: str | None = None) -> An
 
 
 def _running(ec2: Ec2, region: str, cluster: str) -> Mapping[Quota, int]:
-    """vCPUs of all but this cluster, whose nodes are in the need."""
+    """vCPUs in use without this cluster's, whose nodes are part of the need."""
     wanted = bodies.filters(instance_state_name=["pending", "running"])
     found = machines.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
     others = [

@@ -1,4 +1,4 @@
-"""Regions and zones: which there are, which the config names, and asking all of them."""
+"""Regions and zones: which exist, which the config names, and queries over all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Question = Callable[[Ec2, str], Iterable[T]]
 
 
 class Regions:
-    """The regions that this account may use. Which they are is asked once."""
+    """Regions that this account may use, listed once."""
 
     def __init__(self, ec2: Ec2, config: ClusterConfig) -> None:
         self._ec2 = ec2
@@ -41,7 +41,7 @@ class Regions:
         self._hurried: Ec2 | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Those of the placement first."""
+        """Names of the regions, the placement's first."""
         with self._lock:
             if not self._names:
                 found = self._enabled()
@@ -50,11 +50,11 @@ class Regions:
             return self._names
 
     def _enabled(self) -> set[str]:
-        """Asked in the placement's region, which answers AuthFailure where this account has not
-        opted in to it (aws/aws-cli#6132): then the partition's home region tells whether the
-        credentials are wrong or the region is not enabled.
+        """Regions that are enabled, listed from the placement's region.
 
-        Session tokens of STS's global endpoint are refused in opt-in regions in the same words:
+        That answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132): then the
+        partition's home region tells whether the credentials are wrong or the region is not
+        enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same words:
         https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
         """
         first = self._first()
@@ -80,7 +80,7 @@ class Regions:
             ) from refusal
 
     def _told_by_one_of(self, first: str, home: str) -> set[str]:
-        """That a region is down is no reason to know of none."""
+        """List the regions from the first one that answers: one region may be down."""
         for region in dict.fromkeys([first, home]):
             with suppress(TransientError, RateError):
                 return self._told_in(self._brief(), region)
@@ -95,11 +95,11 @@ class Regions:
         }
 
     def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> Listing[T]:
-        """The answers of the regions of `places`, or of all, side by side.
+        """Query the regions of `places`, or all regions, side by side.
 
-        Those and the regions of the placement are asked with patience, the others briefly. What
-        does not answer is in `not_asked`, as is a region that this account may not use where
-        another one answers and nobody named it: an organization's policy may deny whole regions.
+        Those and the placement's regions get all retries, the others few. `not_asked` has what does
+        not answer, and regions that this account may not use if another one answers and nobody
+        named it: an organization's policy may deny whole regions.
         """
         wanted = {*self._wanted(), *self._of(places)}
         asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
@@ -130,16 +130,17 @@ class Regions:
         return self._hurried
 
     def _of(self, places: Sequence[str]) -> tuple[str, ...]:
-        """The regions of these zones and regions; what is none is told of by `places`."""
+        """Regions of these zones and regions; invalid names are reported by `places`."""
         matches = [_REGION.match(place) for place in places]
         found = dict.fromkeys(match[1] for match in matches if match)
         return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
-        """The placement's zones in its order. A region is those of its zones that have the
-        machines and the subnet, or all of them where EC2 tells of none: it then says why itself.
+        """The placement's zones in its order.
 
-        Raises CloudConfigError for what does not exist.
+        A region stands for its zones that have the machines and the subnet, or for all of them if
+        EC2 reports none: the launch then says why. Raises CloudConfigError for names that do not
+        exist.
         """
         found: list[Place] = []
         subnet = plan.config.network.subnet
@@ -189,7 +190,7 @@ class Regions:
         }
 
     def _zones(self, region: str) -> Mapping[str, str]:
-        """Name → kind of each zone that this account may use."""
+        """Kind of each zone that this account may use, by name."""
         answer = self._ec2.ask(region, "DescribeAvailabilityZones")
         return {
             answers.text(each, "zoneName"): answers.text(each, "zoneType")
@@ -199,7 +200,7 @@ class Regions:
         }
 
     def _offering(self, region: str, plan: Plan) -> set[str]:
-        """The zones that have every machine type of the plan."""
+        """Zones that have every machine type of the plan."""
         machines = sorted({node.machine for node in plan.nodes if node.machine})
         if not machines:
             return set()
@@ -213,12 +214,14 @@ class Regions:
         return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
 
     def _wanted(self) -> tuple[str, ...]:
-        """The placement's regions; what is no region is told of by `places`."""
+        """The placement's regions; invalid names are reported by `places`."""
         found = [_REGION.match(entry) for entry in self._config.placement]
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """A region to ask for the others: of the placement, where it surely has an address."""
+        """Region to list the others from: one of the placement, whose endpoint surely has an
+        address.
+        """
         known = self._real()
         wanted = [region for region in self._wanted() if region in known]
         return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
@@ -234,7 +237,7 @@ _HOMES = (
 
 
 def _denied(error: CloudError) -> bool:
-    """Whether this account may not use that region; expired credentials are no such answer."""
+    """True if this account may not use that region; expired credentials are no such answer."""
     return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 
@@ -242,7 +245,9 @@ _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")
 
 
 def split(entry: str) -> tuple[str, str]:
-    """`us-east-1a` as region and zone, also `us-west-2-lax-1a`; the zone of a region is ""."""
+    """Split `us-east-1a` into region and zone, also `us-west-2-lax-1a`; the zone of a region is
+    "".
+    """
     found = _REGION.match(entry)
     if found is None:
         raise CloudConfigError(

@@ -1,9 +1,9 @@
-"""The end that AWS itself holds: a one-time schedule for each node, where the account has a role.
+"""Ends nodes from AWS's side: one one-time schedule per node, if the account has a role for it.
 
-A node's own timer does not help where its kernel hangs. EventBridge Scheduler calls
-TerminateInstances at a given minute, on behalf of a role that it may assume:
-https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
-Nobody has tried it on a real account (2026-11); docs/aws.md says how the role is made.
+A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
+at a given minute on behalf of a role that it may assume:
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html Not tried on
+a real account (2026-11); docs/aws.md says how to create the role.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ TARGET = "arn:{partition}:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
 class Schedules:
-    """Schedules of one account. Safe to use from many threads; whether there is a role is asked
-    once."""
+    """Schedules of one account. Safe to use from many threads; the role is looked up once."""
 
     def __init__(self, ec2: Ec2) -> None:
         self._ec2 = ec2
@@ -36,7 +35,7 @@ class Schedules:
         self._role: str | None = None
 
     def role(self, region: str) -> str | None:
-        """The ARN of the role; None where there is none, or this user may not see it."""
+        """ARN of the role; None if it does not exist or this user may not see it."""
         with self._lock:
             if not self._asked:
                 self._role = self._find(region)
@@ -54,9 +53,12 @@ class Schedules:
             return None
 
     def arm(self, region: str, node: str, instance: str, expires: float | None) -> None:
-        """AWS ends this instance a little after its own end; an earlier schedule of that node is
-        replaced. Does nothing without a role, or an end. Raises CloudError: who made the role
-        wants no node that AWS does not end."""
+        """Have AWS end this instance a little after its own end, replacing the node's earlier
+        schedule.
+
+        Does nothing without a role or an end. Raises CloudError: whoever created the role wants no
+        node that AWS does not end.
+        """
         role = self.role(region) if expires is not None else None
         if role is None or expires is None:
             return
@@ -89,8 +91,11 @@ class Schedules:
         self._ec2.pace.patiently(ask)
 
     def disarm(self, region: str, nodes: Iterable[str]) -> None:
-        """Deletes the schedules of nodes that are gone. One that stays ends nothing, as no
-        instance id is used twice, and deletes itself once its time has come."""
+        """Delete the schedules of nodes that are gone.
+
+        A schedule that stays ends nothing, as no instance id is used twice, and deletes itself at
+        its time.
+        """
         if self.role(region) is None:
             return
         client = self._client(region)

@@ -1,4 +1,4 @@
-"""What EC2 sells spot instances for at this moment."""
+"""Current prices of spot instances."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class SpotPrice:
 
 
 def prices(ec2: Ec2, region: str, machines: Sequence[str]) -> list[SpotPrice]:
-    """The price now of each machine type in each zone that sells it, cheapest first. Free.
+    """Current price of each machine type in each zone that sells it, cheapest first. Free of
+    charge.
 
-    With a start of now, EC2 answers the price that holds, and no history:
+    With a start time of now, EC2 returns the price in force and no history:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
     """
     now = datetime.fromtimestamp(ec2.pace.now(), timezone.utc)

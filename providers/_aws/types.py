@@ -1,4 +1,4 @@
-"""What EC2 tells of its machine types."""
+"""Machine types as EC2 describes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MachineType:
         return Accelerator(kind=spelling(self.gpu), count=self.gpus) if self.gpu else None
 
     def misfit(self, node: NodePlan) -> str | None:
-        """Why this node cannot be one of these; None where it can."""
+        """Reason why this node cannot have this type; None if it can."""
         wanted = node.accelerator
         if self.architectures and "x86_64" not in self.architectures:
             return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
@@ -54,15 +54,17 @@ class MachineType:
 
 
 def machine_types(ec2: Ec2, region: str, names: Iterable[str]) -> Mapping[str, MachineType]:
-    """Those of these that exist in that region, by name."""
+    """Those of these types that exist in the region, by name."""
     wanted = bodies.filters(instance_type=sorted(set(names)))
     found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
     return {each.name: each for each in map(_machine_type, found)}
 
 
 def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Of each machine in the first of the regions that has it; not of one with GPUs that are not
-    NVIDIA's, which is told as unknown."""
+    """Facts of each machine type, from the first region that has it.
+
+    A type whose GPUs are not NVIDIA's counts as unknown.
+    """
     found: dict[str, MachineType] = {}
     for region in regions:
         missing = [name for name in names if name not in found]
@@ -81,9 +83,12 @@ def facts(ec2: Ec2, regions: Iterable[str], names: Iterable[str]) -> tuple[Machi
 
 
 def stand_close(ec2: Ec2, region: str, plan: Plan) -> bool:
-    """Whether the nodes are put in a placement group: by `network.close`, and only where all are
-    of one type. Mixed types in one group are short of capacity more often:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
+    """True if the nodes go into a placement group: by `network.close`, and only if all are of one
+    type.
+
+    Mixed types in one group are short of capacity more often:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
+    """
     names = {node.machine for node in plan.nodes if node.machine}
     close = plan.config.network.close
     if len(plan.nodes) < 2 or len(names) > 1 or close == "off":
@@ -117,7 +122,9 @@ def _machine_type(found: Tree) -> MachineType:
 
 
 def _fast(network: Tree) -> bool:
-    """`networkPerformance` is a text: `Up to 10 Gigabit`, `100 Gigabit`, `4x 100 Gigabit`."""
+    """True for 100 Gbit/s and more; `networkPerformance` is a text: `Up to 10 Gigabit`, `100
+    Gigabit`, `4x 100 Gigabit`.
+    """
     told = answers.text(network, "networkPerformance")
     speeds = [] if told.startswith("Up to") else re.findall(r"(\d+) Gigabit", told)
     efa = answers.text(network, "efaSupported") == "true"
