@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cloudtrain.config import from_json, to_json
+from cloudtrain.config import from_json, settled, to_json
 from cloudtrain.errors import (
     CloudtrainError,
     ConfigError,
@@ -34,14 +33,6 @@ EXTRAS = {
     "azure": ("libcloud", "azure.identity"),
 }
 """What each driver imports when it is used; pyproject.toml has them as extras."""
-
-
-PROJECTS = {
-    "gcp": "GOOGLE_CLOUD_PROJECT",
-    "aws": "AWS_PROFILE",
-    "azure": "AZURE_SUBSCRIPTION_ID",
-}
-"""Where a config without `project` takes it from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +208,7 @@ def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainEr
 
 def recorded_config(records: Records) -> ClusterConfig:
     """The config of the last `up`."""
-    return from_json(records.config())
+    return settled(from_json(records.config()))
 
 
 def refuse_other_account(config: ClusterConfig, records: Records) -> None:
@@ -263,27 +254,17 @@ def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool)
 
 
 def _account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
-    config = settled(config)
     return (config.provider, config.project, config.endpoints.compute)
-
-
-def settled(config: ClusterConfig) -> ClusterConfig:
-    """The same with the project that the environment names now, so that a later `down` asks the
-    account that the cluster is in, whatever the environment says then."""
-    variable = PROJECTS.get(config.provider)
-    if config.project is not None or variable is None:
-        return config
-    return replace(config, project=os.environ.get(variable) or None)
 
 
 def _words(config: ClusterConfig) -> str:
     hosts = ", ".join(host.address for host in config.hosts)
-    return " ".join(filter(None, [config.provider, settled(config).project, hosts]))
+    return " ".join(filter(None, [config.provider, config.project, hosts]))
 
 
 def record(config: ClusterConfig, records: Records) -> None:
     records.create()
-    records.save_config(to_json(settled(config)))
+    records.save_config(to_json(config))
 
 
 def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:

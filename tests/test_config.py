@@ -42,6 +42,27 @@ def test_a_small_file_gets_the_defaults(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("provider", "variable"),
+    [
+        ("gcp", "GOOGLE_CLOUD_PROJECT"),
+        ("aws", "AWS_PROFILE"),
+        ("azure", "AZURE_SUBSCRIPTION_ID"),
+        ("local", None),
+    ],
+)
+def test_a_config_has_the_project_that_the_environment_names(
+    tmp_path: Path, provider: str, variable: str | None
+) -> None:
+    text = f"provider: {provider}\nstrategy: mirrored\n"
+    text += "" if provider == "local" else "placement: [us-east1]\n"
+    environ = {variable: "theirs"} if variable else {"GOOGLE_CLOUD_PROJECT": "theirs"}
+    wanted = "theirs" if variable else None
+    assert read(tmp_path, text, environ).project == wanted
+    assert read(tmp_path, f"{text}project: mine\n", environ).project == "mine"
+    assert read(tmp_path, text, dict.fromkeys(environ, "")).project is None
+
+
 def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
     config = read(
         tmp_path,

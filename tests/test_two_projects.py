@@ -15,7 +15,7 @@ from cloudtrain.config import load, to_json
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.records import Records, known
-from cloudtrain.session import record, refuse_other_folder
+from cloudtrain.session import record, recorded_config, refuse_other_folder
 from cloudtrain.verbs.init import cluster_name
 from tests.fakes import FakeProvider, make_plan
 from tests.project import Project
@@ -54,6 +54,20 @@ def test_a_file_in_another_folder_is_another_project(tmp_path: Path) -> None:
     assert "`name:`" in str(raised.value.hint)
     assert not refused(first)
     assert not refused(second, adopt=True)
+
+
+def test_a_record_and_its_file_are_one_config_whatever_the_version_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was written without a project has the environment's, as the file has."""
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    path = tmp_path / "same.yaml"
+    path.write_text(WRITTEN.replace("provider: local", "provider: gcp\nplacement: [us-east1]"))
+    record(load(path), Records("same"))
+    assert Records("same").config()["project"] is None
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "theirs")
+    assert recorded_config(Records("same")) == load(path)
+    assert load(path).project == "theirs"
 
 
 def test_a_folder_that_was_moved_keeps_its_cluster(tmp_path: Path) -> None:

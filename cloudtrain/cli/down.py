@@ -89,7 +89,11 @@ def told_or_recorded(name: str | None, provider: str | None, project: str | None
     if name is None:
         raise UsageError("--provider needs the cluster's NAME", hint="`cloudtrain ls --cloud`")
     told = account_of(name, provider, project)  # type: ignore[arg-type]
-    return target_of(name) if is_known(name, told) else Target(name, told)
+    if is_known(name, told):
+        return target_of(name)
+    from cloudtrain.config import settled
+
+    return Target(name, settled(told))
 
 
 def provider_of(target: Target) -> str:

@@ -83,9 +83,9 @@ def config_of(argument: str | None) -> ClusterConfig:
     name, config = target_of(argument)
     if config is not None:
         return config
-    from cloudtrain.config import from_json
+    from cloudtrain.session import recorded_config
 
-    return from_json(Records(name).config())
+    return recorded_config(Records(name))
 
 
 def is_file(argument: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from cloudtrain.config.file import File
     from cloudtrain.config.lines import Block
 
-__all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "to_json"]
+__all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "settled", "to_json"]
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
     """Read and validate a config file. Raises ConfigError with every problem, UsageError
-    where there is no file to read. Secrets need not be set: read_secrets asks for them."""
+    where there is no file to read. Secrets need not be set: read_secrets asks for them.
+
+    What the file leaves to the environment is in it: a command has one config of a cluster.
+    """
     from cloudtrain.config.check import check, problem
     from cloudtrain.config.hosts import with_hosts
     from cloudtrain.config.lines import parse
@@ -43,7 +47,24 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
             hint=HOSTS_EXAMPLE if lacks_hosts else None,
         )
-    return _config(checked.file, path)
+    return settled(_config(checked.file, path), environ)
+
+
+PROJECTS = {
+    "gcp": "GOOGLE_CLOUD_PROJECT",
+    "aws": "AWS_PROFILE",
+    "azure": "AZURE_SUBSCRIPTION_ID",
+}
+"""Where a config without `project` takes it from."""
+
+
+def settled(config: ClusterConfig, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
+    """The same with the project that the environment names, so that a later `down` asks the
+    account that the cluster is in, whatever the environment says then."""
+    variable = PROJECTS.get(config.provider)
+    if config.project is not None or variable is None:
+        return config
+    return replace(config, project=environ.get(variable) or None)
 
 
 HOSTS_EXAMPLE = (
