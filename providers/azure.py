@@ -1,7 +1,7 @@
-"""Virtual machines of Microsoft Azure, over Azure Resource Manager on apache-libcloud.
+"""`provider: azure`: virtual machines over Azure Resource Manager on apache-libcloud.
 
-A cluster has one resource group in each region that it is tried in: all that is made for it is
-in there and goes with it.
+A cluster has one resource group in each region that `up` tries: everything that is created for it
+is in there and is deleted with it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cloudtrain.providers._cloud.provider import CloudProvider
 
 
 def provider(config: ClusterConfig) -> CloudProvider[Ground]:
-    """Makes no call."""
+    """The provider of a config. Sends no request."""
     account = AzureAccount(config)
     return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
 
 
 class AzureAccount:
-    """One subscription."""
+    """Driver for one subscription."""
 
     name: ProviderName = "azure"
     ends_by_shutdown = False

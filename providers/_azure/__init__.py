@@ -1,1 +1,1 @@
-"""Parts of the Azure driver: Azure Resource Manager and nothing else."""
+"""Parts of the Azure driver, over Azure Resource Manager."""

@@ -1,4 +1,4 @@
-"""What Blob Storage keeps, and bills, of files that are deleted or written again."""
+"""Finds out whether Blob Storage keeps, and bills, files that are deleted or overwritten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from cloudtrain.providers._azure.connection import Arm, optional
 
 
 def kept(arm: Arm, store: str | None) -> Iterator[Finding]:
-    """Said, never a failure; nothing where the account is not seen by these credentials."""
+    """Finding on soft delete and versioning; never a failure, and none if these credentials do
+    not see the account.
+    """
     if store is None or not store.startswith("az://"):
         return
     account = store.removeprefix("az://").partition("/")[0]

@@ -1,4 +1,6 @@
-"""What is sent to Resource Manager: pure, and checked against azure-mgmt's models in the tests."""
+"""Request bodies for Resource Manager: pure, and checked against azure-mgmt's models in the
+tests.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,11 @@ def group(region: str, tags: Tags) -> Body:
 
 
 def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
-    """SSH from `caller`; all between the nodes; nothing else.
+    """SSH from `caller`, all traffic between the nodes, nothing else.
 
-    In a network of our own (`inside` empty) the default rules do the last two: AllowVnetInBound
-    and DenyAllInBound. In somebody else's, where those let in all that is peered with it,
-    `inside` are the ranges of the nodes' subnet.
+    In a network of our own (`inside` is empty) the default rules do the last two: AllowVnetInBound
+    and DenyAllInBound. In a foreign network, where those allow traffic from all peered networks,
+    `inside` has the ranges of the nodes' subnet.
     https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
     """
     rules = [_rule(SSH, 1000, "Allow", "Tcp", [caller], "22")]
@@ -84,7 +86,9 @@ def _rule(
 
 
 def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
-    """`outbound`: Azure's own way out, for nodes without a public address."""
+    """Virtual network. `outbound`: Azure's default outbound access, for nodes without a public
+    address.
+    """
     inside: Body = {"addressPrefix": RANGE}
     if outbound:
         inside["defaultOutboundAccess"] = True
@@ -107,7 +111,7 @@ def proximity(region: str, tags: Tags) -> Body:
 
 
 def address(region: str, zone: str, tags: Tags) -> Body:
-    """A VM in a zone takes an address of that zone only."""
+    """Public address. A VM in a zone takes an address of that zone only."""
     return {
         "location": region,
         "tags": dict(tags),
@@ -120,7 +124,7 @@ def address(region: str, zone: str, tags: Tags) -> Body:
 def nic(
     region: str, tags: Tags, *, subnet: str, firewall: str, address: str | None, fast: bool
 ) -> Body:
-    """`fast`: accelerated networking, which some machine types refuse."""
+    """Network interface. `fast`: accelerated networking, which some machine types refuse."""
     inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
     if address is not None:
         inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
@@ -145,7 +149,7 @@ def machine(
     public_key: str,
     proximity: str | None,
 ) -> Body:
-    """A VM without any identity of its own; its disk, NIC and address are deleted with it."""
+    """VM without an identity; its disk, NIC and address are deleted with it."""
     disk: Body = {
         "createOption": "FromImage",
         "caching": "ReadWrite",
@@ -206,7 +210,7 @@ SUBMIT, STATUS, CANCEL = (
 
 
 def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
-    """Deallocates them at `expires` (Unix time). `asked` names this request.
+    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked` names this request.
 
     https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
     """
@@ -233,7 +237,7 @@ on by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch
 
 
 def has_gpu(node: NodePlan) -> bool:
-    """N is the letter of all families with GPUs."""
+    """True for machine types with an N, the letter of all families with GPUs."""
     return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
 
 
@@ -243,7 +247,8 @@ def without_security(body: Body) -> Body:
 
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
-    """Deallocates the VM each day at the time of day of `expires` (Unix time; UTC, to the minute).
+    """Daily schedule that deallocates the VM at the time of day of `expires` (Unix time; UTC, to
+    the minute).
 
     https://learn.microsoft.com/rest/api/dtl/global-schedules
     """
@@ -263,7 +268,7 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool 
 
 
 def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
-    """Whether Azure keeps the end that was asked for."""
+    """True if Azure stores the end that was requested."""
     told, wanted = found.get("properties") or {}, body["properties"]
     return bool(
         str(told.get("status", "")).lower() == wanted["status"].lower()
@@ -273,7 +278,7 @@ def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
 
 
 def seconds_to(found: Mapping[str, Any], now: float) -> float:
-    """Until the schedule runs, or since it ran, whichever is less."""
+    """Seconds until the schedule runs, or since it ran, whichever is less."""
     time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
     if not re.fullmatch(r"\d{4}", time):
         return 0.0
@@ -287,12 +292,12 @@ def _zones(zone: str) -> Body:
 
 
 def image_of(image: str, node: NodePlan) -> str:
-    """The cloud's own name of it."""
+    """The cloud's own name of an image."""
     return images_of(image, node)[0]
 
 
 def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
-    """The cloud's own names of it: the first that exists is taken."""
+    """The cloud's own names of an image; the first that exists is used."""
     if image not in ("auto", "deeplearning"):
         return (IMAGES.get(image, image),)
     # NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only.
@@ -303,7 +308,7 @@ def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def image_reference(image: str) -> Body:
-    """`publisher:offer:sku:version`, or the id of an image of one's own or of a gallery.
+    """Reference for `publisher:offer:sku:version`, or for the id of a custom or gallery image.
 
     Raises CloudConfigError for anything else.
     """

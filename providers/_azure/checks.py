@@ -1,4 +1,4 @@
-"""What would stop `up`, asked beforehand: changes nothing, costs nothing."""
+"""Checks before `up` that change nothing and cost nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(
     plan: Plan,
     machines: Callable[[str], Sequence[Machine]],
 ) -> tuple[Finding, ...]:
-    """`machines` tells those of a cluster: nodes that exist take no more quota."""
+    """All findings. `machines` lists a cluster's VMs: nodes that exist take no more quota."""
     try:
         arm.pace.patiently(arm.token)
         subscription = _subscription(arm)
@@ -90,7 +90,7 @@ def _failed(what: str, error: CloudError) -> Finding:
 
 
 def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Said]) -> Iterator[Finding]:
-    """A finding for each region. One that serves is enough: the placement goes on to it."""
+    """One finding for each region. One region that passes is enough: `up` goes on to it."""
     found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
     served = any(finding.ok for finding in found.values())
     for region, finding in found.items():
@@ -138,7 +138,9 @@ def _permissions(arm: Arm, plan: Plan) -> _Said:
 
 
 def allowed(action: str, told: Sequence[Tree]) -> bool:
-    """https://learn.microsoft.com/azure/role-based-access-control/role-definitions"""
+    """True if the role definitions allow an action:
+    https://learn.microsoft.com/azure/role-based-access-control/role-definitions
+    """
 
     def matches(patterns: Sequence[str]) -> bool:
         return any(
@@ -170,7 +172,7 @@ def _registered(arm: Arm, services: Services, plan: Plan) -> _Said:
 
 
 def _may_register(arm: Arm, namespaces: Sequence[str]) -> bool:
-    """True where it is not told: `up` tries."""
+    """True also if the endpoint does not report it: `up` tries."""
     told = _rights(arm)
     return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
 
@@ -190,7 +192,9 @@ def _lifetime(arm: Arm, services: Services, plan: Plan) -> _Said:
 
 
 def _no_deadline(arm: Arm, services: Services) -> str:
-    """Why Microsoft.ComputeSchedule cannot end a VM; "" where it can, as far as this is told."""
+    """Reason why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
+    reports.
+    """
     told = services.of(DEADLINES)
     if told is None:
         return f"this endpoint has no {DEADLINES}"
@@ -204,7 +208,7 @@ def _no_deadline(arm: Arm, services: Services) -> str:
 
 
 def _rights(arm: Arm) -> Sequence[Tree]:
-    """What this principal may do in the subscription; empty where that is not told."""
+    """Actions that this principal may do in the subscription; empty if not reported."""
     path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
     return optional(lambda: arm.pages(path)) or ()
 
@@ -298,7 +302,7 @@ class _Quota:
 
 
 def _left(arm: Arm, region: str) -> dict[str, _Quota]:
-    """By `_key` of its name: compute's and the network's quotas side by side."""
+    """Remaining quota by `_key` of its name, compute's and the network's together."""
     paths = [
         f"{arm.path}/providers/{namespace}/locations/{region}/usages"
         for namespace in ("Microsoft.Compute", "Microsoft.Network")
@@ -314,8 +318,9 @@ def _left(arm: Arm, region: str) -> dict[str, _Quota]:
 
 
 def _key(name: str) -> str:
-    """The same quota is written with other spaces and capitals by skus and by usages:
-    https://github.com/skypilot-org/skypilot/issues/10120"""
+    """Quota name without spaces and capitals, in which SKUs and usages differ:
+    https://github.com/skypilot-org/skypilot/issues/10120
+    """
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -331,7 +336,7 @@ def _keys(name: str) -> tuple[str, ...]:
 def need(
     nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Quota name → how much, over all roles; and the machines whose cores are not known.
+    """Needed amount by quota name over all roles, and the machines whose cores are not known.
 
     Spot draws on `lowPriorityCores` only.
     https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing

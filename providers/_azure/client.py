@@ -1,4 +1,4 @@
-"""libcloud's own connection to Resource Manager, for any endpoint and any credential."""
+"""libcloud's connection to Resource Manager, for any endpoint and any credential."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Response(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
 
 
 class Client(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
-    """libcloud's own takes a host name only, and logs in with a client's secret only."""
+    """HTTP connection; libcloud's own takes a host name only, and logs in with a client secret
+    only.
+    """
 
     responseCls = Response
     timeout = TIMEOUT

@@ -1,4 +1,4 @@
-"""Resource Manager for one subscription: calls that are tried again, pages, operations."""
+"""Resource Manager client for one subscription: retries, paging, long-running operations."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 def endpoint_of(config: ClusterConfig) -> str | None:
-    """Where it is not the public cloud's own."""
+    """The configured endpoint; None for the public cloud's own."""
     return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
 
 
 class Arm:
     """Resource Manager for one subscription. Safe to use from many threads.
 
-    Every method raises CloudError. All calls do the same thing once however often they are made.
+    Every method raises CloudError. All calls are idempotent.
     """
 
     def __init__(self, config: ClusterConfig, pace: Pace) -> None:
@@ -64,7 +64,9 @@ class Arm:
 
     @property
     def subscription(self) -> str:
-        """Its id: the config's, the environment's, or the only one that these credentials see."""
+        """Subscription id: the config's, the environment's, or the only one that these
+        credentials see.
+        """
         with self._lock:
             if not self._subscription:
                 self._subscription = self._only_subscription()
@@ -91,8 +93,10 @@ class Arm:
         query: Mapping[str, str] | None = None,
         retried: type[CloudError] | None = None,
     ) -> Answer:
-        """Again while it is throttled or not answered, or raises `retried`; in an older version
-        of the API where this endpoint has not ours yet."""
+        """Send one request, retried while it is throttled or unanswered, or raises `retried`.
+
+        Falls back to an older API version if this endpoint does not have ours yet.
+        """
         wanted = None if "api-version=" in path else paths.version(path)
         if wanted is None:
             return self._call(method, path, body, query or {}, retried)
@@ -112,7 +116,7 @@ class Arm:
             return self._call(method, path, body, given, retried)
 
     def version(self, path: str) -> str | None:
-        """Of the API for a path: ours, or the one that this endpoint was found to have."""
+        """API version for a path: ours, or the one that this endpoint was found to have."""
         wanted = paths.version(path)
         return self._versions.get((wanted or "", paths.type_of(path)), wanted)
 
@@ -148,14 +152,14 @@ class Arm:
         return body if isinstance(body, dict) else {}
 
     def find(self, path: str, **query: str) -> Tree | None:
-        """None where it is not there."""
+        """The resource; None if it does not exist."""
         try:
             return self.get(path, **query)
         except NotFoundError:
             return None
 
     def pages(self, path: str, **query: str) -> list[Tree]:
-        """Everything of a list, over all its pages."""
+        """All items of a list over all its pages."""
         answer = self.get(path, **query)
         found = list(answer.get("value") or ())
         seen: set[str] = set()
@@ -171,13 +175,14 @@ class Arm:
     # ── Things that take their time ──────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
-        """Made, or made as `body` says, and ready. Waits a little for what it depends on."""
+        """Create or update a resource and wait until it is ready. Waits a little for its
+        dependencies.
+        """
         self.made(path, self.call("PUT", path, body, retried=BusyError))
 
     def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
-        """Until what a PUT began is ready; asked for side by side with all others of its kind.
-
-        Raises what it failed with.
+        """Wait until a PUT's resource is ready, by one list for all resources of its kind.
+        Raises the resource's error.
         """
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
@@ -186,7 +191,7 @@ class Arm:
             self.finish("PUT", path, answer, within=within)
 
     def _is_settled(self, kind: str, path: str, within: float) -> bool:
-        """False where the list does not tell, or tells that it failed, but not why."""
+        """False if the list does not report the state, or reports a failure without its reason."""
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = Watch(
@@ -196,7 +201,9 @@ class Arm:
         return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
-        """Gone; what is gone already is fine. Waits a little for what uses it still."""
+        """Delete a resource and wait until it is gone; one that is gone already is fine. Waits a
+        little for its users.
+        """
         try:
             begun = self.call("DELETE", path, retried=BusyError)
             self.finish("DELETE", path, begun, within=within)
@@ -204,9 +211,9 @@ class Arm:
             return
 
     def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
-        """Until the operation that the answer began is over.
+        """Wait for the operation that the answer began. Raises the operation's error.
 
-        Raises what it failed with. Azure says the same thing in three ways:
+        Azure reports operations in three ways:
         https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
         """
         asked = f"{method} {_short(path)}"
@@ -229,7 +236,7 @@ class Arm:
             self.settle(asked, path, within=within)
 
     def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
-        """Until the thing itself says that it is ready. Raises what it failed with."""
+        """Wait until the resource itself reports that it is ready. Raises the resource's error."""
 
         def ask() -> bool | None:
             thing = self.get(path)
@@ -241,7 +248,7 @@ class Arm:
         self._until(asked, ask, within)
 
     def _operation(self, asked: str, url: str) -> bool | None:
-        """False where the operation is not known any more."""
+        """False if the operation is not known any more."""
         told = self.find(paths.local(url, self._prefix))
         if told is None:
             return False
@@ -251,7 +258,7 @@ class Arm:
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
-        """False where it is not known any more."""
+        """False if the location is not known any more."""
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
         except NotFoundError:
@@ -313,7 +320,9 @@ class Arm:
 
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:
-    """Their answers; where several fail, it is mostly for one reason: the first one's is raised."""
+    """Run these calls side by side and return their answers; raises the first failure, as all
+    mostly have one reason.
+    """
     numbers = list(range(len(questions)))
     try:
         return fan_out(numbers, lambda number: questions[number](), name=str)
@@ -322,8 +331,7 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def optional(ask: Callable[[], T]) -> T | None:
-    """The answer; None where this endpoint does not tell, or not to us, or wants to be asked in
-    another way."""
+    """Result of `ask`; None if unsupported, forbidden or malformed for this endpoint."""
     try:
         return ask()
     except CloudError as error:
@@ -333,7 +341,7 @@ def optional(ask: Callable[[], T]) -> T | None:
 
 
 def why(thing: Tree) -> Any:
-    """ARM's error in a VM that failed; its state where it does not say."""
+    """Provisioning error of a failed VM, or its provisioning state."""
     view = thing.get("properties", {}).get("instanceView") or {}
     for status in view.get("statuses") or ():
         prefix, _, code = str(status.get("code", "")).partition("/failed")
@@ -345,7 +353,7 @@ def why(thing: Tree) -> Any:
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """The seam: what is raised inside leaves as a CloudError."""
+    """Map what is raised inside to CloudError."""
     try:
         yield
     except CloudError:
@@ -365,5 +373,5 @@ def _state(body: Any) -> str:
 
 
 def _short(path: str) -> str:
-    """`networkInterfaces/mnist-worker0`: what a reader knows of it."""
+    """Short path for messages: `networkInterfaces/mnist-worker0`."""
     return "/".join(path.partition("?")[0].strip("/").split("/")[-2:])

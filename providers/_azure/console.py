@@ -1,4 +1,6 @@
-"""The end of a VM's serial log, from managed boot diagnostics: free, and without a key."""
+"""Reads the end of a VM's serial log from managed boot diagnostics: free, and without a storage
+key.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TIMEOUT = 20.0
 
 
 def console(arm: Arm, machine: Machine) -> str:
-    """https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data"""
+    """End of the serial log:
+    https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data
+    """
     group, name = where(machine)
     path = f"{group.vm(name)}/retrieveBootDiagnosticsData"
     answer = arm.call("POST", path, query={"sasUriExpirationTimeInMinutes": MINUTES})
@@ -26,7 +30,7 @@ def console(arm: Arm, machine: Machine) -> str:
 
 
 def _fetched(name: str, url: str) -> str:
-    """The link bears its own right: no token of ours goes along, and nothing of it is told."""
+    """Fetch a presigned link: no token of ours goes along, and the link is in no message."""
     import requests
 
     with mapped(f"GET the serial log of {name}"):

@@ -1,4 +1,6 @@
-"""Tokens for Resource Manager from azure-identity's standard chain, kept until they are old."""
+"""Tokens for Resource Manager from azure-identity's standard chain, cached until they are about
+to expire.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ EARLY = 300.0
 
 
 class Tokens:
-    """One token for one scope at a time. Safe to use from many threads."""
+    """Token cache for one scope. Safe to use from many threads."""
 
     def __init__(self, scope: str, authority: str | None) -> None:
         self._scope = scope
@@ -40,8 +42,10 @@ class Tokens:
         self._failure: CloudError | None = None
 
     def get(self) -> str:
-        """Asks once. Raises CredentialsError; TransientError or RateError where the authority is
-        not well, to all threads that have waited for it."""
+        """Return a token, requested once for all waiting threads.
+
+        Raises CredentialsError; TransientError or RateError if the authority is unavailable.
+        """
         arrived = self._asked
         with self._lock:
             if self._token is None or self._token.expires_on - EARLY < time.time():
@@ -57,7 +61,7 @@ class Tokens:
             return str(self._token.token)
 
     def forget(self, token: str) -> None:
-        """It was refused, whatever its time says: by another clock, or withdrawn."""
+        """Drop a cached token that the service rejected (clock skew or revocation)."""
         with self._lock:
             if self._token is not None and self._token.token == token:
                 self._token = self._credential = None
@@ -106,8 +110,9 @@ class Tokens:
 
 
 def principal(token: str) -> Principal | None:
-    """From the token's own claims; `oid` is the same in every application of the directory:
-    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference"""
+    """Identity from the token's own claims; `oid` is the same in every application of the
+    directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -120,10 +125,10 @@ def principal(token: str) -> Principal | None:
 
 
 class Transport(RequestsTransport):  # type: ignore[misc]
-    """Remembers how the authority answered, as the chain of credentials tells words only.
+    """Records the authority's last status, as the chain of credentials reports text only.
 
-    azure-identity asks no authority without TLS. `plain`: an emulator on this very machine
-    (host:port) that speaks none.
+    azure-identity accepts no authority without TLS. `plain`: an emulator on this machine
+    (host:port) without TLS.
     """
 
     def __init__(self, authority: str, plain: str | None) -> None:
@@ -166,8 +171,11 @@ class _Words:
 
 
 def _condensed(message: str, *, asked: bool) -> _Words:
-    """The chain tells of every credential that it tried: the one that was refused stopped it;
-    otherwise the last that was there and failed is told, with its own advice."""
+    """Shorten the chain's message to the credential that counts, with its own advice.
+
+    That is the one that was refused, which stopped the chain; otherwise the last that was
+    configured and failed.
+    """
     told = re.findall(
         r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
         message,
@@ -191,5 +199,5 @@ def _condensed(message: str, *, asked: bool) -> _Words:
 
 
 def _has_failed(text: str) -> bool:
-    """It is installed, was logged in once, and was refused."""
+    """True for a credential that is installed, was logged in once, and was refused."""
     return "AADSTS" in text or text.lstrip().startswith("ERROR")

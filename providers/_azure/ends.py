@@ -1,7 +1,7 @@
-"""The end of a VM, held by Azure: a deallocation at a date and time, a daily schedule behind it.
+"""Ends VMs from Azure's side: a deallocation at a date and time, with a daily schedule behind it.
 
 The first is an operation of Microsoft.ComputeSchedule, which nobody can list: its id is a tag of
-the second, a schedule of Microsoft.DevTestLab that knows a time of day and no date.
+the second, a schedule of Microsoft.DevTestLab, which has a time of day and no date.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "exec
 
 
 def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
-    """Raises CloudConfigError for one that Azure cannot end in time. `far`: more than a day ahead
-    can be armed, by Microsoft.ComputeSchedule."""
+    """Raise CloudConfigError for a lifetime that Azure cannot end in time.
+
+    `far`: Microsoft.ComputeSchedule can arm more than a day ahead.
+    """
     if seconds is None:
         return
     words = f"limits.max_lifetime of {lasting(seconds)}: on Azure an end"
@@ -57,7 +59,7 @@ def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
 
 @dataclass(frozen=True)
 class _Armed:
-    """What a VM's schedule tells."""
+    """End that is armed by a VM's schedule."""
 
     schedule: Tree | None
 
@@ -80,22 +82,24 @@ class _Armed:
 
 
 class Ends:
-    """Safe to use from many threads. Raises CloudError."""
+    """Armed ends of VMs. Safe to use from many threads. Raises CloudError."""
 
     def __init__(self, arm: Arm, services: Services) -> None:
         self._arm = arm
         self._services = services
 
     def refuse(self, ahead: float, region: str) -> None:
-        """Raises CloudConfigError for an end so many seconds ahead that cannot be held there."""
+        """Raise CloudConfigError for an end so many seconds ahead that this region cannot hold."""
         if ahead > LONGEST + SLACK:
             refuse_lifetime(ahead, far=self._services.reach_far(region))
 
     def arm(
         self, group: paths.Group, name: str, region: str, tags: bodies.Tags, expires: float
     ) -> bool:
-        """The VM ends at `expires`, by both where both can be had. False: the first one refused,
-        perhaps as the VM is not finished."""
+        """End the VM at `expires`, by both services if both are available.
+
+        False if the first one refused, perhaps because the VM is not finished.
+        """
         ahead = expires - self._arm.pace.now()
         known = _Armed(self._arm.find(group.schedule(name)))
         operation = self._deadline(group.vm(name), region, expires, known.operation)
@@ -107,7 +111,7 @@ class Ends:
         return operation != ""
 
     def move(self, machines: Sequence[Machine], expires: float | None) -> None:
-        """Their tags say it first: `mend` goes on where this is cut off."""
+        """Move the ends. The tags change first: `mend` completes a move that was cut off."""
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
@@ -125,7 +129,7 @@ class Ends:
         self.arm(group, name, machine.place.region, tags, expires)
 
     def _drop(self, machine: Machine) -> None:
-        """No end any more; its tag goes last, as `mend` arms what the tag says."""
+        """Remove the end. The tag goes last, as `mend` arms the tag's end."""
         group, name = where(machine)
         path = group.vm(name)
         self.disarm(group, name)
@@ -133,7 +137,7 @@ class Ends:
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
     def mend(self, group: paths.Group) -> None:
-        """What a creation or a move that was cut off did not arm."""
+        """Arm ends that an interrupted creation or move left out."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
         now = self._arm.pace.now()
@@ -149,14 +153,14 @@ class Ends:
                 self.arm(group, name, region, tags, max(known.expires, now + SOONEST))
 
     def disarm(self, group: paths.Group, name: str) -> None:
-        """Before a VM is deleted: another one of its name would be ended in its place."""
+        """Remove a VM's end before it is deleted: a later VM of its name would be ended instead."""
         found = self._arm.find(group.schedule(name))
         if found is not None:
             self._cancel_all([found])
             self._arm.delete(group.schedule(name))
 
     def disarm_all(self, group: paths.Group) -> None:
-        """Before the group is deleted, schedules and all."""
+        """Remove all ends before the group is deleted with its schedules."""
         self._cancel_all(self._schedules(group))
 
     def _schedules(self, group: paths.Group) -> list[Tree]:
@@ -166,7 +170,7 @@ class Ends:
     # ── A date and time ──────────────────────────────────────────────────────
 
     def _deadline(self, vm: str, region: str, expires: float, old: str) -> str | None:
-        """The operation; "" where it is refused, None where there is no such service."""
+        """The operation's id; "" if it is refused, None if there is no such service."""
         if not self._services.reach_far(region):
             return None
         if old and self._stands(region, old, expires):
@@ -181,7 +185,9 @@ class Ends:
         return made
 
     def _submit(self, region: str, vm: str, expires: float) -> str:
-        """The schedule stays behind it, so its refusals are none of the VM's."""
+        """Submit the operation. Its refusals do not fail the VM, as the schedule stays behind
+        it.
+        """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
         told = self._ask(bodies.SUBMIT, region, bodies.deadline([vm], expires, asked))
         for result in (told or {}).get("results") or ():
@@ -191,7 +197,7 @@ class Ends:
         return ""
 
     def _stands(self, region: str, operation: str, expires: float) -> bool | None:
-        """None where it is not told."""
+        """True if the operation is still scheduled; None if not reported."""
         told = self._ask(bodies.STATUS, region, bodies.operations([operation]))
         for result in (told or {}).get("results") or ():
             known = result.get("operation") or {}
@@ -234,7 +240,9 @@ class Ends:
         expires: float,
         found: Tree | None,
     ) -> None:
-        """Made, and read again: a schedule of another time would end nothing in time."""
+        """Create the daily schedule and read it again: one with another time would end nothing
+        in time.
+        """
         path, now = group.schedule(name), self._arm.pace.now()
         enabled = expires - now <= LONGEST + SLACK
         body = bodies.schedule(region, tags, vm=group.vm(name), expires=expires, enabled=enabled)

@@ -1,6 +1,7 @@
-"""What Resource Manager, libcloud, requests and azure-identity say when they refuse, as our errors.
+"""Maps refusals of Resource Manager, libcloud, requests and azure-identity to our errors.
 
-Codes: https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
+Codes:
+https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
 and https://learn.microsoft.com/troubleshoot/azure/virtual-machines/windows/error-messages
 """
 
@@ -222,8 +223,9 @@ _OLDER = frozenset(
 
 
 def versions(error: CloudError) -> tuple[str, ...]:
-    """The API versions that an endpoint serves, where it has refused ours: sovereign clouds lag
-    behind the public one by months."""
+    """API versions that an endpoint serves, from its refusal of ours: sovereign clouds lag
+    behind by months.
+    """
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
 
@@ -233,12 +235,12 @@ def wants_another_version(error: CloudError) -> bool:
 
 
 def not_told(error: CloudError) -> bool:
-    """Whether this endpoint has no such question."""
+    """True if this endpoint has no such request."""
     return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """The refusal that an HTTP answer holds. `headers` in lower case."""
+    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
     wait = seconds(headers)
     try:
         told = json.loads(body)
@@ -253,7 +255,9 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
 def of_error(
     asked: str, error: Any, *, status: int = 0, retry_after: float | None = None
 ) -> CloudError:
-    """Of ARM's `{"code", "message", "details"}`, as in an answer, an operation, a VM's status."""
+    """Error for ARM's `{"code", "message", "details"}`, as in an answer, an operation or a VM's
+    status.
+    """
     code, words = _cause(error)
     found = _of_code(code, words) or _of_status(status)
     if status in (408, 429) or (status >= 500 and status != 501):
@@ -267,7 +271,7 @@ def of_error(
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """What libcloud, requests or azure-core raised before there was an answer, or instead."""
+    """Error for an exception of libcloud, requests or azure-core."""
     from libcloud.common.exceptions import BaseHTTPError
 
     if isinstance(error, CloudError):
@@ -280,7 +284,9 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """The first that fits counts: several of these classes are of two kinds."""
+    """Exception classes and their errors; the first match counts, as several classes are of two
+    kinds.
+    """
     from azure.core import exceptions as azure
     from libcloud.common.types import (
         InvalidCredsError,
@@ -318,8 +324,9 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
 
 
 def seconds(headers: Mapping[str, str]) -> float | None:
-    """For how long to leave it alone: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3),
-    or Azure's own in milliseconds."""
+    """Seconds to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), or Azure's own
+    header in milliseconds.
+    """
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         if re.fullmatch(r"\d+(\.\d+)?", headers.get(name, "").strip()):
             return float(headers[name]) / 1000
@@ -333,13 +340,13 @@ def seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _told_seconds(words: str) -> float | None:
-    """ "… is reserved for another Virtual Machine for 180 seconds …" """
+    """Seconds from "… is reserved for another Virtual Machine for 180 seconds …"."""
     found = re.search(r"\b(?:for|after|in) (\d{1,3}) seconds\b", words)
     return float(found[1]) if found else None
 
 
 def _cause(error: Any) -> tuple[str, str]:
-    """Code and message; of the detail that holds the real cause where the top says nothing."""
+    """Code and message; those of the detail with the real cause if the top level has none."""
     told = list(_walk(error))
     if not told:
         return "", str(error)[:500]

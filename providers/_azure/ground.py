@@ -1,4 +1,6 @@
-"""What stands before the first VM of a region: a group, a network, a firewall; made or adopted."""
+"""Network resources that exist before the first VM of a region: group, network, firewall;
+created or adopted.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,10 @@ def make(
     journal: Journal,
     mend: Callable[[paths.Group], None],
 ) -> Ground:
-    """Group first; then firewall, network and placement group side by side.
+    """Create the group, then firewall, network and placement group side by side.
 
-    The firewall is mended where the caller's address is another one now; `mend` mends what else
-    a creation that was cut off left in the group.
+    The firewall is updated if the caller's address has changed; `mend` repairs what an interrupted
+    creation left in the group.
     """
     register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
@@ -90,7 +92,9 @@ def make(
 
 
 def register(services: Services, lifetime: float | None, journal: Journal) -> None:
-    """What the subscription lacks yet. Raises PermissionsError for what cannot be done without."""
+    """Register resource providers that the subscription lacks. Raises PermissionsError for one
+    that is essential.
+    """
     for namespace in services.missing(*needed(lifetime)):
         services.register(namespace, journal)
     if lifetime is not None and services.missing(DEADLINES):
@@ -102,8 +106,11 @@ def register(services: Services, lifetime: float | None, journal: Journal) -> No
 
 
 def stand_close(plan: Plan) -> bool:
-    """By `network.close`. `auto`: machines of the kinds with a fast network, all of them, and not
-    on spot, whose capacity is scarce enough without it."""
+    """True if the nodes go into a proximity placement group, by `network.close`.
+
+    `auto`: if all machines are of kinds with a fast network and none is spot, whose capacity is
+    scarce enough as it is.
+    """
     nodes, close = plan.nodes, plan.config.network.close
     if len(nodes) < 2 or close == "off":
         return False
@@ -111,7 +118,7 @@ def stand_close(plan: Plan) -> bool:
 
 
 def ranges(arm: Arm, subnet: str) -> tuple[str, ...]:
-    """The address ranges of a subnet. Raises CloudConfigError where there is none of that id."""
+    """Address ranges of a subnet. Raises CloudConfigError if it does not exist."""
     shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
     if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
         raise CloudConfigError(
@@ -211,7 +218,7 @@ class _Site:
 
 
 def says(found: Tree, body: Tree) -> bool:
-    """Whether a firewall has exactly the rules of `body`."""
+    """True if a firewall has exactly the rules of `body`."""
     properties = found.get("properties") or {}
     return _rules(properties) == _rules(body["properties"]) and str(
         properties.get("provisioningState", "")

@@ -1,4 +1,4 @@
-"""What the subscription holds under our label, in all regions."""
+"""Lists what the subscription has under our label, in all regions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ NETWORK = "/providers/Microsoft.Network"
 
 
 class Holdings:
-    """Safe to use from many threads."""
+    """Inventory of a subscription. Safe to use from many threads."""
 
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
 
     def machines(self, cluster: str | None, place: Place | None) -> tuple[Machine, ...]:
-        """Of a cluster from its own groups, so that a subscription with thousands of other VMs
-        costs nothing; of all from five lists of the subscription."""
+        """VMs of a cluster, or of all clusters.
+
+        Those of a cluster are listed from its own groups, so that a subscription with thousands of
+        other VMs costs nothing; those of all, from five lists of the subscription.
+        """
         found = self._of_all() if cluster is None else self._of_groups(cluster, place)
         return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
 
@@ -128,7 +131,7 @@ class Holdings:
         return told | {str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)}
 
     def resources(self, cluster: str | None) -> tuple[Resource, ...]:
-        """Groups of ours, and what else bears our label in groups that are not ours."""
+        """Groups of ours, and other resources with our label in groups that are not ours."""
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"

@@ -1,4 +1,4 @@
-"""Whether an image is there, and machine and disk take it; asked before it costs."""
+"""Checks images before they cost: whether they exist and fit the machine and its disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECURE_BOOT = (
 
 
 def check(arm: Arm, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, bool]]:
-    """Each image, and whether Azure told of it. Raises CloudConfigError."""
+    """Each image, and whether Azure reported it. Raises CloudConfigError."""
     known = skus.of(region) or {}
     nodes: dict[tuple[str, ...], list[NodePlan]] = {}
     for node in plan.nodes:
@@ -43,7 +43,7 @@ def check(arm: Arm, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, 
 
 
 def existing(arm: Arm, region: str, names: Sequence[str]) -> tuple[str, list[str] | None]:
-    """The first that there is, with its versions; None where these are not told."""
+    """The first image that exists, with its versions; None if versions are not reported."""
     for image in names:
         path = _path(arm, region, bodies.image_reference(image))
         versions = None if path is None else _versions(arm, path)
@@ -53,13 +53,15 @@ def existing(arm: Arm, region: str, names: Sequence[str]) -> tuple[str, list[str
 
 
 def secure_boot(arm: Arm) -> bool:
-    """Whether this subscription gives it to every machine that says nothing."""
+    """True if this subscription enables Secure Boot for every machine that does not ask
+    otherwise.
+    """
     told = optional(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
     return str((told.get("properties") or {}).get("state", "")).lower() == "registered"
 
 
 def _path(arm: Arm, region: str, reference: Tree) -> str | None:
-    """None for an image of one's own, or of a gallery."""
+    """Path of a marketplace image; None for a custom or gallery image."""
     if "publisher" not in reference:
         return None
     return (
@@ -70,7 +72,9 @@ def _path(arm: Arm, region: str, reference: Tree) -> str | None:
 
 
 def _versions(arm: Arm, path: str) -> list[str] | None:
-    """None where this endpoint does not tell; a list without names where there is no such image."""
+    """Versions of an image; None if this endpoint does not report them, empty if there is no
+    such image.
+    """
     try:
         answer = arm.call("GET", path).body
     except CloudError as error:

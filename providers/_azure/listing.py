@@ -1,4 +1,4 @@
-"""VMs as Resource Manager lists them, made into ours: pure, from what four lists say."""
+"""Maps VMs of Resource Manager's four lists to ours; pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES: Mapping[str, NodeState] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """Each by id in lower case: Resource Manager does not keep the capitals of ids."""
+    """Four lists, each by id in lower case: Resource Manager does not preserve the case of ids."""
 
     vms: Mapping[str, Tree]
     views: Mapping[str, Tree]
@@ -97,14 +97,14 @@ def place_of(vm: Tree) -> Place:
 
 
 def plain(region: str) -> str:
-    """`East US` and `eastus` are one."""
+    """Region name without spaces and capitals: `East US` and `eastus` are one."""
     return region.replace(" ", "").lower()
 
 
 def condition(
     name: str, properties: Tree, view: Tree, *, dying: bool
 ) -> tuple[NodeState, CloudError | None]:
-    """The state, and why there is none worth having."""
+    """State of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
         return "stopped", BusyError(f"{name}: it is being deleted", scope="region")
@@ -142,7 +142,7 @@ def _has_public(properties: Tree, lists: Lists) -> bool:
 
 
 def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
-    """The private and the public one; "" while it is not known."""
+    """Private and public address; "" while unknown."""
     inside = _nic(properties, lists)
     public = inside.get("publicIPAddress") or {}
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
@@ -151,7 +151,9 @@ def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
 
 
 def unix_time(text: Any) -> float | None:
-    """Of `2026-11-21T13:30:00.1234567+00:00`: Azure tells seven digits, Python 3.10 reads six."""
+    """Unix time of `2026-11-21T13:30:00.1234567+00:00`: Azure writes seven digits, Python 3.10
+    reads six.
+    """
     words = str(text or "").replace("Z", "+00:00")
     head, dot, rest = words.partition(".")
     if dot:

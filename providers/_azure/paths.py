@@ -1,4 +1,4 @@
-"""Where things are in Resource Manager, and in which version of its API they are spoken of."""
+"""Resource Manager's paths, and the API version of each."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ VERSIONS = (
 
 
 def version(path: str) -> str | None:
-    """None for a link that the cloud gave: where it needs one, it has one."""
+    """API version of a path; None for a link that the cloud returned, which has one if it needs
+    one.
+    """
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
 
 
 def type_of(path: str) -> str:
-    """What versions are told of: `microsoft.compute/virtualmachines`; "" of a group, a list."""
+    """Resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a list."""
     _, provider, rest = path.partition("?")[0].lower().rpartition("/providers/")
     if not provider:
         return ""
@@ -40,15 +42,18 @@ def type_of(path: str) -> str:
 
 
 def newest(told: Sequence[str], wanted: str) -> str | None:
-    """Of the versions that a refusal lists: the newest, a preview only where there is no other,
-    and one that is newer than `wanted` only where all are."""
+    """Newest of the versions that a refusal lists.
+
+    A preview is chosen only if there is nothing else, a version newer than `wanted` only if all
+    are.
+    """
     ranked = sorted(told, key=lambda one: (one <= wanted, one.count("-") == 2, one))
     return ranked[-1] if ranked else None
 
 
 @dataclass(frozen=True)
 class Group:
-    """A resource group, and the names in it; capitals as azure-mgmt writes them."""
+    """A resource group and the paths in it, with capitals as azure-mgmt writes them."""
 
     subscription: str
     name: str
@@ -59,7 +64,7 @@ class Group:
 
     @property
     def path(self) -> str:
-        """What all ids in it begin with; no slash at its end."""
+        """Prefix of all ids in the group, without a slash at its end."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.name}"
 
     def vm(self, name: str) -> str:
@@ -72,7 +77,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"
 
     def address(self, node: str, zone: str) -> str:
-        """An address stays in its zone, so each zone's has its own name."""
+        """Path of a VM's public address; the name has the zone, as an address stays in its zone."""
         name = f"{node}-{zone}" if zone else node
         return f"{self.path}/providers/Microsoft.Network/publicIPAddresses/{name}"
 
@@ -83,7 +88,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/virtualNetworks/{name}"
 
     def schedule(self, node: str) -> str:
-        """The name is what the portal's own auto-shutdown looks for."""
+        """Path of a VM's schedule, named as the portal's own auto-shutdown expects it."""
         name = f"shutdown-computevm-{node}"
         return f"{self.path}/providers/Microsoft.DevTestLab/schedules/{name}"
 
@@ -93,9 +98,8 @@ def group_name(cluster: str, region: str) -> str:
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:
-    """The group and name in a VM's id; None for another id.
-
-    Lists tell groups' names in capitals at times; all of ours are small.
+    """Group and name in a VM's id; None for another id. Lists sometimes capitalize groups'
+    names; ours are lower case.
     """
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
@@ -107,7 +111,7 @@ def vm_of(id: str) -> tuple[Group, str] | None:
 
 
 def group_of(id: str) -> str:
-    """The name of the group in an id, in lower case: ARM neither minds capitals nor keeps them."""
+    """Name of the group in an id, in lower case: ARM neither heeds case nor preserves it."""
     found = re.search(r"/resourcegroups/([^/]+)", id, re.IGNORECASE)
     return found[1].lower() if found else ""
 
@@ -117,13 +121,15 @@ def last(id: str) -> str:
 
 
 def zone_of(place_zone: str) -> str:
-    """`1` of `eastus-1`; "" of ""."""
+    """Zone number: `1` of `eastus-1`; "" of ""."""
     return place_zone.rpartition("-")[2]
 
 
 def local(url: str, prefix: str) -> str:
-    """Path and query of a link that the cloud gave: it is followed at our own endpoint only, as
-    our token goes along. `prefix` is the endpoint's own path."""
+    """Path and query of a link that the cloud returned. `prefix` is the endpoint's own path.
+
+    The link is followed at our own endpoint only, as our token goes along.
+    """
     parts = urlsplit(url)
     path = parts.path.removeprefix(prefix) if prefix else parts.path
     return f"{path}?{parts.query}" if parts.query else path

@@ -1,4 +1,5 @@
-"""What a role needs: compared in the tests with the calls that the stand-in records.
+"""Permissions of the role for cloudtrain; the tests compare them with the calls that the stand-in
+records.
 
 Names: https://learn.microsoft.com/azure/role-based-access-control/permissions/compute and its
 neighbours. docs/generate.py writes them into docs/azure.md.
@@ -80,7 +81,7 @@ https://learn.microsoft.com/rest/api/storageservices/authorize-with-azure-active
 
 
 def role() -> dict[str, Any]:
-    """A custom role in the form that `az role definition create` reads."""
+    """Custom role in the format of `az role definition create`."""
     return {
         "Name": "cloudtrain",
         "IsCustom": True,
@@ -94,7 +95,7 @@ def role() -> dict[str, Any]:
 
 
 def block() -> str:
-    """What docs/azure.md has to paste."""
+    """The block to paste of docs/azure.md."""
     lines = ["az role definition create --role-definition role.json"]
     lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
     lines += ["  --scope /subscriptions/SUBSCRIPTION"]

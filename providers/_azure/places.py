@@ -1,4 +1,4 @@
-"""The config's placement as zones and regions of Azure."""
+"""Maps the config's placement to zones and regions of Azure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from cloudtrain.providers._cloud.account import Place
 
 
 def places(arm: Arm, skus: Skus, services: Services, plan: Plan) -> tuple[Place, ...]:
-    """A region is each of its zones that have all machines, then the region as Azure chooses.
+    """Places in the placement's order. Raises CloudConfigError for names that do not exist.
 
-    Raises CloudConfigError for what does not exist. A region that lacks a machine stays in: the
-    cloud's own refusal tells why. One in which nothing would end the nodes is left out.
+    A region stands for each of its zones that have all machines, then for itself, where Azure
+    chooses. A region that lacks a machine stays in: the cloud's own refusal has the reason. A
+    region in which nothing would end the nodes is left out.
     """
     refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
     named = [asked(text) for text in plan.config.placement]
@@ -58,14 +59,14 @@ def unserved(services: Services, plan: Plan, regions: Sequence[str]) -> dict[str
 
 
 def asked(text: str) -> Place:
-    """`eastus-1` is a zone, `eastus` (or `East US`) a region."""
+    """Place of an entry: `eastus-1` is a zone, `eastus` (or `East US`) a region."""
     found = re.fullmatch(r"(.+)-(\d)", plain(text))
     region = found[1] if found else plain(text)
     return Place(region=region, zone=f"{region}-{found[2]}" if found else "")
 
 
 def _regions(arm: Arm) -> Collection[str] | None:
-    """None where this endpoint does not tell."""
+    """Regions of the subscription; None if this endpoint does not list them."""
     told = optional(lambda: arm.pages(f"{arm.path}/locations"))
     names = {plain(str(region.get("name", ""))) for region in told or ()}
     return names or None

@@ -1,4 +1,4 @@
-"""What `check --deep` asks: Resource Manager validates the whole cluster, and makes nothing of it.
+"""`check --deep`: has Resource Manager validate the whole cluster without creating anything.
 
 A deployment's validation runs policies, quotas, sizes, images and security profiles over the very
 bodies that `up` sends; it is free. https://learn.microsoft.com/rest/api/resources/deployments/
@@ -29,7 +29,7 @@ WITHIN = 300.0
 
 
 def rehearse(arm: Arm, skus: Skus, plan: Plan, there: tuple[Place, ...]) -> Iterator[Finding]:
-    """A finding for each region; one that takes the cluster is enough, as at `up`."""
+    """One finding for each region; one region that accepts the cluster is enough, as for `up`."""
     places = {place.region: place for place in reversed(there)}  # The first of each region.
     results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
     served = any(error is None for _, error in results)
@@ -81,7 +81,7 @@ def _without_security(body: Any) -> Any:
 
 
 def deployment(arm: Arm, skus: Skus, plan: Plan, place: Place) -> bodies.Body:
-    """The group and, nested in it, all else; for a subscription."""
+    """Deployment for a subscription: the group and, nested in it, everything else."""
     group = arm.group(paths.group_name(plan.config.name, place.region))
     tags = labels.of_cluster(plan.config.name)
     nested = {
@@ -119,7 +119,7 @@ def _template(schema: str, resources: list[Mapping[str, Any]]) -> bodies.Body:
 def _inside(
     arm: Arm, skus: Skus, plan: Plan, place: Place, group: paths.Group
 ) -> Iterator[Mapping[str, Any]]:
-    """As ground.py and vms.py make it."""
+    """Resources in the group, as ground.py and vms.py create them."""
     region, name = place.region, labels.group_name(plan.config.name)
     tags, network = labels.of_cluster(plan.config.name), plan.config.network
     inside = () if network.subnet is None else ground.ranges(arm, network.subnet)
@@ -172,7 +172,7 @@ def _resource(arm: Arm, id: str, body: bodies.Body, *needs: str) -> Mapping[str,
 
 
 def _some_key() -> str:
-    """In the form of a public key; no private one belongs to it."""
+    """Text with the form of a public key; it has no private half."""
     kind = b"ssh-ed25519"
     data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
     return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"

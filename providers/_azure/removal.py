@@ -1,4 +1,4 @@
-"""Deleting what a cluster has: its VMs stop costing first, then they go with their groups."""
+"""Deletes a cluster: its VMs are deallocated first, then deleted with their groups."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = (
 
 
 class Removal:
-    """Safe to use from many threads."""
+    """Deletions in one subscription. Safe to use from many threads."""
 
     def __init__(self, arm: Arm, vms: Vms, ends: Ends) -> None:
         self._arm = arm
@@ -42,7 +42,7 @@ class Removal:
         self._ends = ends
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
-        """A group goes with all that is in it; only the rest goes one by one."""
+        """Delete groups with all that is in them, and one by one what is in no group of ours."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
         steps: dict[str, Callable[[], None]] = {
@@ -59,8 +59,9 @@ class Removal:
                 self._arm.delete(other.id)
 
     def _drop(self, name: str) -> None:
-        """Deallocating takes seconds and ends the compute bill; deleting takes minutes, and is
-        begun without waiting for it."""
+        """Deallocate the VMs, which takes seconds and ends the compute bill, then begin the
+        deletion, which takes minutes.
+        """
         group = self._arm.group(name)
         vms = self._vms_of(group)
         begun = self._deallocate(vms)
@@ -91,7 +92,7 @@ class Removal:
         return optional(lambda: self._arm.pages(path)) or []
 
     def _deallocate(self, vms: Sequence[Tree]) -> dict[str, Answer]:
-        """By id; a VM that refuses is deleted all the same."""
+        """Deallocate VMs by id; a VM that refuses is deleted all the same."""
 
         def ask(vm: Tree) -> Answer | None:
             try:
@@ -105,7 +106,9 @@ class Removal:
     def _not_deleted(
         self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: CloudError
     ) -> PermissionsError:
-        """What ends with a lock: the machines cost nothing any more, the rest does."""
+        """Error for a locked group: the machines cost nothing any more, the rest is still
+        billed.
+        """
         path = str(self._arm.group(name).itself)
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
         for id, answer in begun.items():

@@ -1,4 +1,6 @@
-"""Namespaces of Resource Manager: whether they are registered, where their types are."""
+"""Resource providers of the subscription: whether they are registered, and in which regions
+their types are.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """What a subscription is told of one namespace."""
+    """State of one resource provider in a subscription."""
 
     state: str
     """In lower case; "" where it is not told."""
@@ -34,22 +36,22 @@ class Service:
         return self.state in NOT_REGISTERED
 
     def serves(self, type: str, region: str) -> bool:
-        """True where it is not told."""
+        """True also if the regions are not reported."""
         known = self.locations.get(type.lower())
         return not known or region in known
 
     def is_far(self, region: str) -> bool:
-        """Of Microsoft.ComputeSchedule: whether it is there."""
+        """True if Microsoft.ComputeSchedule is available there."""
         return self.serves(SUBMITTING, region) and self.serves("locations", region)
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
-    """Schedules only where something is to end by itself."""
+    """Namespaces that this plan needs; schedules only if something is to end by itself."""
     return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
 
 
 class Services:
-    """Asked once for each namespace. Safe to use from many threads."""
+    """Resource providers, each looked up once. Safe to use from many threads."""
 
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
@@ -57,7 +59,7 @@ class Services:
         self._lock = threading.Lock()
 
     def of(self, namespace: str) -> Service | None:
-        """None where this endpoint does not tell of it, or has none."""
+        """The resource provider; None if this endpoint does not report it or has none."""
         with self._lock:
             if namespace not in self._known:
                 self._known[namespace] = self._ask(namespace)
@@ -67,14 +69,16 @@ class Services:
         return tuple(n for n in namespaces if (told := self.of(n)) is not None and told.missing)
 
     def reach_far(self, region: str) -> bool:
-        """Whether Azure deallocates at a date and time there."""
+        """True if Azure can deallocate at a date and time in that region."""
         told = self.of(DEADLINES)
         if told is None or told.missing:
             return False
         return told.is_far(region)
 
     def register(self, namespace: str, journal: Journal) -> None:
-        """Once per subscription, free, and left as it is by `down`. Raises PermissionsError."""
+        """Register a namespace: once per subscription, free, and not undone by `down`. Raises
+        PermissionsError.
+        """
         journal("make", what="registration", name=namespace)
         path = f"{self._arm.path}/providers/{namespace}"
         try:

@@ -1,4 +1,4 @@
-"""Which machine types a region has, in which zones, with how many cores: asked once."""
+"""Machine types of a region with their zones and cores, listed once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ class Sku:
     """Of images that it boots: `{"V1", "V2"}`; empty where it is not told."""
 
     def misfit(self, node: NodePlan) -> str | None:
-        """Why this node cannot be one of these; None where nothing that is told speaks against
-        it. Azure tells how many GPUs there are, their kind is in the name alone."""
+        """Reason why this node cannot have this type; None if nothing that Azure reports
+        contradicts it.
+
+        Azure reports the number of GPUs; their kind is in the type's name alone.
+        """
         wanted = node.accelerator
         if self.arm:
             return f"{self.name} is an ARM machine: cloudtrain's images are x86-64"
@@ -57,14 +60,14 @@ class Sku:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """None also where the name does not tell the kind."""
+        """The type's accelerator; None also if the name does not show its kind."""
         words = self.name.split("_")[2:]
         kinds = [row.kind for row in map(gpus.known, words) if row is not None]
         return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
 
 
 class Skus:
-    """What an endpoint tells of its machine types; a fact that does not change meanwhile."""
+    """Machine types that an endpoint lists; cached, as they do not change during a command."""
 
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
@@ -72,15 +75,18 @@ class Skus:
         self._lock = threading.Lock()
 
     def of(self, region: str) -> Mapping[str, Sku] | None:
-        """By name in lower case; None where this endpoint does not tell."""
+        """Machine types of a region by name in lower case; None if this endpoint does not list
+        them.
+        """
         with self._lock:
             if region not in self._known:
                 self._known[region] = self._ask(region)
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-        """Of each machine in the first of the regions that has it. Not of one with GPUs whose name
-        does not tell which."""
+        """Facts of each machine type, from the first region that has it, without types whose
+        GPUs' kind is unknown.
+        """
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
         return tuple(s.facts() for s in found if s is not None and (s.accelerator or not s.gpus))
@@ -94,7 +100,7 @@ class Skus:
 
 
 def read(told: Iterable[Tree], region: str) -> list[Sku]:
-    """https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
+    """Parse https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
     return [
         _sku(entry, region)
         for entry in told
@@ -135,7 +141,7 @@ def _sku(entry: Tree, region: str) -> Sku:
 
 
 def _whole(text: str) -> int:
-    """A share of a GPU is one: `0.33` of the NV…ads_A10_v5."""
+    """Number of whole GPUs: a share counts as one, `0.33` of the NV…ads_A10_v5."""
     return math.ceil(_number(text))
 
 

@@ -1,4 +1,4 @@
-"""Which version of an image the nodes of one region are made of."""
+"""Chooses the image version for the nodes of one region."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ LATEST = ":latest"
 
 
 def of_nodes(arm: Arm, plan: Plan, region: str, journal: Journal) -> dict[str, tuple[str, ...]]:
-    """By node name: the one image that it is made of, or several to be tried in turn where this
-    endpoint does not tell which exist. `latest` becomes the version that it is now."""
+    """Images by node name: one, or several to try in turn if this endpoint does not list versions.
+
+    `latest` becomes the version that it is now.
+    """
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     nodes: dict[str, tuple[str, ...]] = {}
     for node in plan.nodes:

@@ -1,4 +1,4 @@
-"""The life of one VM: address, NIC, machine, the end that is armed, and its removal."""
+"""Life of one VM: address, NIC, machine, armed end, deletion."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
 
 
 class Vms:
-    """Safe to use from many threads."""
+    """VMs of one subscription. Safe to use from many threads."""
 
     def __init__(self, arm: Arm, ends: Ends) -> None:
         self._arm = arm
         self._ends = ends
 
     def launch(self, order: Order[Ground]) -> Machine:
-        """The VM is there and its allocation known. What was made of a refused one is removed."""
+        """Launch a VM and wait until its allocation is known. What was created for a refused VM
+        is deleted.
+        """
         try:
             self._make(order)
         except (TransientError, RateError, NameTakenError):
@@ -109,8 +111,10 @@ class Vms:
             self._ends.arm(ground.group, node.name, region, tags, order.expires)
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
-        """None where it is being made already: by an earlier call whose answer was lost. `others`
-        are tried in turn where there is no such image."""
+        """Begin to create the VM; None if an earlier call, whose answer was lost, has begun it.
+
+        `others`: images to try in turn if the first does not exist.
+        """
         try:
             return self._arm.call("PUT", path, body, retried=BusyError)
         except BusyError:
@@ -126,7 +130,7 @@ class Vms:
             return self._begin(path, *(bodies.without_security(dict(b)) for b in (body, *others)))
 
     def _armed_early(self, order: Order[Ground], expires: float) -> bool:
-        """As soon as the VM is accepted; later where the schedule wants one that is finished."""
+        """Arm the end once the VM is accepted; later if the schedule wants a finished one."""
         try:
             return self._ends.arm(
                 order.ground.group, order.node.name, order.place.region, order.labels, expires
@@ -135,7 +139,7 @@ class Vms:
             return False
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        """A stopped one, armed anew before it costs anything."""
+        """Start a stopped VM; its end is armed before it costs anything."""
         group, name = where(machine)
         path = group.vm(name)
         if expires is not None:
@@ -144,7 +148,7 @@ class Vms:
         self._arm.finish("POST", f"{path}/start", begun, within=self._arm.pace.boot)
 
     def remove(self, group: paths.Group, name: str, zone: str) -> None:
-        """The VM, then what `deleteOption` should have deleted with it."""
+        """Delete the VM, then what `deleteOption` should have deleted with it."""
         path = group.vm(name)
         vm = self._arm.find(path)
         self._arm.delete(path, within=self._arm.pace.boot)

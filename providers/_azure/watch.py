@@ -1,7 +1,7 @@
-"""Many threads wait for things of one kind: one of them asks for the list, and tells the others.
+"""Lets many threads wait for resources of one kind by one shared list.
 
-Azure tells of a hundred VMs in one call; an operation of each would be a hundred calls, again and
-again, and it takes some 25 a second:
+Azure lists a hundred VMs in one call; polling an operation for each would be a hundred calls again
+and again, and it accepts about 25 a second:
 https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 """
 
@@ -22,12 +22,14 @@ UNLISTED = 3
 
 
 def interval(pace: Pace, taken: float) -> float:
-    """Seconds until the next question about what has taken so long already."""
+    """Seconds until the next poll of something that has taken so long already."""
     return min(pace.poll_longest, max(pace.poll_first / 2, LATE * taken))
 
 
 class Watch:
-    """One list. `ask` tells it; `settled` says whether a thing of it is waited for no more."""
+    """One shared list. `ask` fetches it; `settled` is true for a resource that needs no more
+    waiting.
+    """
 
     def __init__(
         self, ask: Callable[[], Sequence[Tree]], settled: Callable[[Tree], bool], pace: Pace
@@ -43,9 +45,10 @@ class Watch:
         self._failure: CloudError | None = None
 
     def wait(self, id: str, *, within: float) -> Tree | None:
-        """The thing with this id, once it is settled; None where it is not listed, or not in time.
+        """Return the resource with this id once it is settled; None if it is not listed, or not in
+        time.
 
-        Raises what the list is refused with. Only lists that were asked for after this call count.
+        Raises the list's error. Only lists that were requested after this call count.
         """
         key, begun = id.lower(), self._pace.clock()
         with self._changed:
@@ -68,7 +71,9 @@ class Watch:
                 del self._waiting[key]
 
     def _next_round(self, first: int) -> None:
-        """One more list, at least the one with the number `first`: by this thread or another."""
+        """Wait for one more list, at least the one with the number `first`, fetched by this
+        thread or another.
+        """
         with self._changed:
             wanted = max(first, self._round + 1)
         while True:
