@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node
 from cloudtrain.protocols import Stage, Transport
 from cloudtrain.reboot import Reboots
+from cloudtrain.retry import Clock
 from cloudtrain.shell import Command
 from cloudtrain.step import Step
 
@@ -28,8 +28,7 @@ def apply(
     transport: Transport,
     stage: Stage,
     *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], bool] | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Bring every node to where all its steps are done; what is there already is left alone.
 
@@ -38,9 +37,8 @@ def apply(
     """
     interrupted = threading.Event()
     hosts = _Hosts()
-    reboots = Reboots(
-        transport=transport, stage=stage, clock=clock, sleep=sleep or interrupted.wait
-    )
+    clock = clock or Clock(sleep=interrupted.wait)
+    reboots = Reboots(transport=transport, stage=stage, clock=clock)
 
     def ready(node: Node) -> None:
         work = _Work(node, transport, stage, hosts, reboots, clock)
@@ -62,17 +60,17 @@ class _Work:
     stage: Stage
     hosts: _Hosts
     reboots: Reboots
-    clock: Callable[[], float]
+    clock: Clock
 
     def do(self, steps: Sequence[Step]) -> None:
-        started = self.clock()
+        started = self.clock.monotonic()
         missing = self._missing(steps)
         for step in missing:
             if not step.once_per_host:
                 self._run(step)
             elif not self._in_turn(step):
                 return
-        took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock() - started)}"
+        took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock.monotonic() - started)}"
         self.stage.done(self.node.name, took if missing else "nothing to do")
 
     def _missing(self, steps: Sequence[Step]) -> list[Step]:
@@ -114,7 +112,7 @@ class _Work:
             return True
 
     def _run(self, step: Step) -> None:
-        started = self.clock()
+        started = self.clock.monotonic()
         self.stage.node(self.node.name, step.name)
         output = self._output_of(step)
         if step.reboots and self._missing([step]):
@@ -123,7 +121,7 @@ class _Work:
                 output = self._output_of(step)
         if step.unless is not None and self._missing([step]):
             raise self._failed(step, "ended well, but what it makes is not there", 0, output)
-        self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock() - started)}")
+        self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock.monotonic() - started)}")
 
     def _output_of(self, step: Step) -> _Output:
         output = _Output(lambda line: self.stage.node(self.node.name, f"{step.name}: {line}"))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +11,14 @@ from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Identity, Node
 from cloudtrain.protocols import HostKeys, Stage, Transport
+from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.rotation import HOST_KEY, rotate
 
-BOOT = 600.0
-"""Seconds that a node may take until it lets us in."""
+BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=600.0)
+"""Logins to a node, until it lets us in."""
 
-SETTLE = 120.0
-"""Seconds that cloud-init may go on after that; what it does then may be in a playbook's way."""
-
-FIRST, LONGEST = 0.5, 10.0
-"""Seconds between two looks, at first and at most."""
+SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=120.0)
+"""Looks for a cloud-init that goes on after that: what it does may be in a playbook's way."""
 
 
 def first_login(
@@ -32,8 +29,7 @@ def first_login(
     host_keys: HostKeys,
     stage: Stage,
     *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] | None = None,
+    clock: Clock | None = None,
     place: str = HOST_KEY,
 ) -> None:
     """Every node lets us in and answers with a host key that was never in its user data.
@@ -44,17 +40,18 @@ def first_login(
     ends the wait at once.
     """
     interrupted = threading.Event()
-    wait = _Wait(transport, stage, clock, sleep or interrupted.wait, interrupted)
+    clock = clock or Clock(sleep=interrupted.wait)
+    wait = _Wait(transport, stage, clock)
 
     def enter(node: Node) -> None:
-        began = clock()
+        began = clock.monotonic()
         wait.for_login(node)
         host_key = identity.host_keys[node.name]
         if not host_key.rotated:
             wait.for_cloud_init(node)
             stage.node(node.name, "changing its host key")
-            rotate(node, host_key, folder, transport, host_keys, place=place, sleep=wait.sleep)
-        stage.done(node.name, f"answers at {node.address} after {clock() - began:.0f} s")
+            rotate(node, host_key, folder, transport, host_keys, place=place, clock=clock)
+        stage.done(node.name, f"answers at {node.address} after {clock.monotonic() - began:.0f} s")
 
     def interrupt() -> None:
         interrupted.set()
@@ -73,51 +70,56 @@ def first_login(
 class _Wait:
     transport: Transport
     stage: Stage
-    clock: Callable[[], float]
-    sleep: Callable[[float], object]
-    interrupted: threading.Event
+    clock: Clock
 
     def for_login(self, node: Node) -> None:
         """Refused, unanswered, another's key, our key not known yet: all of it is a boot."""
-        deadline, pause = self.clock() + BOOT, FIRST
-        while True:
-            try:
-                self.transport.ask(node, ":")
-                return
-            except (NodeUnreachable, HostKeyMismatch) as error:
-                if self.clock() >= deadline or self.interrupted.is_set():
-                    raise _never(node, error) from error
-                words = error.message.removeprefix(f"{node.name}: ")
-                self.stage.node(node.name, f"boots: {words}")
-            self.sleep(min(pause, max(0.0, deadline - self.clock())))
-            pause = min(LONGEST, pause * 1.5)
+
+        def show(error: NodeError, *_: float) -> None:
+            self.stage.node(node.name, f"boots: {_words(node, error)}")
+
+        closed = (NodeUnreachable, HostKeyMismatch)
+        try:
+            BOOT.call(
+                lambda: self.transport.ask(node, ":"),
+                on=closed,
+                before_pause=show,
+                clock=self.clock,
+            )
+        except closed as error:
+            raise _never(node, error) from error
 
     def for_cloud_init(self, node: Node) -> None:
         """Its processes are looked for: `cloud-init status` knows nothing without systemd."""
-        deadline, pause = self.clock() + SETTLE, FIRST
-        while self.clock() < deadline and not self.interrupted.is_set():
+
+        def is_done() -> bool | None:
             if self.transport.ask(node, _CLOUD_INIT_WORKS).exit_code != 0:
-                return
+                return True
             self.stage.node(node.name, "cloud-init is at work")
-            self.sleep(pause)
-            pause = min(LONGEST, pause * 1.5)
+            return None
+
+        poll_until(is_done, SETTLE, clock=self.clock)
 
 
 _CLOUD_INIT_WORKS = "pgrep -f '/usr/bin/cloud-init( |$)' >/dev/null"
 
 
 def _never(node: Node, last: NodeError) -> NodeError:
-    words = last.message.removeprefix(f"{node.name}: ")
+    words = _words(node, last)
     if isinstance(last, HostKeyMismatch):
         return HostKeyMismatch(
             node.name,
-            f"no login within {BOOT:.0f} s: {words}",
+            f"no login within {BOOT.deadline:.0f} s: {words}",
             hint="cloud-init puts the host key on the node: an image without it, or one that makes "
             "keys of its own, cannot be used; the node's boot log in the cloud's console tells",
         )
     return NodeUnreachable(
         node.name,
-        f"no login within {BOOT:.0f} s: {words}",
+        f"no login within {BOOT.deadline:.0f} s: {words}",
         hint="look at the node's boot log in the cloud's console, and whether your address, "
         "`network.ssh_from` and the network's routes let SSH through; `cloudtrain up` goes on",
     )
+
+
+def _words(node: Node, error: NodeError) -> str:
+    return error.message.removeprefix(f"{node.name}: ")

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
 from cloudtrain.model import Node
 from cloudtrain.protocols import Stage, Transport
+from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.shell import script
 
-LONGEST = 600.0
-"""Seconds until a node that was started again has to answer."""
-
-PAUSE = 3.0
-"""Seconds between two looks."""
+BACK = Retry(pause=3.0, deadline=600.0)
+"""Looks whether a node that was started again answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reboots:
-    """`sleep` waits for so many seconds; True ends the wait for good (Ctrl-C)."""
-
     transport: Transport
     stage: Stage
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], bool]
+    clock: Clock
 
     def reboot(self, node: Node) -> None:
         """Raises StepFailed where it may not be, NodeUnreachable where it does not come back."""
@@ -39,22 +32,26 @@ class Reboots:
             if done.exit_code != 0:
                 words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
                 raise StepFailed(node.name, f"it needs a reboot: {words}", step="reboot")
-        deadline = self.clock() + LONGEST
-        while True:
+        words = ""
+
+        def is_back() -> bool | None:
+            nonlocal words
             try:
                 if self._boot(node) != before:
-                    return
+                    return True
                 words = "it still runs as before"
             except (NodeUnreachable, HostKeyMismatch) as error:
                 words = error.message.removeprefix(f"{node.name}: ")
             self.stage.node(node.name, f"reboots: {words}")
-            if self.clock() >= deadline or self.sleep(PAUSE):
-                raise NodeUnreachable(
-                    node.name,
-                    f"not back after a reboot within {LONGEST:.0f} s: {words}",
-                    hint="look at the node's boot log in the cloud's console; "
-                    "`cloudtrain up` goes on from here",
-                )
+            return None
+
+        if poll_until(is_back, BACK, clock=self.clock) is None:
+            raise NodeUnreachable(
+                node.name,
+                f"not back after a reboot within {BACK.deadline:.0f} s: {words}",
+                hint="look at the node's boot log in the cloud's console; "
+                "`cloudtrain up` goes on from here",
+            )
 
     def _boot(self, node: Node) -> str:
         answer = self.transport.ask(node, "cat /proc/sys/kernel/random/boot_id")

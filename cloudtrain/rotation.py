@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import itertools
 from pathlib import Path
 
 from cloudtrain import keys
-from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable, StepFailed
+from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
 from cloudtrain.model import HostKey, Node
 from cloudtrain.protocols import HostKeys, Transport
+from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.shell import Command, script
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
-PATIENCE = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
-"""Seconds before each look whether sshd answers with the new key."""
+RELOADED = Retry(tries=9, pause=0.2, backoff=1.8, longest=10.0)
+"""Looks whether sshd answers with the new key: 25 s in all."""
 
 SECOND_WAY = 4
-"""The look before which sshd is asked to read its keys by a signal, where systemd did not."""
+"""The look, counted from 0, before which a signal tells sshd what systemd did not."""
 
 
 def rotate(
@@ -28,7 +28,7 @@ def rotate(
     host_keys: HostKeys,
     *,
     place: str = HOST_KEY,
-    sleep: Callable[[float], object] = time.sleep,
+    clock: Clock = CLOCK,
 ) -> None:
     """`node` answers with a new host key and no other; its private half was never on a disk here.
 
@@ -53,34 +53,28 @@ def rotate(
         )
     host_keys.trust(node.name, both)
     _reload(node, transport, _RESTART)
-    _verify(node, both, transport, host_keys, sleep)
+    _verify(node, both, transport, host_keys, clock)
     keys.accept(folder, node.name, (new.public,))
 
 
 def _verify(
-    node: Node,
-    both: tuple[str, ...],
-    transport: Transport,
-    host_keys: HostKeys,
-    sleep: Callable[[float], object],
+    node: Node, both: tuple[str, ...], transport: Transport, host_keys: HostKeys, clock: Clock
 ) -> None:
     """The node answers with the last of `both`; the transport takes no other from now on."""
-    error: NodeError | None = None
-    for number, wait in enumerate(PATIENCE):
-        sleep(wait)
-        if number == SECOND_WAY:
+    looks = itertools.count()
+
+    def look() -> None:
+        if next(looks) == SECOND_WAY:
             host_keys.trust(node.name, both)
             _reload(node, transport, _SIGNAL)
         host_keys.trust(node.name, both[-1:])
-        try:
-            transport.ask(node, ":")
-        except (HostKeyMismatch, NodeUnreachable) as caught:
-            error = caught
-        else:
-            return
-    host_keys.trust(node.name, both)
-    assert error is not None
-    raise error
+        transport.ask(node, ":")
+
+    try:
+        RELOADED.call(look, on=(HostKeyMismatch, NodeUnreachable), clock=clock)
+    except (HostKeyMismatch, NodeUnreachable):
+        host_keys.trust(node.name, both)
+        raise
 
 
 def _reload(node: Node, transport: Transport, how: str) -> None:

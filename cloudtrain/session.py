@@ -24,6 +24,7 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
 from cloudtrain.plan import make_plan
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, Transport
 from cloudtrain.records import Records
+from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.stores import open_store
 from cloudtrain.whose import refuse_others
 
@@ -48,6 +49,7 @@ class Session:
     transport: Transport
     host_keys: HostKeys
     nodes: tuple[Node, ...]
+    clock: Clock = CLOCK
 
     @property
     def config(self) -> ClusterConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +15,14 @@ from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeS
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers._hosts import scripts
 from cloudtrain.providers._hosts.door import Door, opened, way_to
+from cloudtrain.retry import Retry
 
 T = TypeVar("T")
 LABEL = "cloudtrain"
 """The comment of our key in authorized_keys starts so, and goes on with `:` and the cluster."""
+
+AWAY = Retry(pause=1.0, deadline=60.0)
+"""A machine's sshd may just restart, or take no more logins for a moment (MaxStartups)."""
 
 
 def provider(config: ClusterConfig) -> HostsProvider:
@@ -67,8 +70,12 @@ class HostsProvider:
         key = f"{identity.public_key.strip()} {LABEL}:{cluster}"
         whose = json.dumps({**asdict(plan.owner), "folder": str(plan.config.folder)})
         seats = [seat for seat in self._seats(cluster) if seat.name in names]
+
         # One that cannot be asked may be a node of ours with work on it: nothing is begun then.
-        there = self._each(seats, lambda seat: _patiently(lambda: _look(cluster, seat)))
+        def look(seat: Seat) -> Node | None:
+            return AWAY.call(lambda: _look(cluster, seat), on=NodeUnreachable)
+
+        there = self._each(seats, look)
         new = [seat for seat, node in zip(seats, there, strict=True) if node is None]
 
         def lend(seat: Seat) -> None:
@@ -266,22 +273,6 @@ def _lent(door: Door, cluster: str, node: str) -> Owner | None:
         return Owner(**{each: str(facts[each]) for each in ("id", "name", "machine")})
     except (ValueError, LookupError, TypeError):
         return Owner()
-
-
-PATIENCE = 60.0
-"""Seconds for a machine to answer before something is made there: its sshd may just restart, or
-take no more logins for a moment (MaxStartups)."""
-
-
-def _patiently(work: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> T:
-    limit = clock() + PATIENCE
-    while True:
-        try:
-            return work()
-        except NodeUnreachable:
-            if clock() >= limit:
-                raise
-            time.sleep(1.0)
 
 
 def _node(seat: Seat, state: NodeState, door: Door | None) -> Node:

@@ -13,6 +13,7 @@ from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.playbooks import base, nvidia
 from cloudtrain.protocols import Completed
+from cloudtrain.retry import Clock
 from cloudtrain.shell import Command
 from cloudtrain.step import Step
 from tests.nodes_here import HereTransport, Remembered, node
@@ -194,7 +195,13 @@ class FakeMachine:
     def apply(self, steps: Sequence[Step]) -> list[str]:
         """What is shown; each wait is over at once."""
         stage = Remembered()
-        apply(lambda _: steps, [node()], self.transport(), stage, sleep=lambda seconds: False)
+        apply(
+            lambda _: steps,
+            [node()],
+            self.transport(),
+            stage,
+            clock=Clock(sleep=lambda seconds: False),
+        )
         return [text for _, text in [*stage.lines, *stage.ended]]
 
 

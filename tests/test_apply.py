@@ -10,6 +10,7 @@ from cloudtrain.apply import apply
 from cloudtrain.errors import NodesError, NodeUnreachable, StepFailed
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
+from cloudtrain.retry import Clock
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 from tests.nodes_here import HereTransport, Remembered, node, stopped_clock
@@ -22,7 +23,7 @@ def touch(name: str, *, text: str = "") -> Step:
 
 def applied(steps: Sequence[Step], nodes: Sequence[Node], transport: HereTransport) -> Remembered:
     stage = Remembered()
-    apply(lambda _: steps, nodes, transport, stage, clock=stopped_clock)
+    apply(lambda _: steps, nodes, transport, stage, clock=Clock(monotonic=stopped_clock))
     return stage
 
 
@@ -238,7 +239,13 @@ def rebooted(transport: HereTransport, step: Step) -> tuple[Remembered, list[flo
         waits.append(waits[-1] + seconds)
         return False
 
-    apply(lambda _: [step], [node()], transport, stage, clock=lambda: waits[-1], sleep=sleep)
+    apply(
+        lambda _: [step],
+        [node()],
+        transport,
+        stage,
+        clock=Clock(monotonic=lambda: waits[-1], sleep=sleep),
+    )
     return stage, waits
 
 
@@ -282,6 +289,5 @@ def test_ctrl_c_ends_the_wait_for_a_reboot(tmp_path: Path) -> None:
             [node()],
             transport,
             Remembered(),
-            clock=stopped_clock,
-            sleep=lambda _: True,
+            clock=Clock(monotonic=stopped_clock, sleep=lambda _: True),
         )

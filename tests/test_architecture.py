@@ -13,7 +13,7 @@ LAYERS = [
     {"model", "listing", "shell", "errors"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
-        "waits",
+        "retry",
         "catalogue",
     },
     {

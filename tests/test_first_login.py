@@ -14,9 +14,10 @@ import pytest
 
 from cloudtrain import first_login as module
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
-from cloudtrain.first_login import BOOT, LONGEST, first_login
+from cloudtrain.first_login import BOOT, first_login
 from cloudtrain.keys import load_identity, pin
 from cloudtrain.model import Identity, Node
+from cloudtrain.retry import Clock
 from cloudtrain.transports.ssh import SshTransport
 from tests.nodes_here import Remembered
 from tests.sshd import SshdNode, sshd_node
@@ -67,8 +68,7 @@ def enter(server: SshdNode, time: Passing, stage: Remembered | None = None) -> R
             transport,
             transport,
             stage,
-            clock=time.clock,
-            sleep=sleep,
+            clock=Clock(monotonic=time.clock, sleep=sleep),
             place=str(server.folder / "host_key"),
         )
     return stage
@@ -105,9 +105,9 @@ def test_a_node_that_boots_is_looked_at_ever_less_often(server: SshdNode) -> Non
 
     time = Passing({90.0: up})
     stage = enter(server, time)
-    waits = time.sleeps[: time.sleeps.index(LONGEST) + 1]
+    waits = time.sleeps[: time.sleeps.index(BOOT.longest) + 1]
     assert waits == sorted(waits)
-    assert max(time.sleeps) == LONGEST
+    assert max(time.sleeps) == BOOT.longest
     name, text = stage.lines[0]
     assert name == server.node.name
     assert text.startswith("boots: nothing listens for SSH at ")
@@ -136,7 +136,7 @@ def test_another_machine_is_never_accepted_and_is_told_in_the_end(server: SshdNo
     with pytest.raises(HostKeyMismatch, match=r"no login within 600 s: another machine") as caught:
         enter(server, time)
     assert "cloud-init" in (caught.value.hint or "")
-    assert time.time == BOOT
+    assert time.time == BOOT.deadline
     assert not kept(server).host_keys[server.node.name].accepted
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_never_answers_is_told_with_where_to_look(server: SshdNode) 
     with pytest.raises(NodeUnreachable, match=r"no login within 600 s: nothing listens") as caught:
         enter(server, time)
     assert "network.ssh_from" in (caught.value.hint or "")
-    assert time.time == BOOT
+    assert time.time == BOOT.deadline
 
 
 def test_our_key_may_come_later_than_sshd(server: SshdNode) -> None:
@@ -164,7 +164,7 @@ def test_cloud_init_is_let_finish_but_not_for_ever(
     time = Passing()
     stage = enter(server, time)
     assert ("test-chief0", "cloud-init is at work") in stage.lines
-    assert module.SETTLE <= time.time < module.SETTLE + 60
+    assert module.SETTLE.deadline <= time.time < module.SETTLE.deadline + 60
     assert kept(server).host_keys[server.node.name].rotated
 
 
@@ -184,8 +184,7 @@ def test_every_node_that_never_comes_is_named(server: SshdNode) -> None:
             transport,
             transport,
             Remembered(),
-            clock=time.clock,
-            sleep=time.sleep,
+            clock=Clock(monotonic=time.clock, sleep=time.sleep),
         )
     assert set(caught.value.failures) == {"test-chief0", "test-worker0"}
 

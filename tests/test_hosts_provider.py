@@ -20,6 +20,7 @@ from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, 
 from cloudtrain.keys import create_identity
 from cloudtrain.model import Owner
 from cloudtrain.providers.hosts import HostsProvider
+from cloudtrain.retry import Retry
 from cloudtrain.shell import command
 from cloudtrain.transports.ssh import SshTransport
 from tests.fakes import key_pair, make_identity, make_plan, no_journal
@@ -164,7 +165,7 @@ def test_a_node_that_is_away_for_a_moment_is_not_made_anew_or_taken_back(
     events: list[str] = []
     made = hosts.create(plan, identity, lambda event, **_: events.append(event))
     assert [node.state for node in made] == ["running", "running"]
-    monkeypatch.setattr("cloudtrain.providers.hosts.PATIENCE", 0.0)
+    monkeypatch.setattr("cloudtrain.providers.hosts.AWAY", Retry(pause=0.0, tries=2))
     machines[1].stop()
     with pytest.raises(NodeUnreachable):
         hosts.create(plan, identity, lambda event, **_: events.append(event))

@@ -16,7 +16,8 @@ from cloudtrain import keys
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
 from cloudtrain.keys import load_identity, new_host_key, pin, ssh_config
 from cloudtrain.model import HostKey, Identity
-from cloudtrain.rotation import PATIENCE, SECOND_WAY, rotate
+from cloudtrain.retry import Clock
+from cloudtrain.rotation import RELOADED, SECOND_WAY, rotate
 from cloudtrain.transports.ssh import SshTransport
 from tests.sshd import SshdNode, eventually, sshd_node
 
@@ -139,12 +140,12 @@ def test_an_sshd_that_goes_on_with_its_old_key_is_told_a_second_time(server: Ssh
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
-        if len(waits) > SECOND_WAY:
+        if len(waits) >= SECOND_WAY:
             time.sleep(0.1)
 
     with SshTransport(identity(server)) as transport:
-        change(server, Deaf(transport, Points(99, "before")), sleep=sleep)
-    assert tuple(waits[: SECOND_WAY + 1]) == PATIENCE[: SECOND_WAY + 1]
+        change(server, Deaf(transport, Points(99, "before")), clock=Clock(sleep=sleep))
+    assert waits[:SECOND_WAY] == [RELOADED.pause_after(n) for n in range(1, SECOND_WAY + 1)]
     assert host_key(server).rotated
 
 
@@ -159,7 +160,7 @@ def test_an_sshd_that_never_takes_the_new_key_is_an_error_and_stays_reachable(
 
     with SshTransport(identity(server)) as transport:
         with pytest.raises(HostKeyMismatch):
-            change(server, Deaf(transport, Points(99, "before")), sleep=lambda _: None)
+            change(server, Deaf(transport, Points(99, "before")), clock=Clock(sleep=lambda _: None))
         assert transport.ask(server.node, "echo here").stdout == b"here\n"
     assert not host_key(server).rotated
     assert answers(server, identity(server))

@@ -13,7 +13,6 @@ import click
 
 from cloudtrain import __version__
 from cloudtrain.cli.ending import end
-from cloudtrain.waits import told_to
 
 COMMANDS = {
     "init": "Write a commented config to start from.",
@@ -75,8 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = own[: own.index("--")] if "--" in own else own
     debug = "--debug" in flags or os.environ.get("CLOUDTRAIN_DEBUG", "0") not in ("", "0")
     try:
-        with told_to(on_stderr):
-            code = invoke(own)
+        code = invoke(own)
     except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
         from cloudtrain.cli.failures import show
 
@@ -162,3 +160,7 @@ def cli(ctx: click.Context) -> None:
     over all of them, lands the artifacts and leaves nothing behind."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+        return
+    from cloudtrain.retry import waits_reported_to
+
+    ctx.with_resource(waits_reported_to(on_stderr))

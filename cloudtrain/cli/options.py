@@ -104,11 +104,11 @@ ignore_option = click.option(
 def shown(*, as_json: bool) -> Iterator[Screen]:
     """The console of this command, until its last line is out."""
     from cloudtrain.console import console
-    from cloudtrain.waits import told_to
+    from cloudtrain.retry import waits_reported_to
 
     screen = console(json=as_json)
     try:
-        with told_to(screen.say):
+        with waits_reported_to(screen.say):
             yield screen
     finally:
         screen.flush()

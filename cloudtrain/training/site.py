@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import NodeError, UsageError
+from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.session import Session
 from cloudtrain.shell import Secret
 from cloudtrain.training.launch import Site, prepare_work
-from cloudtrain.training.tasks import persistently
+from cloudtrain.transports.patient import AWAY
 
 
 def site(session: Session, run: Run) -> Site:
@@ -23,7 +23,11 @@ def site(session: Session, run: Run) -> Site:
     def work(task: Task) -> str:
         node = by_name[task.node]
         command = prepare_work(config, run, task)
-        done = persistently(lambda: session.transport.run(node, command, timeout=600.0))
+        done = AWAY.call(
+            lambda: session.transport.run(node, command, timeout=600.0),
+            on=NodeUnreachable,
+            clock=session.clock,
+        )
         if done.exit_code == 3:
             raise UsageError(done.stderr.decode("utf-8", "replace").strip())
         if done.exit_code != 0:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
-from cloudtrain.errors import NodeError, PreflightError
+from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
@@ -26,13 +26,12 @@ from cloudtrain.training.tasks import (
     end_orphans,
     folder_of,
     node_of,
-    persistently,
     saved,
     seen_to_end,
     states,
     tag_of,
 )
-from cloudtrain.transports.patient import PatientTransport
+from cloudtrain.transports.patient import AWAY, PatientTransport
 
 
 def start(session: Session, run: Run) -> tuple[Session, Run]:
@@ -45,7 +44,8 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
             return session, saved(session, replace(run, state="landing"))
         session = whole
     quick = session.transport
-    session = replace(session, transport=PatientTransport(quick, waits=session.console.warn))
+    patient = PatientTransport(quick, waits=session.console.warn, clock=session.clock)
+    session = replace(session, transport=patient)
     if again:
         make_ready(session, delivered=run.code)
     if again or not all(seen_to_end(one) for one in session.records.runs() if one.id != run.id):
@@ -206,8 +206,10 @@ def start_task(session: Session, run: Run, launch: Launch) -> None:
         environment=launch.environment,
         port=launch.task.port if launch.task.name in serving(run.tasks, session.config) else None,
     )
-    done = persistently(
-        lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0)
+    done = AWAY.call(
+        lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0),
+        on=NodeUnreachable,
+        clock=session.clock,
     )
     if supervise.parse_start(node.name, done) == "stopped":
         raise NodeError(node.name, "the task was stopped before it started")

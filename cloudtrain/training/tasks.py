@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from cloudtrain import layout, supervise
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, Run, Task
-from cloudtrain.protocols import Completed
 from cloudtrain.session import Session
-from cloudtrain.transports.patient import PATIENCE, PAUSE
+from cloudtrain.transports.patient import AWAY
 
 
 def saved(session: Session, run: Run) -> Run:
@@ -37,24 +35,16 @@ def tag_of(run: Run, task: Task) -> str:
     return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
 
 
-def persistently(ask: Callable[[], Completed]) -> Completed:
-    """Asked again where the connection broke: only for what may be done twice."""
-    limit = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return ask()
-        except NodeUnreachable:
-            if time.monotonic() >= limit:
-                raise
-        time.sleep(PAUSE)
-
-
 def states(session: Session, run: Run) -> dict[str, supervise.TaskStatus]:
     """How each task of the current attempt is, asked of its node now."""
 
     def ask(task: Task) -> supervise.TaskStatus:
         node, command = node_of(session, task), supervise.status(folder_of(run, task))
-        done = persistently(lambda: session.transport.run(node, command, timeout=60.0))
+        done = AWAY.call(
+            lambda: session.transport.run(node, command, timeout=60.0),
+            on=NodeUnreachable,
+            clock=session.clock,
+        )
         return supervise.parse_status(task.node, done)[0]
 
     answers = fan_out(run.tasks, ask, name=lambda task: task.node)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed, Transport
+from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.shell import Command
 
-PATIENCE = 60.0
-"""Seconds: an sshd that restarts, an upgrade of it, one that takes no more logins just now
-(MaxStartups) is there again by then."""
-
-PAUSE = 1.0
+AWAY = Retry(pause=1.0, deadline=60.0)
+"""An sshd that restarts, an upgrade of it, one that takes no more logins just now (MaxStartups)
+is there again by then."""
 
 
 class PatientTransport:
-    """Runs a command once a connection can be had, within `patience` seconds.
+    """Runs a command once a connection can be had, as long as `away` allows.
 
     Never runs it twice: a connection that breaks after the command was sent is an error at once.
     """
@@ -27,14 +25,13 @@ class PatientTransport:
         self,
         transport: Transport,
         *,
-        patience: float = PATIENCE,
+        away: Retry = AWAY,
         waits: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Clock = CLOCK,
     ) -> None:
         """`waits` is told, once for each node, why it is waited for."""
-        self._transport, self._patience, self._waits = transport, patience, waits
-        self._clock, self._sleep = clock, sleep
+        self._transport, self._away, self._waits = transport, away, waits
+        self._clock = clock
         self._told: set[str] = set()
 
     def run(
@@ -47,24 +44,29 @@ class PatientTransport:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        limit = self._clock() + self._patience
-        while True:
-            try:
-                return self._transport.run(
-                    node,
-                    command,
-                    stdin=stdin,
-                    on_stdout=on_stdout,
-                    on_stderr=on_stderr,
-                    timeout=timeout,
-                )
-            except NodeUnreachable as error:
-                if error.began or self._clock() >= limit:
-                    raise
-                if node.name not in self._told:
-                    self._told.add(node.name)
-                    self._waits(f"{error.message}: waiting up to {self._patience:.0f} s for it")
-            self._sleep(PAUSE)
+        def run() -> Completed:
+            return self._transport.run(
+                node,
+                command,
+                stdin=stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                timeout=timeout,
+            )
+
+        def tell(error: NodeUnreachable, *_: float) -> None:
+            if node.name not in self._told:
+                self._told.add(node.name)
+                limit = self._away.deadline
+                self._waits(f"{error.message}: waiting up to {limit:.0f} s for it")
+
+        return self._away.call(
+            run,
+            on=NodeUnreachable,
+            unless=lambda error: error.began,
+            before_pause=tell,
+            clock=self._clock,
+        )
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         return self._transport.ask(node, script, timeout=timeout)

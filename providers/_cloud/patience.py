@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cloudtrain.errors import CloudError, RateError, TransientError
-from cloudtrain.waits import SOON, tell
+from cloudtrain.retry import report_wait
 
 T = TypeVar("T")
 
@@ -54,8 +54,10 @@ class Pace:
                     raise
                 backoff = min(self.longest, self.first * 2**number) * (0.5 + self.chance() / 2)
                 wait = max(backoff, error.retry_after or 0.0)
-                if self.clock() - begun + wait >= SOON:
-                    tell(f"asked again in {wait:.0f} s: {error.message}")
+                report_wait(
+                    f"asked again in {wait:.0f} s: {error.message}",
+                    taken=self.clock() - begun + wait,
+                )
                 self.sleep(wait)
         return call()
 
@@ -72,8 +74,8 @@ class Pace:
             answer = ask()
             if answer is not None or self.clock() >= deadline:
                 return answer
-            if what and self.clock() - begun >= SOON:
-                tell(f"waiting, {within:.0f} s at most: {what}")
+            if what:
+                report_wait(f"waiting, {within:.0f} s at most: {what}", taken=self.clock() - begun)
             self.sleep(min(wait, max(0.0, deadline - self.clock())))
             wait = min(self.poll_longest, wait * 1.1)
 

@@ -1,0 +1,170 @@
+"""Try or ask again: how often, with what backoff, until when; time and sleep are passed in."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+
+LONG_WAIT = 10.0
+"""Seconds that may be waited without a word."""
+REPEATED_AFTER = 30.0
+"""Seconds in which the same words are reported once, by however many threads."""
+
+
+def _chance() -> float:
+    import random
+
+    return random.random()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Where time and chance come from; tests pass others in."""
+
+    now: Callable[[], float] = time.time
+    """Unix time."""
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    """True ends the wait for good, as `Event.wait` does once the event is set by Ctrl-C."""
+    chance: Callable[[], float] = _chance
+    """Uniform in [0, 1)."""
+
+
+CLOCK = Clock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """A retry policy, or how often something is polled. All durations in seconds."""
+
+    pause: float
+    """Before the second try."""
+    backoff: float = 1.0
+    """What each further pause is multiplied by."""
+    longest: float = math.inf
+    """A pause at most, but for a Retry-After."""
+    jitter: float = 0.0
+    """Share of each pause that is left to chance."""
+    tries: float = math.inf
+    deadline: float = math.inf
+    """From the first try's start. No pause goes beyond it, but for a Retry-After."""
+    at_least: int = 2
+    """Tries that are made even after the deadline: the first one alone may have taken that long."""
+    answers: tuple[type[Exception], ...] = ()
+    """Errors that prove the other side alive: `tries` bounds them, `deadline` does not."""
+
+    def pause_after(self, failures: int) -> float:
+        """Without jitter, deadline and Retry-After."""
+        try:
+            return min(self.longest, self.pause * self.backoff ** (failures - 1))
+        except OverflowError:
+            return self.longest
+
+    def call(
+        self,
+        work: Callable[[], T],
+        *,
+        on: type[E] | tuple[type[E], ...],
+        unless: Callable[[E], bool] | None = None,
+        before_pause: Callable[[E, float, float], None] | None = None,
+        clock: Clock = CLOCK,
+    ) -> T:
+        """The result of `work`, tried again while it raises one of `on`; else its last error.
+
+        Only for work that does the same thing once however often it is done. A `retry_after` of
+        the error is kept to. `before_pause` is told the error, the pause, and the seconds so far.
+        """
+        begun, failures = clock.monotonic(), 0
+        while True:
+            try:
+                return work()
+            except on as error:
+                failures += 1
+                taken = clock.monotonic() - begun
+                pause = self._next_pause(failures, taken, error, clock)
+                if pause is None or (unless is not None and unless(error)):
+                    raise
+                if before_pause is not None:
+                    before_pause(error, pause, taken)
+                if clock.sleep(pause):
+                    raise
+
+    def _next_pause(
+        self, failures: int, taken: float, error: Exception, clock: Clock
+    ) -> float | None:
+        left = math.inf if isinstance(error, self.answers) else self.deadline - taken
+        if failures >= self.tries or (left <= 0 and failures >= self.at_least):
+            return None
+        pause = self.pause_after(failures)
+        if self.jitter:
+            pause *= 1 - self.jitter * (1 - clock.chance())
+        asked: float | None = getattr(error, "retry_after", None)
+        return max(min(pause, max(0.0, left)), asked or 0.0)
+
+
+class _NotYet(Exception):
+    pass
+
+
+def poll_until(
+    ask: Callable[[], T | None],
+    every: Retry,
+    *,
+    waits_for: str = "",
+    clock: Clock = CLOCK,
+) -> T | None:
+    """The first answer that is not None; None where the deadline is over. It is asked at least
+    once, and once more at the deadline.
+
+    `waits_for` is what a person is told that it is waited for, once that takes long.
+    """
+
+    def once() -> T:
+        answer = ask()
+        if answer is None:
+            raise _NotYet
+        return answer
+
+    def report(_: _NotYet, __: float, taken: float) -> None:
+        if waits_for:
+            report_wait(f"waiting, {every.deadline:.0f} s at most: {waits_for}", taken=taken)
+
+    try:
+        return replace(every, at_least=1).call(once, on=_NotYet, before_pause=report, clock=clock)
+    except _NotYet:
+        return None
+
+
+_listeners: list[Callable[[str], None]] = []
+_reported: dict[str, float] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def waits_reported_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile that one hears of long waits, and nobody from before."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def report_wait(text: str, *, taken: float) -> None:
+    """Where it is long: `taken` is how many seconds it takes, or has taken already."""
+    with _lock:
+        now = time.monotonic()
+        lately = now - _reported.get(text, -REPEATED_AFTER) < REPEATED_AFTER
+        if taken < LONG_WAIT or not _listeners or lately:
+            return
+        _reported[text] = now
+        listener = _listeners[-1]
+    listener(text)
