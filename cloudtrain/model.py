@@ -15,16 +15,6 @@ from typing import Literal
 from cloudtrain.shell import Secret
 
 ProviderName = Literal["gcp", "aws", "azure", "local", "hosts"]
-Strategy = Literal[
-    "multi_worker_mirrored",
-    "parameter_server",
-    "mirrored",
-    "central_storage",
-    "one_device",
-    "tpu",
-    "horovod",
-    "custom",
-]
 CLOUDS: tuple[ProviderName, ...] = ("gcp", "aws", "azure")
 """Providers that rent machines over an account and an API."""
 
@@ -33,8 +23,6 @@ ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 
 DEFAULT_PORT = 8900
 """Of TensorFlow's servers where none is named."""
-
-SINGLE_NODE_STRATEGIES = frozenset({"mirrored", "central_storage", "one_device"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +163,8 @@ class ClusterConfig:
 
     name: str
     provider: ProviderName
-    strategy: Strategy
+    strategy: str
+    """A name of `strategies.STRATEGIES`."""
     nodes: Mapping[str, NodeGroup]
     project: str | None = None
     placement: tuple[str, ...] = ()

@@ -8,22 +8,16 @@ from itertools import count, repeat
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda, gpus
-from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     CLOUDS,
     ROLE_ORDER,
-    SINGLE_NODE_STRATEGIES,
     ClusterConfig,
     Node,
     NodePlan,
     Plan,
     Task,
 )
-
-STRATEGIES = frozenset(
-    {"multi_worker_mirrored", "parameter_server", "horovod", "custom"} | SINGLE_NODE_STRATEGIES
-)
-"""What this version launches."""
+from cloudtrain.strategies import not_launched, strategy_of
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
 """Those that every cloud has; any other is the user's own choice of what is in it."""
@@ -37,11 +31,8 @@ def make_plan(config: ClusterConfig) -> Plan:
     Raises UsageError for what cannot run. What machine does not fit is told by `misfits`, so that
     a cluster which exists can be taken down whatever today's table says.
     """
-    if config.strategy not in STRATEGIES:
-        raise UsageError(
-            f"strategy {config.strategy} is not in this version of cloudtrain: not supported yet",
-            hint=f"it launches {', '.join(sorted(STRATEGIES))}",
-        )
+    if not strategy_of(config).launched:
+        raise not_launched(config.strategy)
     nodes: list[NodePlan] = []
     ports = task_ports(config)
     for role in sorted(config.nodes, key=role_rank):
@@ -114,7 +105,7 @@ OTHER_GPUS = (
 def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
     """Rented nodes that have some, with the TensorFlow that is installed there."""
     version = plan.config.setup.tensorflow
-    if version is None or plan.config.provider not in CLOUDS or plan.config.strategy == "tpu":
+    if version is None or plan.config.provider not in CLOUDS:
         return
     for node in plan.nodes:
         if node.accelerator is not None:
@@ -144,7 +135,7 @@ ROOMY_GB = 80
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
     """What may not do on a rented node with GPUs, though it is what the config names."""
     config, version = plan.config, plan.config.setup.tensorflow
-    if node.accelerator is None or config.provider not in CLOUDS or config.strategy == "tpu":
+    if node.accelerator is None or config.provider not in CLOUDS:
         return
     if config.image not in IMAGES:
         yield (
@@ -216,8 +207,7 @@ def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     success = config.train.success
     roles = {task.role for task in tasks}
     if success is None:
-        by_all = config.strategy in ("custom", "horovod") and "chief" not in roles
-        success = "all" if by_all else "chief"
+        success = "chief" if "chief" in roles else strategy_of(config).deciders
     if success == "all":
         return frozenset(task.name for task in tasks if task.role not in ("ps", "evaluator"))
     if success == "all_workers":
@@ -226,16 +216,12 @@ def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
 
 
 def serving(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
-    """Names of the tasks whose port TensorFlow opens: all of a mirrored cluster of several, the
-    workers and ps of a parameter server job. Not known of `custom`, nor without a TF_CONFIG."""
+    """Names of the tasks whose port TensorFlow opens. None is known of without a TF_CONFIG."""
     if config.train.tf_config is False:
         return frozenset()
-    if config.strategy == "parameter_server":
-        return frozenset(task.name for task in tasks if task.role in ("worker", "ps"))
-    if config.strategy != "multi_worker_mirrored":
-        return frozenset()
-    mirrored = [task.name for task in tasks if task.role != "evaluator"]
-    return frozenset(mirrored if len(mirrored) > 1 else ())
+    roles = strategy_of(config).serves
+    names = [task.name for task in tasks if task.role in roles]
+    return frozenset(names if len(names) > 1 else ())
 
 
 def first_task(tasks: tuple[Task, ...]) -> Task:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.model import ROLE_ORDER, ClusterConfig, Task
+from cloudtrain.strategies import strategy_of
 
 TRAINING_ROLES = frozenset({"chief", "worker"})
 
@@ -27,7 +28,7 @@ def tf_config_for(
 def wants_tf_config(config: ClusterConfig) -> bool:
     """Whether a run of this config has TF_CONFIG at all: by strategy, unless it says otherwise."""
     if config.train.tf_config == "auto":
-        return config.strategy in {"multi_worker_mirrored", "parameter_server"}
+        return strategy_of(config).tf_config
     return config.train.tf_config
 
 

@@ -9,6 +9,8 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, releases, scripts, tensorflow
 from cloudtrain.shell import command, script
 from cloudtrain.step import Step
+from cloudtrain.strategies import strategy_of
+from cloudtrain.strategies.horovod import LIBRARY
 
 TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
 """What it is built with, as Debian names it."""
@@ -17,7 +19,7 @@ TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """After the `tensorflow` playbook. Without `setup.tensorflow` nothing is built: the node's own
     Horovod is only looked at."""
-    if config.strategy != "horovod":
+    if strategy_of(config).library is not LIBRARY:
         return ()
     folder = tensorflow.bin_folder(config, node)
     environment = folder.removesuffix("/bin") if folder else ""
@@ -33,12 +35,12 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     return (
         *((tools,) if config.provider in CLOUDS else ()),
         Step(
-            name=f"Horovod {releases.HOROVOD}",
+            name=f"Horovod {LIBRARY.version}",
             run=script(
                 _BUILD,
                 environment,
                 f"{node.cache}/wheels",
-                releases.HOROVOD,
+                LIBRARY.version,
                 str(gpus.count if gpus else 0),
                 _ABOUT,
                 built,
@@ -54,24 +56,24 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     """What Horovod cannot be built with, known before anything is created."""
     version = config.setup.tensorflow
-    if config.strategy != "horovod" or version is None:
+    if strategy_of(config).library is not LIBRARY or version is None:
         return ()
     found = partial(Problem, file=config.source, line=None)
     try:
         number = releases.release(version)
     except ValueError:
         return ()  # the tensorflow playbook tells
-    first, last = releases.HOROVOD_BUILDS
+    first, last = LIBRARY.tensorflow
     wrong: list[Problem] = []
     if not first <= number <= last:
         text = (
-            f"Horovod {releases.HOROVOD}, its last release, builds with TensorFlow "
+            f"Horovod {LIBRARY.version}, its last release, builds with TensorFlow "
             f"{first[0]}.{first[1]} to {last[0]}.{last[1]}, not with {version}: "
-            f'set `tensorflow: "{releases.HOROVOD_TENSORFLOW}"`'
+            f'set `tensorflow: "{LIBRARY.advised}"`'
         )
         wrong.append(found(field="setup.tensorflow", text=text))
     if config.setup.keras == "3":
-        text = f"Horovod {releases.HOROVOD} cannot train with Keras 3: set `keras: auto`"
+        text = f"Horovod {LIBRARY.version} cannot train with Keras 3: set `keras: auto`"
         wrong.append(found(field="setup.keras", text=text))
     return tuple(wrong)
 

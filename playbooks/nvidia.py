@@ -8,6 +8,7 @@ from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, Node
 from cloudtrain.playbooks import releases, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
+from cloudtrain.strategies import strategy_of
 
 ROOT = ""
 """Before every absolute path that is looked at on the node."""
@@ -16,7 +17,7 @@ ROOT = ""
 def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
     """The GPUs that this node should have; with `provider: local` none is used."""
     group = config.nodes.get(node.role)
-    if group is None or config.provider == "local" or config.strategy == "tpu":
+    if group is None or config.provider == "local" or not strategy_of(config).gpus:
         return None
     return catalogue.resolved(config.provider, group, config.placement).accelerator
 
@@ -59,7 +60,7 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     group = config.nodes.get(node.role)
     machine = group.machine if group else None
     known = machine is None or catalogue.machine_type(config.provider, machine) is not None
-    if known or config.strategy == "tpu":
+    if known or not strategy_of(config).gpus:
         return ()
     return (
         Step(

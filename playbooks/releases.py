@@ -51,21 +51,6 @@ _NEWEST: dict[Release, tuple[str, ...]] = {
 }
 _OLD_SETUPTOOLS = "setuptools<81"
 
-HOROVOD = "0.28.1"
-"""The last release there is."""
-
-HOROVOD_BUILDS: tuple[Release, Release] = ((2, 13), (2, 18))
-"""First and last TensorFlow that it builds with, unpatched."""
-
-HOROVOD_TENSORFLOW = "2.15.1"
-"""The last TensorFlow whose own Keras it trains with; from 2.16 on that is tf_keras."""
-
-HOROVOD_PYTHON = "3.11"
-"""The last Python that has distutils, which its launcher imports."""
-
-HOROVOD_NEEDS = ("cloudpickle", "packaging", "psutil", "pyyaml", "setuptools", "wheel")
-"""What it imports, and what its setup.py would otherwise fetch by itself while it is built."""
-
 
 def release(version: str) -> Release:
     """`"2.21.0"` → (2, 21). Raises ValueError for what is no version."""

@@ -16,18 +16,12 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, releases, requirements, scripts
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
+from cloudtrain.strategies import strategy_of
 
 Keras = Literal["legacy", "3", "bundled"]
 
 KERAS_3 = (2, 16)
 """The first release that brings Keras 3."""
-
-NEEDS_LEGACY = frozenset(
-    {"multi_worker_mirrored", "parameter_server", "horovod", "central_storage"}
-)
-"""`fit` fails or counts wrongly there under Keras 3 (keras#20585, keras#18624)."""
-
-FIT_FAILS = frozenset({"multi_worker_mirrored", "parameter_server"})
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
@@ -58,7 +52,7 @@ def keras_choice(config: ClusterConfig) -> Keras:
     if version is None or releases.release(version) < KERAS_3:
         return "bundled"
     if config.setup.keras == "auto":
-        return "legacy" if config.strategy in NEEDS_LEGACY else "3"
+        return "3" if strategy_of(config).keras_3 == "works" else "legacy"
     return config.setup.keras
 
 
@@ -75,7 +69,7 @@ def keras_note(config: ClusterConfig) -> str | None:
 def keras_warning(config: ClusterConfig) -> str | None:
     """One line where what they chose fails."""
     nodes = sum(group.count for role, group in config.nodes.items() if role != "evaluator")
-    if config.setup.keras != "3" or nodes < 2 or config.strategy not in FIT_FAILS:
+    if config.setup.keras != "3" or nodes < 2 or strategy_of(config).keras_3 != "fit_fails":
         return None
     return (
         f"keras: 3: model.fit of Keras 3 does not work with {config.strategy} over several "
@@ -172,8 +166,9 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
             return None
         return _Wanted(label="python", python=_python(config, _ANY_PYTHON), install=own)
     legacy = keras_choice(config) == "legacy"
-    horovod = config.strategy == "horovod"
-    given = {*_TENSORFLOW, *(("tf-keras",) if legacy else ()), *(("horovod",) if horovod else ())}
+    library = strategy_of(config).library
+    given = {*_TENSORFLOW, *(["tf-keras"] if legacy else [])}
+    given |= {library.package} if library else set()
     own = requirements.without(own, given)
     named = {requirements.package(line) for line in own}
     gpus = nvidia.wanted(config, node)
@@ -183,9 +178,9 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     libraries = cuda.pins(version, kind) if gpus else ()
     keras = releases.pinned("tf-keras", releases.minor(version))
     first, last = releases.pythons(version)
-    needs = requirements.without(releases.HOROVOD_NEEDS if horovod else (), named)
-    if horovod:
-        last = min(last, releases.HOROVOD_PYTHON, key=_number)
+    needs = requirements.without(library.needs if library else (), named)
+    if library:
+        last = min(last, library.python, key=_number)
     return _Wanted(
         label=f"tf{version}-{build}",
         python=_python(config, (first, last)),
@@ -199,7 +194,7 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
 _ANY_PYTHON = ("3.6", "3.99")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
 """`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files.
-Horovod is built by its playbook, once TensorFlow is there."""
+A strategy's own library is built by its playbook, once TensorFlow is there."""
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.strategies import STRATEGIES
+
 PACKAGE = Path(__file__).parent.parent / "cloudtrain"
 
 LAYERS = [
@@ -14,6 +16,7 @@ LAYERS = [
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
         "retry",
+        "strategies",
         "catalogue",
     },
     {
@@ -103,3 +106,23 @@ def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None
     ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
     assert not ours & {"landing", "transports", "nodes", "apply", "providers", "supervise"}
     assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}
+
+
+def asks_for_a_strategys_name(path: Path) -> list[str]:
+    """Lines with such a name as a string, and those that compare a `.strategy` with a value."""
+    compares = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in STRATEGIES:
+            found.append(f"{node.lineno}: {node.value!r}")
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], compares):
+            sides = [node.left, *node.comparators]
+            if any(isinstance(side, ast.Attribute) and side.attr == "strategy" for side in sides):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
+    elsewhere = [path for path in modules() if path.parent != PACKAGE / "strategies"]
+    found = {str(path): lines for path in elsewhere if (lines := asks_for_a_strategys_name(path))}
+    assert found == {}

@@ -25,8 +25,8 @@ from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Setup, Train
 from cloudtrain.plan import make_plan, tasks
 from cloudtrain.playbooks import horovod as playbook
-from cloudtrain.playbooks import releases, tensorflow
-from cloudtrain.training import horovod
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.strategies import horovod
 from cloudtrain.training.launch import Site, launch
 from tests.conftest import users_pip_config
 from tests.nodes_here import HereTransport, Remembered, node
@@ -147,7 +147,7 @@ def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = folder / node().name / environment_of(BUILT)
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = [environment / "bin/python", "-m", "pip", "install", "-q", "--no-input"]
-    needs = [need if need != "setuptools" else "setuptools<81" for need in releases.HOROVOD_NEEDS]
+    needs = [need if need != "setuptools" else "setuptools<81" for need in horovod.LIBRARY.needs]
     subprocess.run([*pip, "--disable-pip-version-check", *needs], check=True)
     pip_config = users_pip_config()
     environ = {"PIP_CONFIG_FILE": pip_config} if pip_config else {}

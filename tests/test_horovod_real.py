@@ -17,13 +17,13 @@ import platformdirs
 import pytest
 import yaml
 
-from cloudtrain.playbooks import releases
+from cloudtrain.strategies.horovod import LIBRARY
 from tests.project import ROOT, Project, until
 from tests.test_training import losses
 
 CACHE = Path(platformdirs.user_cache_dir("cloudtrain"))
 CONFIG = yaml.safe_load((ROOT / "configs" / "horovod.yaml").read_text(encoding="utf-8"))
-BUILT = any(CACHE.glob(f"wheels/horovod-{releases.HOROVOD}-tf{CONFIG['setup']['tensorflow']}-*"))
+BUILT = any(CACHE.glob(f"wheels/horovod-{LIBRARY.version}-tf{CONFIG['setup']['tensorflow']}-*"))
 LIMIT = 1200.0
 
 pytestmark = [

@@ -37,7 +37,7 @@ def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> Watch:
     config = ClusterConfig(
         name="m",
         provider="local",
-        strategy=strategy,  # type: ignore[arg-type]
+        strategy=strategy,
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", **train),
     )

@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from cloudtrain.config.lines import Scalar
 from cloudtrain.config.variables import only_variable
-from cloudtrain.model import Accelerator, ProviderName, Strategy
+from cloudtrain.model import Accelerator, ProviderName
+from cloudtrain.strategies import STRATEGIES
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
@@ -394,7 +395,7 @@ TaskPort = Annotated[int, _whole(1024, 65000)]
 Restarts = Annotated[int, _whole(0, 1000)]
 ExitCode = Annotated[int, _whole(1, 255)]
 ProviderChoice = Annotated[ProviderName, _choice(*get_args(ProviderName))]
-StrategyChoice = Annotated[Strategy, _choice(*get_args(Strategy))]
+StrategyChoice = Annotated[str, _choice(*STRATEGIES)]
 KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "legacy")]
 SuccessChoice = Annotated[
     Literal["chief", "all_workers", "all"], _choice("chief", "all_workers", "all")

@@ -1,15 +1,17 @@
-"""Rules between fields: which roles a strategy has, what a provider needs."""
+"""Rules between fields: which roles a strategy takes, what a provider needs."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.file import File
 from cloudtrain.config.lines import Path, shown
-from cloudtrain.model import ROLE_ORDER, SINGLE_NODE_STRATEGIES
+from cloudtrain.model import ROLE_ORDER
+from cloudtrain.strategies import STRATEGIES
+from cloudtrain.strategies.strategy import Counts, Strategy
 
 CLOUDS = ("gcp", "aws", "azure")
 LAST_PORT = 65535
@@ -17,19 +19,6 @@ LAST_PORT = 65535
 _LOOPBACK = re.compile(r"http://([^/@]*@)?(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?(/|$)")
 
 Found = Iterator[tuple[Path, str]]
-Counts = Mapping[str, int]
-
-_ROLES = {
-    "multi_worker_mirrored": ("chief", "worker", "evaluator"),
-    "parameter_server": ROLE_ORDER,
-    "horovod": ("worker",),
-}
-_WHY_NOT = {
-    (
-        "multi_worker_mirrored",
-        "ps",
-    ): "a ps makes the chief wait for ever (it is for parameter_server)",
-}
 
 
 def broken_rules(file: File) -> Found:
@@ -44,9 +33,12 @@ def counts(file: File) -> dict[str, int]:
         return {role: group.count or 1 for role, group in file.nodes.items() if group is not None}
     if file.provider == "hosts" and file.hosts is not None:
         return dict(Counter(host.role for host in file.hosts))
-    if file.strategy in SINGLE_NODE_STRATEGIES or file.strategy == "tpu":
-        return {"chief": 1}
-    return {}
+    strategy = _strategy(file)
+    return dict(strategy.example) if strategy is not None and strategy.single_node else {}
+
+
+def _strategy(file: File) -> Strategy | None:
+    return STRATEGIES.get(file.strategy or "")
 
 
 def _required(file: File) -> Found:
@@ -120,85 +112,45 @@ def _secrets(file: File) -> Found:
 
 def _roles(file: File) -> Found:
     """semantics of tf.distribute: what each strategy can start with (docs/config.md)."""
-    if file.strategy is None:
+    strategy = _strategy(file)
+    if strategy is None or not strategy.launched:
         return
     found = counts(file)
-    known = _ROLES.get(file.strategy)
     for role in found:
         if role == "master":
             yield _at(file, role), "TensorFlow 2 has no role 'master': name it 'chief'"
-        elif known is None and not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):
+        elif strategy.roles and role not in strategy.roles:
+            yield _at(file, role), _no_such_role(strategy, role)
+        elif not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):
             yield (
                 _at(file, role),
                 "a role's name is up to 15 lower-case letters and digits,"
                 " a letter first and no digit last",
             )
-        elif known is not None and role not in known:
-            yield _at(file, role), _no_such_role(file.strategy, role, known)
-    if file.nodes is None and not found:
-        if file.provider == "hosts" or (file.provider is None and file.hosts):
-            return
-        yield ("nodes",), f"is missing: strategy {file.strategy} needs its roles and their counts"
-        return
-    yield from _COUNT_RULES.get(file.strategy, _some)(file, found)
+    if file.nodes is not None or found:
+        yield from _counts(file, strategy, found)
+    elif file.provider != "hosts" and not (file.provider is None and file.hosts):
+        yield ("nodes",), f"is missing: strategy {strategy.name} needs its roles and their counts"
 
 
-def _multi_worker(file: File, found: Counts) -> Found:
-    if file.nodes is not None and "chief" not in file.nodes and "master" not in found:
-        yield (
-            ("nodes", "chief"),
-            "is missing: one node is the chief, which saves the model"
-            " (`chief: false` makes worker 0 do it)",
-        )
-    if not found.get("chief") and not found.get("worker") and "chief" in (file.nodes or {}):
-        yield ("nodes", "worker"), "is missing: without a chief there must be a worker"
-    yield from _at_most_one(file, found)
-
-
-def _parameter_server(file: File, found: Counts) -> Found:
-    why = {
-        "chief": "a parameter_server job cannot start without its chief",
-        "worker": "parameter_server needs at least one",
-        "ps": "parameter_server needs at least one",
-    }
-    for role, text in why.items():
-        if not found.get(role) and not (role == "chief" and "master" in found):
-            yield _at(file, role), f"is missing: {text}"
-    yield from _at_most_one(file, found)
-
-
-def _one_node(file: File, found: Counts) -> Found:
-    if sum(found.values()) != 1:
+def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
+    """How many nodes each role has. `chief` is what `master` was meant to be."""
+    named = strategy.roles if file.nodes is None else file.nodes
+    for role, why in strategy.missing(found, named):
+        if not (role == "chief" and "master" in found):
+            yield _at(file, role), f"is missing: {why}"
+    total = sum(found.values())
+    if strategy.single_node and total != 1:
         yield (
             ("nodes",) if file.nodes is not None else ("hosts",),
-            f"strategy {file.strategy} runs on one node, and these are {sum(found.values())}",
+            f"strategy {strategy.name} runs on one node, but {total} are configured",
         )
-
-
-def _horovod(file: File, found: Counts) -> Found:
-    if not found.get("worker"):
-        yield _at(file, "worker"), "is missing: horovod needs at least one"
-
-
-def _some(file: File, found: Counts) -> Found:
-    if not found:
+    elif not strategy.roles and not found:
         yield ("nodes",), "names no node"
-
-
-def _at_most_one(file: File, found: Counts) -> Found:
     for role in ("chief", "evaluator"):
-        if found.get(role, 0) > 1:
+        if role in strategy.roles and found.get(role, 0) > 1:
             below = ("count",) if file.nodes is not None else ()
             yield (*_at(file, role), *below), f"there is at most one {role}"
-
-
-_COUNT_RULES: Mapping[str, Callable[[File, Counts], Found]] = {
-    "multi_worker_mirrored": _multi_worker,
-    "parameter_server": _parameter_server,
-    "horovod": _horovod,
-    "tpu": _one_node,
-    **dict.fromkeys(SINGLE_NODE_STRATEGIES, _one_node),
-}
 
 
 def _hosts(file: File) -> Found:
@@ -216,11 +168,11 @@ def _hosts(file: File) -> Found:
 
 
 def _provider(file: File) -> Found:
-    if file.strategy == "tpu" and file.provider not in ("gcp", None):
-        yield (
-            ("strategy",),
-            "tpu needs provider gcp: the others have no TPUs (and is not supported yet)",
-        )
+    strategy = _strategy(file)
+    if strategy is None or not strategy.only_on or file.provider in (*strategy.only_on, None):
+        return
+    needed = " or ".join(strategy.only_on)
+    yield ("strategy",), f"{strategy.name} needs provider {needed}: {strategy.only_on_reason}"
 
 
 def _ports(file: File) -> Found:
@@ -246,11 +198,11 @@ _RULES: tuple[Callable[[File], Found], ...] = (
 )
 
 
-def _no_such_role(strategy: str, role: str, known: tuple[str, ...]) -> str:
-    why = _WHY_NOT.get((strategy, role))
+def _no_such_role(strategy: Strategy, role: str) -> str:
+    why, known = strategy.misplaced.get(role), strategy.roles
     meant = None if role in ROLE_ORDER else nearest(role, known)
     after = why or (f"did you mean {meant!r}?" if meant else f"its roles are {', '.join(known)}")
-    return f"strategy {strategy} has no such role: {after}"
+    return f"strategy {strategy.name} has no such role: {after}"
 
 
 def _at(file: File, role: str) -> Path:

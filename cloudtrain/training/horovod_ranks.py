@@ -1,7 +1,8 @@
 """Runs on a worker's node, with Horovod in its Python: starts this node's ranks and waits for them.
 
-Sent as text by horovod.py. It does what `horovodrun --gloo` does, with Horovod's own placement and
-rendezvous, but for the SSH between the nodes: each node's ranks are started by its own supervisor.
+Sent as text by strategies/horovod.py. It does what `horovodrun --gloo` does, with Horovod's own
+placement and rendezvous, but for the SSH between the nodes: each node's ranks are started by its
+own supervisor.
 """
 
 from __future__ import annotations

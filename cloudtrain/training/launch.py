@@ -12,8 +12,8 @@ from cloudtrain import layout
 from cloudtrain.catalogue import fabric, gpus
 from cloudtrain.model import ClusterConfig, Plan, Run, Task
 from cloudtrain.shell import Command, Secret, script
+from cloudtrain.strategies import strategy_of
 from cloudtrain.tf_config import tf_config_for
-from cloudtrain.training import horovod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,11 @@ def launches(plan: Plan, run: Run, site: Site) -> tuple[Launch, ...]:
 
 def launch(plan: Plan, run: Run, task: Task, site: Site) -> Launch:
     """The user's own line with its placeholders filled, and every variable that it will see."""
-    config = plan.config
-    values = placeholders(run, task, site)
-    output = values["output"]
+    config, values = plan.config, placeholders(run, task, site)
+    strategy, output = strategy_of(config), values["output"]
     environment: dict[str, str | Secret] = {
         "PYTHONUNBUFFERED": "1",
-        **(horovod.environment(config) if config.strategy == "horovod" else {}),
+        **strategy.environment(config),
         **gpu_environment(plan, task.node),
         **(fabric.NO_INFINIBAND if fabric.unconnected(config) else {}),
         **site.extra.get(task.node, {}),
@@ -66,9 +65,9 @@ def launch(plan: Plan, run: Run, task: Task, site: Site) -> Launch:
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     bin_folder = site.bin_folder.get(task.node)
     line = fill(run.command, quoted)
-    if config.strategy == "horovod":
+    if strategy.wrap:
         python = "python" if bin_folder else "python3"
-        line = horovod.line(plan, run, task, site.addresses, python, line)
+        line = strategy.wrap(plan, run, task, site.addresses, python, line)
     return Launch(task=task, command=path_prefix(bin_folder) + line, environment=environment)
 
 

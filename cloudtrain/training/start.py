@@ -16,6 +16,7 @@ from cloudtrain.plan import serving, start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
 from cloudtrain.session import Session
+from cloudtrain.strategies import strategy_of
 from cloudtrain.training.keeping import take_left
 from cloudtrain.training.launch import Launch, launches, set_work_aside
 from cloudtrain.training.meanwhile import land_now
@@ -77,12 +78,9 @@ def begin(session: Session, run: Run) -> Run:
 
 
 def start_over(session: Session, run: Run) -> None:
-    """Ranks that train in step all start from the beginning, in a new work folder.
-
-    Only the chief has BackupAndRestore's file: the others would begin at another epoch, and die
-    of it. Any other task goes on from what it left.
-    """
-    if session.config.strategy != "multi_worker_mirrored" or len(run.tasks) == 1:
+    """Tasks that must start together from the beginning get new work folders; any other goes on
+    from what it left."""
+    if strategy_of(session.config).restart == "as_left" or len(run.tasks) == 1:
         session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
         return
     session.console.warn(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from cloudtrain.model import CLOUDS, Cause, ClusterConfig, Task, Train
 from cloudtrain.plan import deciding, serving
+from cloudtrain.strategies import strategy_of
 from cloudtrain.supervise import Served, Starved
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
 
@@ -138,13 +139,10 @@ def finishing(watch: Watch, now: float) -> Decision:
 
 
 def patience(config: ClusterConfig, task: Task) -> float:
-    """Seconds that a task may go on after success. A parameter server job's workers and ps
-    never exit by themselves (tf.distribute.Server.join)."""
+    """Seconds that a task may go on after success."""
     if task.role == "evaluator":
         return 0.0 if given_nothing(config) else config.train.evaluator_grace
-    if config.strategy == "parameter_server" or task.role == "ps":
-        return 0.0
-    return OTHERS_GRACE
+    return 0.0 if task.role in strategy_of(config).never_exit else OTHERS_GRACE
 
 
 def given_nothing(config: ClusterConfig) -> bool:
@@ -241,13 +239,13 @@ def figures(starved: Starved | None) -> str:
 
 
 def tolerated(watch: Watch, task: Task) -> bool:
-    """An evaluator never decides. A parameter server job goes on while it has another worker."""
+    """An evaluator never decides; some strategies go on while there is another of its role."""
     if task.role == "evaluator":
         return True
-    if watch.config.strategy != "parameter_server" or task.role != "worker":
+    if task.role not in strategy_of(watch.config).may_lose:
         return False
     return any(
-        other.task.role == "worker" and other.task != task and not other.ended
+        other.task.role == task.role and other.task != task and not other.ended
         for other in watch.tasks.values()
     )
 

@@ -22,6 +22,7 @@ from cloudtrain.owner import is_meant
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, known
 from cloudtrain.session import missing_extra, open_provider, recorded_config
+from cloudtrain.strategies.custom import CUSTOM
 from cloudtrain.verbs.standing import overdue, told_of
 from cloudtrain.verbs.status import node_json
 from cloudtrain.whose import facts, is_mine
@@ -110,7 +111,9 @@ class Answer:
 
 def account_of(name: str, provider: ProviderName, project: str | None) -> ClusterConfig:
     """Enough of a config to find and destroy a cluster that no file here knows."""
-    return ClusterConfig(name=name, provider=provider, project=project, strategy="custom", nodes={})
+    return ClusterConfig(
+        name=name, provider=provider, project=project, strategy=CUSTOM.name, nodes={}
+    )
 
 
 def accounts() -> tuple[Account, ...]:

@@ -24,6 +24,7 @@ from cloudtrain.plan import make_plan
 from cloudtrain.protocols import Console, Finding
 from cloudtrain.records import Records
 from cloudtrain.session import open_provider, open_session, record
+from cloudtrain.strategies.one_device import ONE_DEVICE
 
 LIFETIME = 900.0
 """Seconds after which the cloud ends the machine, should this program not."""
@@ -75,7 +76,7 @@ def trial_config(config: ClusterConfig) -> ClusterConfig:
     return replace(
         config,
         name=f"{config.name[:19].rstrip('-')}-trial-{secrets.token_hex(2)}",
-        strategy="one_device",
+        strategy=ONE_DEVICE.name,
         nodes={"chief": NodeGroup(machine=DEFAULT[config.provider])},
         setup=Setup(),
         code=Code(),

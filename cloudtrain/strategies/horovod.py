@@ -1,4 +1,4 @@
-"""How a task of `strategy: horovod` is started: one on each node, which starts the node's ranks."""
+"""Horovod: one task on each node, which starts the node's ranks, and these train in step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from cloudtrain.model import ClusterConfig, Plan, Run, Task
+from cloudtrain.strategies.strategy import Library, Strategy, requires
 
 RANKS = "CLOUDTRAIN_HOROVOD"
 """The variable that brings horovod_ranks.py to the node."""
@@ -42,3 +43,25 @@ def slots(plan: Plan, node: str) -> int:
         return 1
     gpus = plan.accelerator(node)
     return gpus.count if gpus else 1
+
+
+LIBRARY = Library(
+    package="horovod",
+    version="0.28.1",  # the last release there is
+    tensorflow=((2, 13), (2, 18)),  # unpatched
+    advised="2.15.1",  # the last with the Keras it trains with; from 2.16 on that is tf_keras
+    python="3.11",  # the last that has distutils, which its launcher imports
+    needs=("cloudpickle", "packaging", "psutil", "pyyaml", "setuptools", "wheel"),
+)
+
+HOROVOD = Strategy(
+    name="horovod",
+    example={"worker": 2},
+    roles=("worker",),
+    missing=requires(worker="horovod needs at least one"),
+    deciders="all",
+    environment=environment,
+    wrap=line,
+    keras_3="fails",
+    library=LIBRARY,
+)

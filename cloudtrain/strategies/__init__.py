@@ -1,0 +1,46 @@
+"""The strategies there are. One more is a file here, its line below and a row in docs/config.md."""
+
+from __future__ import annotations
+
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.strategies.central_storage import CENTRAL_STORAGE
+from cloudtrain.strategies.custom import CUSTOM
+from cloudtrain.strategies.horovod import HOROVOD
+from cloudtrain.strategies.mirrored import MIRRORED
+from cloudtrain.strategies.multi_worker_mirrored import MULTI_WORKER_MIRRORED
+from cloudtrain.strategies.one_device import ONE_DEVICE
+from cloudtrain.strategies.parameter_server import PARAMETER_SERVER
+from cloudtrain.strategies.strategy import Strategy
+from cloudtrain.strategies.tpu import TPU
+
+STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        MULTI_WORKER_MIRRORED,
+        PARAMETER_SERVER,
+        MIRRORED,
+        CENTRAL_STORAGE,
+        ONE_DEVICE,
+        TPU,
+        HOROVOD,
+        CUSTOM,
+    )
+}
+"""By name, in the order in which they are listed to users."""
+
+
+def strategy_of(config: ClusterConfig) -> Strategy:
+    """Raises UsageError for a name that only another version of cloudtrain knows."""
+    try:
+        return STRATEGIES[config.strategy]
+    except KeyError:
+        raise not_launched(config.strategy) from None
+
+
+def not_launched(name: str) -> UsageError:
+    launched = sorted(strategy.name for strategy in STRATEGIES.values() if strategy.launched)
+    return UsageError(
+        f"strategy {name} is not in this version of cloudtrain: not supported yet",
+        hint=f"it launches {', '.join(launched)}",
+    )

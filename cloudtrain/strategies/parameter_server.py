@@ -1,0 +1,22 @@
+"""ParameterServerStrategy: the chief hands steps to workers, whose variables are on ps tasks."""
+
+from __future__ import annotations
+
+from cloudtrain.model import ROLE_ORDER
+from cloudtrain.strategies.strategy import Strategy, requires
+
+PARAMETER_SERVER = Strategy(
+    name="parameter_server",
+    example={"chief": 1, "worker": 2, "ps": 1},
+    roles=ROLE_ORDER,
+    missing=requires(
+        chief="a parameter_server job cannot start without its chief",
+        worker="parameter_server needs at least one",
+        ps="parameter_server needs at least one",
+    ),
+    tf_config=True,
+    serves=("worker", "ps"),
+    may_lose=("worker",),
+    never_exit=("worker", "ps"),
+    keras_3="fit_fails",
+)
