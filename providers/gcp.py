@@ -31,11 +31,13 @@ def provider(config: ClusterConfig) -> CloudProvider[Ground]:
 
 
 class GcpAccount:
-    """One project. Nothing is asked before the first question."""
+    """Driver for one project. Sends no request before its first use."""
 
     name: ProviderName = "gcp"
     ends_by_shutdown = False
-    """A VM that shuts itself down is stopped and its disk billed: `maxRunDuration` ends it."""
+    """False: a VM that shuts itself down is stopped and its disk billed; `maxRunDuration` ends
+    it.
+    """
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
@@ -90,7 +92,7 @@ class GcpAccount:
     def move_ends(
         self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """Google takes setScheduling of a stopped VM alone."""
+        """Not supported: Google accepts setScheduling for stopped VMs only."""
         return False
 
     def console(self, machine: Machine) -> str:

@@ -1,4 +1,4 @@
-"""`provider: hosts`: machines that exist already; they are lent a key, never switched off."""
+"""`provider: hosts`: existing machines that are enrolled with a key and never switched off."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Seat:
 
 
 class HostsProvider:
-    """A node exists while its machine has the file `~/.cloudtrain/<cluster>/nodes/<node>`."""
+    """Provider for existing machines. A node exists while its machine has the file
+    `~/.cloudtrain/<cluster>/nodes/<node>`.
+    """
 
     name = "hosts"
     whereabouts: Whereabouts | None = None
@@ -49,7 +51,7 @@ class HostsProvider:
         self._config = config
 
     def principal(self) -> Principal | None:
-        """No account: whoever is logged in here."""
+        """None: there is no account beyond the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -92,7 +94,9 @@ class HostsProvider:
         return tuple(made[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """One that cannot be asked is listed all the same, with the reason: it may well run."""
+        """List nodes. A machine that does not answer is listed with the reason: its node may
+        well run.
+        """
 
         def ask(seat: Seat) -> Node | None:
             try:
@@ -116,7 +120,9 @@ class HostsProvider:
         *,
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
-        """What is ours there goes, running tasks too. The machines themselves run on."""
+        """Delete everything of ours on the machines, running tasks included. The machines
+        themselves run on.
+        """
         left: dict[str, str] = {}
         silent: dict[str, str] = {}
 
@@ -152,7 +158,7 @@ class HostsProvider:
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> None:
-        """A machine that no other node is on is cleared, as by `destroy`."""
+        """Remove nodes. A machine without other nodes is cleared, as by `destroy`."""
         left: dict[str, str] = {}
 
         def clear(seats: Sequence[Seat]) -> None:
@@ -187,13 +193,13 @@ class HostsProvider:
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """Nothing ends them but `limits.idle` and `down`."""
+        """Nothing to move: only `limits.idle` and `down` end such nodes."""
 
     def console(self, cluster: str, node: str) -> str:
         return ""
 
     def sweep(self) -> Listing[Holding]:
-        """Of the machines that this config names."""
+        """Delete leftovers on the machines that this config names."""
         names: set[str] = set()
 
         def ask(seats: Sequence[Seat]) -> None:
@@ -207,7 +213,7 @@ class HostsProvider:
         )
 
     def _take_back(self, seats: Sequence[Seat], cluster: str, key: str, journal: Journal) -> None:
-        """Of a creation that failed; what stands in the way never hides that failure."""
+        """Roll back a failed creation; errors while rolling back never hide that failure."""
 
         def back(seat: Seat) -> None:
             try:
@@ -264,7 +270,7 @@ def _folders(cluster: str, hosts: Mapping[str, str]) -> str:
 
 
 def _lent(door: Door, cluster: str, node: str) -> Owner | None:
-    """Whose that node is; None where there is none."""
+    """Owner of that node; None if there is none."""
     answer, _, told = door.run(scripts.IS_LENT, cluster, node).partition("\n")
     if answer.strip() != "yes":
         return None

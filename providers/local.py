@@ -37,10 +37,11 @@ def provider(config: ClusterConfig) -> LocalProvider:
 
 
 class LocalProvider:
-    """Nodes are the folders `<home>/local/<cluster>/<node>` and the processes that bear their tag.
+    """Provider for nodes on this machine: folders `<home>/local/<cluster>/<node>` and processes
+    with their tag.
 
     A node runs while its server holds the lock in its folder, is stopped while nobody does, and
-    exists as long as there is the folder or one process.
+    exists as long as the folder or one process does.
     """
 
     name = "local"
@@ -53,7 +54,7 @@ class LocalProvider:
         self._user = _user()
 
     def principal(self) -> Principal | None:
-        """No account: whoever is logged in here."""
+        """None: there is no account beyond the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -152,7 +153,7 @@ class LocalProvider:
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """Nothing ends them but `limits.idle` and `down`."""
+        """Nothing to move: only `limits.idle` and `down` end such nodes."""
 
     def console(self, cluster: str, node: str) -> str:
         return ""
@@ -175,7 +176,7 @@ class LocalProvider:
         nodes: Sequence[NodePlan],
         before: Mapping[str, Node],
     ) -> list[spawn.Order]:
-        """What the nursery is told. The host keys go to it over a pipe and are on no disk."""
+        """Requests to the fork server. Host keys go to it over a pipe and are on no disk."""
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
         passed = environment.passed_on(os.environ)
@@ -250,19 +251,19 @@ class LocalProvider:
             ) from error
 
     def _end_nursery(self, cluster: str) -> None:
-        """Of a creation that was killed: it may be making nodes still."""
+        """End the fork server of a creation that was killed: it may still be creating nodes."""
         start, end = self._tag(cluster, ""), spawn.ROOM
         _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
 
     def _kill_remains(self, names: set[str], cluster: str) -> None:
-        """What a dead server left running: a machine that was off comes back without it."""
+        """Kill what a dead server left running: a machine that was off comes back without it."""
         tags = {self._tag(cluster, name) for name in names}
         _kill(lambda tag: tag in tags)
 
     def _give_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
     ) -> None:
-        """Undo this call's nodes; what stands in the way of that never hides `failure`."""
+        """Roll back this call's nodes; errors while rolling back never hide `failure`."""
         tags = {self._tag(cluster, name) for name in names}
         root = self._cluster_folder(cluster)
         try:
@@ -277,7 +278,7 @@ class LocalProvider:
                 failure.hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()
 
     def _erase(self, matches: Callable[[str], bool], folders: Sequence[Path]) -> None:
-        """Kill and delete, then look again: only what was seen to be gone is gone."""
+        """Kill and delete, then look again: a node is gone only if it was seen to be gone."""
         left: Mapping[int, str] = {}
         for _ in range(3):
             left = processes.kill(matches)
@@ -329,7 +330,7 @@ def _length(node: NodePlan) -> int:
 
 
 def _role_and_index(cluster: str, name: str) -> tuple[str, int]:
-    """From the name, so that a folder with nothing readable in it still tells."""
+    """Role and index from the name, which works without a readable file in the folder."""
     found = re.fullmatch(r"(.*?)(\d+)", name.removeprefix(f"{cluster}-"))
     return (found[1], int(found[2])) if found else (name, 0)
 

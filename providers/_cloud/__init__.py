@@ -1,1 +1,1 @@
-"""What the clouds have in common: labels, patience, first-boot data, up and down."""
+"""What all clouds share: labels, first-boot data, creation and teardown of nodes."""

@@ -1,4 +1,4 @@
-"""The narrow door to one cloud's account: its file answers these, `provider.py` does the rest."""
+"""Interface of a cloud driver; `provider.py` does everything that is the same in all clouds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GroundT = TypeVar("GroundT")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Place:
-    """Where all nodes of a cluster are: a zone, or a region where it has no zones."""
+    """Location of all nodes of a cluster: a zone, or a region without zones."""
 
     region: str
     zone: str = ""
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A VM of ours as the cloud tells it now. `node.state` is "gone" once nothing is billed."""
+    """A VM of ours as its cloud lists it now. `node.state` is "gone" once nothing is billed."""
 
     cluster: str
     node: Node
@@ -35,7 +35,7 @@ class Machine:
     id: str
     """The cloud's own; two VMs of one name have two ids."""
     error: CloudError | None = None
-    """Why the cloud gave it up, or never made it."""
+    """Reason why the cloud ended it or never created it."""
 
     @property
     def owner(self) -> Owner:
@@ -44,7 +44,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """Anything else of ours: a network, a firewall, an address, a disk, a resource group."""
+    """Any other resource of ours: a network, firewall, address, disk or resource group."""
 
     cluster: str
     kind: str
@@ -62,7 +62,7 @@ class Resource:
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Generic[GroundT]):
-    """One VM to be made."""
+    """Request to launch one VM."""
 
     plan: Plan
     node: NodePlan
@@ -70,51 +70,56 @@ class Order(Generic[GroundT]):
     ground: GroundT
     """What `ground` returned for this place."""
     user_data: str = field(repr=False)
-    """For cloud-init; it holds the node's first host key, so it is never logged."""
+    """For cloud-init. Holds the node's first host key: never log it."""
     public_key: str = ""
-    """The user's, OpenSSH: it is in `user_data` too, but Azure makes no VM without one."""
+    """The user's, in OpenSSH's format. It is in `user_data` too, but Azure creates no VM without
+    one.
+    """
     token: str
-    """The same for the same wish, so that asking twice makes one VM; 32 hex digits."""
+    """Same token for the same request, so that repeating it creates one VM; 32 hex digits."""
     expires: float | None
-    """Unix time at which the cloud ends it by itself."""
+    """Unix time at which the cloud ends the VM."""
     asked: float | None = None
-    """When an earlier `up` asked for this node, Unix time, where no answer to it is on record."""
+    """Unix time at which an earlier `up` requested this node, if its answer is not on record."""
     labels: dict[str, str]
-    """On the VM, and on all that is made with it, from its first second."""
+    """Set on the VM, and on everything that is created with it, by the same request."""
 
 
 Tell = Callable[[Node, str], None]
 
 
 class Account(Protocol[GroundT]):
-    """One account at one cloud. Safe to use from many threads; what exists is asked, never kept.
+    """Driver for one account at one cloud. Safe to use from many threads.
 
-    Every exception that leaves it is a CloudError (or of `errors`): the cloud's own are mapped at
-    this seam, and TransientError and RateError are raised only after many tries.
+    What exists is always queried, never cached. Every exception that leaves a driver is a
+    CloudError (or of `errors`): the cloud's own are mapped here. TransientError and RateError are
+    raised only after many retries.
     """
 
     name: ProviderName
     ends_by_shutdown: bool
-    """Whether a VM that shuts itself down is deleted, so that its user data can end it in time."""
+    """True if a VM that shuts itself down is deleted, so that its user data can end it in time."""
     soonest_end: float
-    """Seconds: an end that is nearer than this cannot be armed so that it comes in time."""
+    """Seconds: a nearer end cannot be armed in time."""
 
     def principal(self) -> Principal | None:
-        """Who these credentials are; None where that is not told."""
+        """Identity of these credentials; None if not reported."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        """Credentials, permissions, machine, accelerator, image, quota against the need of all
-        roles summed. Changes nothing; what this endpoint does not tell is a finding that says so.
+        """Findings on credentials, permissions, machines, accelerators, images, and quota against
+        the need of all roles.
+
+        Changes nothing. What this endpoint does not report is a finding that says so.
         """
 
     def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
-        """As Provider.rehearse; `not_rehearsed` where this cloud has nothing of the kind."""
+        """As Provider.rehearse; `not_rehearsed` if this cloud has nothing of the kind."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """As TellsMachines.machine_facts."""
 
     def places(self, plan: Plan) -> tuple[Place, ...]:
-        """The config's placement in its order, each region as its zones that have the machines.
+        """The placement in its order, each region as its zones that have the machines.
 
         Raises CloudConfigError for a zone or region that does not exist.
         """
@@ -125,61 +130,68 @@ class Account(Protocol[GroundT]):
         place: Place | None = None,
         places: Sequence[str] = (),
     ) -> Listing[Machine]:
-        """VMs under our label: of one cluster or all, in one place or everywhere.
+        """List VMs under our label: of one cluster or all, in one place or everywhere.
 
-        Also one that failed or ended (state "gone") where the cloud still tells of it. `places`
-        are the zones and regions that count: others may be left out where that is cheaper. A
-        zone or region that does not answer is in `not_asked`, one that this account may not use
-        too, unless it counts: that is a PermissionsError.
+        Includes failed and ended VMs (state "gone") that the cloud still lists. `places` are the
+        zones and regions that count: others may be left out if that is cheaper. `not_asked` has
+        zones and regions that do not answer, and those that this account may not use, unless they
+        count: that is a PermissionsError.
         """
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> Listing[Resource]:
-        """All else under our label or name, also what lost its VM; `places` as for machines."""
+        """List all other resources under our label or name, also without a VM; `places` as for
+        machines.
+        """
 
     def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> GroundT:
-        """Network, firewall (SSH from `caller`, a CIDR; all between the cluster's nodes; nothing
-        else), placement group: made or adopted, and mended where the caller's address changed.
+        """Create or adopt network, firewall and placement group.
 
-        `journal("make", what="firewall", name=…)` stands before each thing that is made.
+        The firewall allows SSH from `caller` (a CIDR) and all traffic between the cluster's nodes;
+        it is updated if the caller's address has changed. `journal("make", what="firewall",
+        name=…)` precedes each creation.
         """
 
     def is_close(self, ground: GroundT) -> bool:
-        """Whether nodes on this ground are put in a placement group."""
+        """True if nodes on these network resources go into a placement group."""
 
     def launch(self, order: Order[GroundT]) -> Machine:
-        """One VM, accepted by the cloud; adopts one that an earlier call with this token made.
+        """Launch one VM, or adopt the one that an earlier call with this token created.
 
-        It need not be running or listed yet. Raises CapacityError, QuotaError, …
+        Returns once the cloud has accepted it: it need not be running or listed yet. Raises
+        CapacityError, QuotaError, …
         """
 
     def start(self, machine: Machine, expires: float | None) -> None:
-        """A stopped one, with its disk as it was. It ends at `expires` (Unix time), with the rest
-        of its cluster, and not a lifetime after this start."""
+        """Start a stopped VM with its disk as it was.
+
+        It ends at `expires` (Unix time), with the rest of its cluster, and not a lifetime after
+        this start.
+        """
 
     def move_ends(
         self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """These end at `expires` (Unix time; None: not by themselves) from now on, as their labels
-        then say. False, and nothing is changed, where this cloud cannot move the end of a VM.
+        """Move the end of these VMs and their labels to `expires` (Unix time; None: no end).
 
-        `tell` runs a line of sh on a node that runs, for ends that are held there.
+        False, and nothing is changed, if this cloud cannot move the end of a VM. `tell` runs a line
+        of sh on a running node, for ends that are held there.
         """
 
     def console(self, machine: Machine) -> str:
-        """The end of its serial log, which needs no key; "" where there is none yet."""
+        """End of the VM's serial log, which needs no key; "" if there is none yet."""
 
     def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
-        """Delete all of these in the order that the cloud needs, side by side where it can.
+        """Delete all of these in the order that the cloud needs, side by side where possible.
 
-        Returns when each is gone as far as the cloud tells; what is gone already is fine. The
-        known dependency errors are retried. One failure does not keep the others from being
-        deleted; it is raised at the end.
+        Returns when each is gone as far as the cloud reports; what is gone already is fine. Known
+        dependency errors are retried. One failure does not keep the others from being deleted; it
+        is raised at the end.
         """
 
 
 def not_rehearsed(cloud: str) -> tuple[Finding, ...]:
-    """For an account that `check --deep` asks nothing more of than `check`."""
+    """Finding for a driver whose `check --deep` asks no more than `check`."""
     text = f"{cloud} is asked nothing beyond what `check` asks"
     return (Finding(what="rehearsal", ok=True, text=text, told=False),)

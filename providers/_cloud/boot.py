@@ -1,4 +1,4 @@
-"""First-boot data: a user of ours, a host key that is known beforehand, an end that is armed."""
+"""First-boot data: our user, a host key that is known beforehand, an armed end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ USER = "cloudtrain"
 def user_data(
     *, public_key: str, host_key: HostKey, expires: float | None, timed: bool = False
 ) -> str:
-    """A `#cloud-config` document for cloud-init 20 to 25, of about 3 KB (clouds take 16).
+    """A `#cloud-config` document for cloud-init 20 to 25, about 3 KB (clouds accept 16).
 
-    `expires` (Unix time): the node shuts down then by itself, also after reboots, unless the end
-    was moved (`move_end`). `timed`: without `expires` too it waits for an end that may be set
-    later. It holds the boot host key's private half: never log it.
+    The node shuts down at `expires` (Unix time), also after reboots, unless the end was moved
+    (`move_end`). `timed`: even without `expires`, it waits for an end that may be set later. It
+    holds the private half of the bootstrap host key: never log it.
     """
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not made.
@@ -86,8 +86,8 @@ def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
     """A process that waits for the deadline by the clock.
 
     `shutdown -P +minutes` would not do: this early in a boot logind does not run yet, and before
-    systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's
-    halt_main: "No delay, or logind failed or is not at all available").
+    systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's halt_main:
+    "No delay, or logind failed or is not at all available").
     """
     if expires is None and not timed:
         return ()
@@ -108,7 +108,7 @@ brackets keep the pattern from finding the shell that asks."""
 
 
 def move_end(expires: float | None) -> str:
-    """sh, on the node, as a user with sudo: the end is another one from now on."""
+    """Command line (sh, on the node, as a user with sudo) that sets another end."""
     text = "off" if expires is None else str(int(expires))
     folder = END.rpartition("/")[0]
     return (

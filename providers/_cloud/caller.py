@@ -1,4 +1,4 @@
-"""From where the nodes' SSH port is opened: the caller's own address and no other."""
+"""Finds the address from which the nodes' SSH port is opened: the caller's own and no other."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SECONDS = 10.0
 def caller_cidr(
     config: ClusterConfig, endpoint: str | None, *, services: Sequence[str] = SERVICES
 ) -> str:
-    """`network.ssh_from`, or where that is `auto` the address that the nodes will see us under.
+    """`network.ssh_from`, or for `auto` the address under which the nodes will see us.
 
-    `endpoint` is the compute endpoint where it is not the cloud's own: an emulator or a private
-    one sees the address that our connection to it has. Raises UsageError, never widens.
+    `endpoint` is a custom compute endpoint: an emulator or a private one sees the address of our
+    connection to it. Raises UsageError, never widens.
     """
     if config.network.ssh_from != "auto":
         return config.network.ssh_from
@@ -47,7 +47,7 @@ def caller_cidr(
 
 
 def _address_towards(endpoint: str) -> str:
-    """The kernel's choice of a route; connecting a datagram socket sends nothing."""
+    """Our address by the kernel's choice of a route; connecting a datagram socket sends nothing."""
     place = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         host, port = place.hostname or "", place.port or 443
@@ -63,7 +63,9 @@ def _address_towards(endpoint: str) -> str:
 
 
 def _address_seen_by(service: str) -> str:
-    """Without a proxy: SSH takes none either. ValueError for what is no public address."""
+    """Our public address, requested without a proxy, as SSH uses none. ValueError for an address
+    that is not public.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(service, timeout=SECONDS) as answer:
         text = answer.read(100).decode("ascii", "replace").strip()

@@ -1,4 +1,6 @@
-"""Erase, ask again, until the cloud lists nothing; what it lists late is waited for."""
+"""Deletes resources, lists them again until none is left, and waits for those that are listed
+late.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Found = tuple[Sequence[Machine], Sequence[Resource]]
 
 
 class Clearance:
-    """Deletes and tells the truth about it."""
+    """Deletion that reports "gone" only after listing."""
 
     def __init__(self, account: Account[Any], pace: Pace, journal: Journal) -> None:
         self._account = account
@@ -42,12 +44,12 @@ class Clearance:
         expected: Mapping[str, float],
         made: Sequence[Machine] = (),
     ) -> None:
-        """Until `find` finds nothing, and every expected node was seen once or is overdue.
+        """Delete until `find` lists nothing, and every expected node was seen once or is overdue.
 
-        `expected`: node name → Unix time at which it was asked for; while one may be listed late,
+        `expected`: node name → Unix time of its request; while a node may still be listed late,
         what it may use stays. `made` is known to exist without a list. Raises LeftoverError naming
-        what still exists after several rounds, or at once where the cloud refuses for good, with
-        its own words.
+        what still exists after several rounds, or at once, with the cloud's own words, if the cloud
+        refuses for good.
         """
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
@@ -85,7 +87,7 @@ class Clearance:
         return rounds >= ROUNDS
 
     def _settled(self, find: Callable[[], Found], late: dict[str, float]) -> Found:
-        """What there is now; where no node is seen, once none can be listed late any more."""
+        """List what exists; if no node is seen, wait until none can be listed late any more."""
 
         def ask() -> Found | None:
             machines, resources = self._found(find)
@@ -102,7 +104,9 @@ class Clearance:
         return found if found is not None else self._found(find)
 
     def _found(self, find: Callable[[], Found]) -> Found:
-        """Where a list fails, what is known to be there is deleted all the same, or named."""
+        """List what exists. If a list fails, what is known to exist is deleted all the same, or
+        named.
+        """
         try:
             machines, resources = find()
         except CloudError as error:

@@ -1,4 +1,4 @@
-"""Nodes in one place: asked for side by side, awaited, and given back where one cannot be had."""
+"""Creates nodes in one place, side by side, and rolls back if one of them cannot be had."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ AT_ONCE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Creation(Generic[GroundT]):
-    """One `create`, whatever place it ends in. `there` is what existed before, by node name."""
+    """One `create` call over all places that it tries. `there` has the nodes that existed
+    before, by name.
+    """
 
     account: Account[GroundT]
     pace: Pace
@@ -43,9 +45,9 @@ class Creation(Generic[GroundT]):
     """Zones and regions in which something of this cluster may be."""
 
     def fill(self, place: Place, *, later: Sequence[Place]) -> dict[str, Node]:
-        """Every node of the plan runs there, or none exists of those that this call asked for.
+        """Create every node of the plan there, or roll back those that this call requested.
 
-        `later` are the places that may be tried next: what serves them too is kept for them.
+        `later` are the places that may be tried next: resources that serve those too are kept.
         """
         wishes, close = _Wishes(), False
         if any(node.name not in self.there for node in self.plan.nodes):
@@ -69,13 +71,13 @@ class Creation(Generic[GroundT]):
             raise error from failure
 
     def apart(self) -> Creation[GroundT]:
-        """The same without a placement group."""
+        """The same creation without a placement group."""
         config = self.plan.config
         network = replace(config.network, close="off")
         return replace(self, plan=replace(self.plan, config=replace(config, network=network)))
 
     def _keep_details(self, failure: BaseException) -> None:
-        """What an administrator needs of a refusal stays in the event log."""
+        """Keep an administrator's details of a refusal in the event log."""
         failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
         details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
         for detail, error in details.items():
@@ -131,7 +133,7 @@ class Creation(Generic[GroundT]):
         )
 
     def _await(self, place: Place, made: Mapping[str, Machine]) -> dict[str, Node]:
-        """The nodes once all of them run and have an address."""
+        """Wait until all nodes run and have an address."""
         awaited = {m.id: m for m in (*made.values(), *self._planned_there())}
         seen: set[str] = set()
         begun = self.pace.clock()
@@ -157,7 +159,9 @@ class Creation(Generic[GroundT]):
     def _give_back(
         self, place: Place, wishes: _Wishes, later: Sequence[Place], failure: BaseException
     ) -> None:
-        """What this call asked for; in a new cluster, also all else that no later place needs."""
+        """Delete what this call requested; in a new cluster, also everything else that no later
+        place needs.
+        """
         needed: set[str] = set()
         if isinstance(failure, CapacityError | QuotaError):
             needed = {p.region for p in later if not reaches(failure, place, p)}
@@ -184,14 +188,16 @@ class Creation(Generic[GroundT]):
             clearance.clear(find, wishes.open, tuple(wishes.made.values()))
 
     def _is_new(self, machine: Machine) -> bool:
-        """Not what was there before, nor what another person makes under that name just now."""
+        """True for what did not exist before and is not being created by another user under that
+        name.
+        """
         is_others = labels.is_of_another(machine.owner, self.plan.owner)
         return machine.node.name not in self.there and not is_others
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Wishes:
-    """VMs that one place was asked for."""
+    """Launch requests sent to one place."""
 
     open: dict[str, float] = field(default_factory=dict)
     """Node → when it was asked for, Unix time; not those that were refused."""
@@ -199,20 +205,22 @@ class _Wishes:
 
 
 def is_tried_apart(error: CloudError) -> bool:
-    """Whether the same place is asked once more, without the group that had no room there."""
+    """True if the same place is tried once more, without the placement group that had no
+    capacity there.
+    """
     return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
 
 
 def reaches(error: CloudError, refused: Place, place: Place) -> bool:
-    """Whether a refusal at one place is one at the other too."""
+    """True if a refusal at one place applies to the other too."""
     return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """`work` in a thread of its own: Ctrl-C is raised once it has ended, the third one at once.
+    """Run `work` in a thread of its own; Ctrl-C is raised once it has ended, the third one at once.
 
-    A call that Ctrl-C cuts off is carried out by the cloud all the same, after everything was
-    listed and given back.
+    The cloud carries out a call that Ctrl-C cuts off all the same, after everything was listed and
+    rolled back.
     """
     result: Future[T] = Future()
     threading.Thread(target=_fulfil, args=(result, work)).start()
@@ -253,7 +261,7 @@ def _named(node: str, error: CloudError) -> CloudError:
 
 
 def _one_refusal(failure: BaseException) -> BaseException:
-    """Several nodes that were all refused are one refusal, as wide as the widest of them."""
+    """Merge several nodes' refusals into one, with the widest scope of them."""
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())

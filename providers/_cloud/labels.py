@@ -1,4 +1,4 @@
-"""The labels that everything of ours bears; what has none of them is never touched."""
+"""Labels of everything of ours; resources without them are never touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPIRES = "cloudtrain-expires"
 
 
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
-    """For what belongs to no single node."""
+    """Labels of a resource that belongs to no single node."""
     whose = owner if owner and owner.id else Owner(id=login())
     told = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
     return {CLUSTER: cluster, **{key: value for key, value in told.items() if value}}
@@ -36,14 +36,14 @@ def of_node(
 
 
 def with_end(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
-    """The same labels for a node whose end is another one now."""
+    """Labels of a node whose end was moved."""
     others = {key: value for key, value in labels.items() if key != EXPIRES}
     return others if expires is None else {**others, EXPIRES: str(int(expires))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What labels say; all that somebody else wrote into them is taken as it comes."""
+    """Parsed labels; other people's values are taken as they are."""
 
     cluster: str
     role: str
@@ -53,7 +53,7 @@ class Labels:
 
 
 def read(labels: Mapping[str, str]) -> Labels | None:
-    """None where it is not ours."""
+    """Parse labels; None if the resource is not ours."""
     cluster = labels.get(CLUSTER)
     if not cluster:
         return None
@@ -73,14 +73,16 @@ def _owner(labels: Mapping[str, str]) -> Owner:
 
 
 def is_of_another(there: Owner, owner: Owner) -> bool:
-    """Whether labels tell of two owners; one who has not told who they are is nobody else."""
+    """True if labels name two different owners; labels without an owner do not count as
+    another's.
+    """
     if not there.id or there.is_login or not owner.id:
         return False
     return there.id != owner.id and there.machine != owner.machine
 
 
 def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
-    """What another's cluster of this name stands on is not ours to use. Raises NameTakenError."""
+    """Raise NameTakenError for resources that another owner's cluster of this name uses."""
     if is_of_another(there, owner):
         raise NameTakenError(
             f"{what} is of a cluster of {there}", hint="give this cluster another `name:`"
@@ -88,12 +90,15 @@ def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
 
 
 def group_name(cluster: str) -> str:
-    """The name of the cluster's network, firewall, resource group: what a cloud has no label for
-    is found by it. At most 41 characters of `[a-z0-9-]`."""
+    """Name of the cluster's network, firewall and resource group, at most 41 characters of
+    `[a-z0-9-]`.
+
+    Resources that a cloud cannot label are found by it.
+    """
     return f"cloudtrain-{cluster}"
 
 
 def cluster_of(name: str) -> str | None:
-    """The cluster whose `group_name` starts `name`; None where it is not ours."""
+    """Cluster whose `group_name` is the start of `name`; None if it is not ours."""
     found = re.match(r"cloudtrain-([a-z][a-z0-9-]{0,29})\Z", name)
     return found[1] if found else None

@@ -1,4 +1,4 @@
-"""libcloud's connections serve one thread at a time: each thread gets its own."""
+"""One object per thread: libcloud's connections serve one thread at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class PerThread(Generic[T]):
-    """`make()`, once in each thread that asks."""
+    """Calls `make()` once in each thread."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""The images of a cluster: chosen once, and the same for a node that is made again weeks later."""
+"""Image pins of a cluster: chosen once, and the same for a node that is recreated weeks later."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def pinned(
     exact: Callable[[str], T],
     id_of: Callable[[T], str],
 ) -> T:
-    """The image that the record has for `key`, or the one that is chosen now, which the journal
-    then keeps before a node is made of it; `id_of` "": nothing to keep.
+    """The recorded image for `key`, or the one that is chosen now.
 
-    Raises CloudConfigError for one that is on record and not to be had any more.
+    The journal keeps a new choice before a node is created from it; `id_of` "": nothing to keep.
+    Raises CloudConfigError if the recorded image no longer exists.
     """
     known = plan.images.get(key)
     if known is None:

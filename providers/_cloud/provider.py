@@ -1,4 +1,4 @@
-"""The Provider of any cloud: what its account answers, made into up, status, down and gc."""
+"""Provider of any cloud: create, list, delete and sweep nodes through its driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
 
 
 class CloudProvider(Generic[GroundT]):
-    """`caller` is asked for the CIDR that SSH is let in from."""
+    """Provider over a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
 
     def __init__(
         self, account: Account[GroundT], *, caller: Callable[[], str], pace: Pace = PACE
@@ -155,7 +155,9 @@ class CloudProvider(Generic[GroundT]):
         later: Sequence[Place],
         journal: Journal,
     ) -> dict[str, Node]:
-        """Where a place has no room for nodes close together, it is asked once more without."""
+        """Create the nodes in one place, retried once without a placement group if that has no
+        capacity.
+        """
         try:
             return creation.fill(place, later=later)
         except CapacityError as error:
@@ -172,8 +174,11 @@ class CloudProvider(Generic[GroundT]):
         return Search(account=self._account, where=where)
 
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Machine]:
-        """What exists, by node. Of two VMs for one node the first made stays, as does the place
-        that most are in: the rest is of a creation that was cut off, and is erased."""
+        """Nodes that exist, by name.
+
+        Of two VMs for one node the first created stays, and of several places the one with the most
+        nodes: the rest is of an interrupted creation and is deleted.
+        """
         search = self._search(plan.config.name)
         found = [m for m in search.machines() if m.node.state != "gone"]
         for machine in found:
@@ -195,7 +200,7 @@ class CloudProvider(Generic[GroundT]):
         return kept
 
     def _one_end(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
-        """When the cluster ends; all of its nodes, where one joins or is started again."""
+        """Give all nodes the cluster's end when one joins or is started again."""
         expires = self._expires(plan, there)
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
@@ -207,7 +212,9 @@ class CloudProvider(Generic[GroundT]):
         return expires
 
     def _expires(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
-        """A node that joins a cluster ends with it; one whose end has come begins a new life."""
+        """Expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
+        none or it has passed.
+        """
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
         now, lifetime = self._pace.now(), plan.config.limits.max_lifetime
         ahead = [end for end in known if end > now]
@@ -219,7 +226,7 @@ class CloudProvider(Generic[GroundT]):
 
 
 def _differ(end: float | None, other: float | None) -> bool:
-    """By more than what labels round away."""
+    """True if two ends differ by more than what labels round away."""
     return end is None or other is None or abs(end - other) > 1.0
 
 
@@ -234,7 +241,7 @@ def _journal_refusal(journal: Journal, place: Place, error: CloudError) -> None:
 
 
 def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:
-    """Every placement's refusal in the cloud's own words."""
+    """Error with every placement's refusal in the cloud's own words."""
     kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
     lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
     hints = [error.hint for _, error in refusals if error.hint]

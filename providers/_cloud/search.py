@@ -1,4 +1,4 @@
-"""Where one cluster is looked for: the places that count must answer, others need not."""
+"""Searches for one cluster: places that count must answer, others need not."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from cloudtrain.providers._cloud.labels import is_of_another
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """One cluster in one account. Where no places are told, it may be anywhere: each counts."""
+    """Search for one cluster in one account. Without known places, it may be anywhere: every
+    place counts.
+    """
 
     account: Account[Any]
     where: Whereabouts
 
     def machines(self) -> Listing[Machine]:
-        """Of the places that count, and of others where that costs nothing. Raises NotAskedError
-        for one that counts and does not answer."""
+        """VMs in the places that count, and in others if that costs nothing. Raises
+        NotAskedError for a silent place that counts.
+        """
         found = self.account.machines(self.where.cluster, places=self.where.places)
         refuse_not_asked(self.counting(found.not_asked))
         return found
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Those in which the cluster may be."""
+        """Places in which the cluster may be."""
         told = [each for each in not_asked if not each.denied]
         return [each for each in told if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Those in which something of it may be left, whatever its placement is now."""
+        """Silent places in which something of it may be left, whatever its placement is now."""
         if self.where.complete:
             return self.counting(not_asked)
         return [each for each in not_asked if not each.denied]
@@ -41,9 +44,9 @@ class Search:
 
 @dataclass
 class Finder:
-    """What is to be deleted, asked again and again: of the places that count, then of the rest.
+    """Repeated listing of what is to be deleted: in the places that count, then in the rest.
 
-    Machines in the places `spared` are left alone: nobody has seen what they hold.
+    Machines in the places `spared` are left alone: nobody has seen their contents.
     """
 
     search: Search
@@ -60,7 +63,9 @@ class Finder:
         return self._seen(machines, resources)
 
     def rest(self) -> tuple[Sequence[Machine], Sequence[Resource]]:
-        """Where the record has every place of it, VMs alone: they are what costs."""
+        """List the other places. If the record names every place of the cluster, VMs only: they
+        are what costs.
+        """
         account, where = self.search.account, self.search.where
         machines = account.machines(where.cluster)
         if where.complete and where.places:

@@ -1,4 +1,6 @@
-"""The end of a VM's serial log, which a cloud shows without a key: why a node lets nobody in."""
+"""End of a VM's serial log, which a cloud returns without a key: shows why a node cannot be
+reached.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,6 @@ LINES = 20
 
 
 def last_lines(text: str) -> str:
-    """The last LINES that say something, without what a terminal would act on at their ends."""
+    """Last LINES that are not empty, without control characters at their ends."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip("\x00 \r\t")]
     return "\n".join(lines[-LINES:])

@@ -1,10 +1,10 @@
-"""Facts in a person's words."""
+"""Formats facts for users."""
 
 from __future__ import annotations
 
 
 def lasting(seconds: float) -> str:
-    """`30 s`, `45 min`, `48 h`, `1 h 30 min`."""
+    """Format seconds: `30 s`, `45 min`, `48 h`, `1 h 30 min`."""
     left, parts = round(seconds), []
     for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
         number, left = divmod(left, size)

@@ -1,1 +1,1 @@
-"""The parts of `provider: gcp`; nothing outside it knows Google's words."""
+"""Parts of the GCP driver; nothing outside it knows Google's API."""

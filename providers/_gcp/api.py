@@ -1,4 +1,4 @@
-"""Calls to one project: paged, retried, and with what they set going seen through to its end."""
+"""Client for one project: paging, retries, and operations followed to their end."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BUSY = 120.0
 
 
 class Api:
-    """Paths are relative to the project (`zones/…`), or start with `projects/`.
+    """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`.
 
-    Every error is one of `errors`, with `what` and Google's own words; TransientError and
-    RateError come only after many tries.
+    Every error is one of `errors`, with `what` and Google's own words; TransientError and RateError
+    come only after many retries.
     """
 
     def __init__(self, config: ClusterConfig, pace: Pace) -> None:
@@ -51,7 +51,7 @@ class Api:
         self._waiter = self.at(url, WAITING)
 
     def at(self, url: str, seconds: float = SECONDS) -> Api:
-        """Another of Google's services, or another time-out, with the same credentials."""
+        """Client for another Google service, or with another timeout, with the same credentials."""
         other = copy.copy(self)
         other._connections = _connections(url, self.credentials, seconds)
         return other
@@ -61,22 +61,25 @@ class Api:
         return self.credentials.project
 
     def path(self, path: str) -> str:
-        """From `projects/` on: this is also how one resource names another."""
+        """Full path from `projects/` on, which is also how resources reference each other."""
         return path if path.startswith("projects/") else f"projects/{self.project}/{path}"
 
     def get(self, what: str, path: str) -> Json:
         return self.call(what, "GET", path)
 
     def find(self, what: str, path: str) -> Json | None:
-        """None where it is not there."""
+        """The resource; None if it does not exist."""
         try:
             return self.get(what, path)
         except NotFoundError:
             return None
 
     def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
-        """Every page of a list. Raises TransientError for one that leaves something out: a zone
-        that cannot be reached may hold machines. Of an aggregated list, `not_asked` tells it."""
+        """All pages of a list.
+
+        Raises TransientError for a page that leaves something out: an unreachable zone may hold
+        machines. For an aggregated list, `not_asked` reports it instead.
+        """
         wanted: dict[str, str] = {"maxResults": "500", **params}
         while True:
             if path.startswith("aggregated/"):
@@ -91,8 +94,12 @@ class Api:
             wanted = {**wanted, "pageToken": str(token)}
 
     def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
-        """Without this parameter one zone that is down fails the whole list; not every version of
-        the API has it: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
+        """One page with `returnPartialSuccess`: without it one unreachable zone fails the whole
+        list.
+
+        Not every version of the API has the parameter:
+        https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
+        """
         if not self._no_partial:
             try:
                 return self.call(what, "GET", path, params={**params, _PARTIAL_TOO: "true"})
@@ -124,11 +131,12 @@ class Api:
         new_vm: bool = False,
         undo: Callable[[], None] = lambda: None,
     ) -> Json:
-        """A call that changes something, and its operation until it is done; `undo` where that
-        failed. What failed in passing is a BusyError: `persist` asks again.
+        """Send a call that changes something and wait for its operation; call `undo` if that
+        failed.
 
-        The request's id is new in each `run`, the same in its retries: with one that lasted
-        longer, Google would answer with an operation of an hour ago and make nothing.
+        A passing failure is a BusyError: `persist` retries it. The request id is new in each `run`
+        and the same in its retries: with a longer-lived id, Google would answer with an operation
+        of an hour ago and create nothing.
         """
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
@@ -141,7 +149,7 @@ class Api:
         return operation
 
     def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
-        """`attempt` until it raises no BusyError, or the time (seconds) is over."""
+        """Retry `attempt` while it raises BusyError, for so many seconds."""
         raised: list[BusyError] = []
 
         def ask() -> tuple[T] | None:
@@ -171,8 +179,11 @@ class Api:
         return done
 
     def _progress(self, what: str, path: str) -> Json:
-        """Google answers `wait` when the operation is done, or after two minutes; its rate quota
-        is for one call of each node, not for polling: /compute/docs/api/best-practices."""
+        """Wait for an operation: Google answers `wait` when it is done, or after two minutes.
+
+        Its rate quota allows for one call per node, not for polling:
+        /compute/docs/api/best-practices.
+        """
         if self._waits:
             try:
                 return self._waiter.call(what, "POST", f"{path}/wait")
@@ -227,8 +238,9 @@ def _connections(url: str, credentials: Credentials, seconds: float) -> PerThrea
 
 
 def _scope(path: str) -> str:
-    """Where the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or `…/global/…`
-    is."""
+    """Scope of the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or
+    `…/global/…`.
+    """
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
 
@@ -253,8 +265,9 @@ _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
 def not_asked(what: str, page: Json) -> list[NotAsked]:
-    """The zones and regions that this page of a list leaves out, each once, in Google's words:
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
+    """Zones and regions that this page of a list leaves out, each once, in Google's words:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
+    """
     missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
     items = page.get("items")
     scoped = items.items() if isinstance(items, dict) else ()

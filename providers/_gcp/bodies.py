@@ -1,7 +1,7 @@
-"""What is sent to make things: pure functions of what is asked for.
+"""Request bodies, built by pure functions.
 
-Field by field after https://cloud.google.com/compute/docs/reference/rest/v1; numbers of 64 bits
-are strings there.
+Field by field after https://cloud.google.com/compute/docs/reference/rest/v1; 64-bit numbers are
+strings there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DISK_GB, GPU_DISK_GB = 50, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What the nodes of one cluster stand on in one place."""
+    """Network resources of one cluster in one place."""
 
     network: str
     subnetwork: str
@@ -73,8 +73,9 @@ def subnetwork(cluster: str, region: str, network: str) -> Json:
 
 
 def cidr(region: str) -> str:
-    """A /20 of 10.0.0.0/8 that follows from the region alone: a cluster that tries several keeps
-    one network, and its subnetworks must not overlap."""
+    """A /20 of 10.0.0.0/8 derived from the region alone: a cluster that tries several regions
+    keeps one network, whose subnetworks must not overlap.
+    """
     slot = zlib.crc32(region.encode()) % 4096
     return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
 
@@ -114,7 +115,7 @@ def policy(cluster: str) -> Json:
 
 
 def description(cluster: str, owner: Owner | None = None) -> str:
-    """What stands in for labels on what has none; `read_description` reads it."""
+    """Stands in for labels on resources that have none; `read_description` parses it."""
     told = labels.of_cluster(cluster, owner)
     facts = [f"{word}={told[key]}" for key, word in _FACTS.items() if key in told]
     return f"made by cloudtrain: {' '.join(facts)}"
@@ -129,7 +130,7 @@ _FACTS = {
 
 
 def read_description(text: str) -> labels.Labels | None:
-    """None where it is not ours."""
+    """Parse a description; None if the resource is not ours."""
     head, _, facts = text.partition(": ")
     if head != "made by cloudtrain":
         return None
@@ -138,7 +139,7 @@ def read_description(text: str) -> labels.Labels | None:
 
 
 def instance(order: Order[Ground], project: str, *, now: float) -> Json:
-    """`now`: Unix time; the VM's life is told in seconds from here."""
+    """VM. `now`: Unix time; the API takes the VM's life in seconds from now."""
     node, ground = order.node, order.ground
     wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
     image = ground.images[node.name]
@@ -185,8 +186,11 @@ def instance(order: Order[Ground], project: str, *, now: float) -> Json:
 
 
 def least_disk(node: NodePlan, image: Image) -> int:
-    """GB; never less than the image has: Google refuses that. With GPUs 50 GB more: CUDA's
-    libraries for TensorFlow are 7 GB, and 3 GB of downloads while they are installed."""
+    """Disk size in GB; never less than the image's, which Google refuses. With GPUs 50 GB more.
+
+    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
+    installed.
+    """
     default = max(GPU_DISK_GB, image.disk_gb + 50) if shape(node).has_gpus else DISK_GB
     return max(node.disk_gb or default, image.disk_gb, 10)
 
@@ -218,7 +222,7 @@ def _scheduling(order: Order[Ground], now: float) -> Json:
 
 
 def ends_at(scheduling: Json, expires: float | None) -> Json:
-    """The scheduling of a stopped VM that is about to be started, with its end at that moment."""
+    """Scheduling of a stopped VM that is about to be started, with its end at that time."""
     told = {
         key: value
         for key, value in scheduling.items()

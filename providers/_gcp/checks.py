@@ -1,4 +1,4 @@
-"""What would keep a plan's nodes from being made; asks, and changes nothing."""
+"""Checks before `up` that change nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from cloudtrain.providers._gcp.shapes import shape
 
 
 def check(api: Api, plan: Plan) -> tuple[Finding, ...]:
-    """One finding for each thing; where nobody can be signed in, or the project cannot be asked,
-    only that."""
+    """One finding per subject; only one if the credentials fail or the project cannot be
+    reached.
+    """
     told: Json = {}
     found: dict[str, tuple[Place, ...]] = {}
     images: dict[str, Image] = {}
@@ -95,7 +96,9 @@ def _quota(
     images: Mapping[str, Image],
     project: Json,
 ) -> str:
-    """Bad only where no placement suffices: the next one may. Nodes that exist take nothing."""
+    """Quota finding. Bad only if no placement suffices, as `up` goes on to the next. Nodes that
+    exist take nothing.
+    """
     there = {m.node.name for m in listing.machines(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Deletes what is ours, in the order that Google needs."""
+"""Deletes our resources in the order that Google needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RELEASE = 10.0
 
 
 def erase(api: Api, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
-    """Raises the one failure, or a NodesError with all of them; tries everything first."""
+    """Delete everything, then raise the one failure, or a NodesError with all of them."""
     failures: dict[str, BaseException] = {}
     _side_by_side(
         {f"instance {m.node.name} in {m.place}": instance_path(m) for m in machines}, api, failures
@@ -41,7 +41,9 @@ def erase(api: Api, machines: Sequence[Machine], resources: Sequence[Resource]) 
 
 
 def delete(api: Api, what: str, path: str) -> None:
-    """Until it is gone. What something else still uses is tried again for a while."""
+    """Delete a resource and wait until it is gone. One that is still in use is retried for a
+    while.
+    """
 
     def attempt() -> None:
         try:

@@ -1,4 +1,6 @@
-"""libcloud's connection to Compute Engine, with google-auth's credentials and its own endpoint."""
+"""libcloud's connection to Compute Engine with google-auth's credentials and a configurable
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ WAITING = 150.0
 
 
 def endpoint(config: ClusterConfig) -> str | None:
-    """Where Compute Engine is, without a last slash; None where it is Google's own."""
+    """URL of a custom Compute Engine endpoint without a last slash; None for Google's own."""
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
         return None
@@ -43,8 +45,9 @@ def endpoint(config: ClusterConfig) -> str | None:
 
 
 class Response(GCEResponse):  # type: ignore[misc, unused-ignore]
-    """libcloud's keeps one of several errors, and drops the headers: what an answer means is told
-    in faults.py."""
+    """HTTP response with all errors and headers, which libcloud's own drops; faults.py maps
+    them.
+    """
 
     def parse_body(self) -> Any:
         try:
@@ -54,8 +57,11 @@ class Response(GCEResponse):  # type: ignore[misc, unused-ignore]
 
 
 class Connection(GCEConnection):  # type: ignore[misc, unused-ignore]
-    """Its own constructor would ask Google for a token by libcloud's scheme, and keep it in the
-    home; its own endpoint is fixed."""
+    """Connection without libcloud's own constructor.
+
+    That would request a token by libcloud's scheme, keep it in the user's home, and use a fixed
+    endpoint.
+    """
 
     responseCls = Response
 

@@ -1,4 +1,4 @@
-"""Who we are at Google: whatever google-auth finds, kept fresh; and which project is meant."""
+"""Credentials as google-auth finds them, kept fresh, and the project."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
 
 
 class Credentials:
-    """Application default credentials, found at the first use. Safe to use from many threads.
+    """Application default credentials, looked up at the first use. Safe to use from many threads.
 
-    `endpoints.auth` of the config takes the place of the token URI that they name.
+    `endpoints.auth` of the config replaces their token URI.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -32,7 +32,7 @@ class Credentials:
 
     @property
     def project(self) -> str:
-        """Raises CloudConfigError where nothing names one, CredentialsError."""
+        """Project id. Raises CloudConfigError if nothing names one, CredentialsError."""
         named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
         if named:
             return named
@@ -46,7 +46,7 @@ class Credentials:
         return project
 
     def headers(self, *, renew: bool = False) -> dict[str, str]:
-        """What shows who we are. Raises CredentialsError, TransientError."""
+        """Authorization headers. Raises CredentialsError, TransientError."""
         headers: dict[str, str] = {}
         with self._lock:
             credentials, _ = self._default()
@@ -61,7 +61,7 @@ class Credentials:
         return headers
 
     def principal(self) -> Principal | None:
-        """The account's e-mail. Raises CredentialsError, TransientError."""
+        """The account's e-mail address. Raises CredentialsError, TransientError."""
         with self._lock:
             credentials, _ = self._default()
             try:
@@ -122,7 +122,9 @@ def _email(credentials: Any) -> str | None:
 
 
 def _refused(what: str, error: Exception) -> CloudError:
-    """A ValueError is a key or a file that cannot be read; its text may have some of it."""
+    """CredentialsError for a refusal. A ValueError is an unreadable key or file, whose text may
+    contain parts of it.
+    """
     if isinstance(error, faults.FOREIGN):
         return faults.of_exception(what, error)
     return CredentialsError(f"{what}: a key cannot be read", hint=faults.LOGIN)

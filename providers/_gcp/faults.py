@@ -1,4 +1,4 @@
-"""What Google's refusals mean: each reason and code is a class of `errors`, with a scope."""
+"""Maps Google's refusals: each reason and code is a class of `errors`, with a scope."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cloudtrain.errors import (
 
 @dataclass(frozen=True)
 class Kind:
-    """`scope` None: that of the words."""
+    """One row. `scope` None: taken from the message."""
 
     error: type[CloudError]
     scope: Scope | None = "account"
@@ -199,7 +199,7 @@ _WORDS = (
 def of_answer(
     what: str, status: int, body: Any, headers: Mapping[str, str] | None = None, *, text: str = ""
 ) -> CloudError:
-    """An HTTP answer that is no success. `body` is its JSON, or None where it has none."""
+    """Error for an HTTP answer that is a refusal. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         words = error if isinstance(error, str) else text
@@ -220,8 +220,9 @@ def of_answer(
 def of_operation(
     what: str, errors: Sequence[Mapping[str, Any]], *, new_vm: bool = False
 ) -> CloudError:
-    """An operation that ended badly. All its errors are looked at: the first may only say that
-    not all was done, and the second why."""
+    """Error of a failed operation. All its errors count: the first may only say that not
+    everything was done, the second why.
+    """
     table = {**_BY_KEY, **({_key(k): v for k, v in OF_A_NEW_VM.items()} if new_vm else {})}
     found = []
     for error in errors:
@@ -237,7 +238,7 @@ def of_operation(
 
 
 def of_exception(what: str, error: BaseException) -> CloudError:
-    """What google-auth, requests, the socket or libcloud raised."""
+    """Error for an exception of google-auth, requests, the socket or libcloud."""
     code = type(error).__name__
     if isinstance(error, libcloud.GoogleBaseError | http.BaseHTTPError | types.ProviderError):
         status = int(getattr(error, "http_code", 0) or 0)
@@ -311,7 +312,9 @@ _GLOBAL = re.compile(r"_ALL_REGIONS|\bglobally\b")
 
 
 def _harmless(words: str) -> str:
-    """Google repeats a value that it refuses, and a VM's metadata has a private key in it."""
+    """Remove private values: Google repeats a value that it refuses, and a VM's metadata holds a
+    private key.
+    """
     words = re.sub(r"-----BEGIN .*?(-----END [^-]*-----|\Z)", "***", words, flags=re.DOTALL)
     words = re.sub(r"'[^']{200,}'|\"[^\"]{200,}\"", "'…'", words)
     words = " ".join(words.split())
@@ -319,7 +322,7 @@ def _harmless(words: str) -> str:
 
 
 def _words_of(error: BaseException) -> str:
-    """google-auth puts the whole answer after its words."""
+    """Message of an exception; google-auth appends the whole answer to its own words."""
     return str(error.args[0] if error.args else "") or type(error).__name__
 
 
@@ -331,7 +334,7 @@ _BY_KEY = {_key(code): kind for code, kind in CODES.items()}
 
 
 def _codes_of(error: Mapping[str, Any]) -> list[str]:
-    """Every name that one HTTP error gives itself, the most telling first."""
+    """All codes of one HTTP error, the most specific first."""
     found = []
     for detail in error.get("details") or ():
         if isinstance(detail, dict):
@@ -354,7 +357,7 @@ def _of_words(words: str) -> Kind | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds; the header has them, or a date (RFC 9110, 10.2.3)."""
+    """Seconds of the header: a number or a date (RFC 9110, 10.2.3)."""
     value = {k.lower(): v for k, v in headers.items()}.get("retry-after", "").strip()
     if value.isdecimal():
         return float(value)
@@ -363,5 +366,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def untold(error: NotFoundError) -> bool:
-    """Whether the endpoint does not know the question, rather than the thing asked for."""
+    """True if the endpoint does not know the request, rather than the resource."""
     return error.code == UNTOLD or "The resource '" not in error.message

@@ -1,4 +1,6 @@
-"""Network, firewall and placement policy of one cluster: made or adopted, never somebody else's."""
+"""Network, firewall and placement policy of one cluster: created or adopted, never another
+owner's.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from cloudtrain.providers._gcp.shapes import COMPACT, FAST, Shape, shape
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """Makes what one cluster stands on in one place."""
+    """Creates the network resources of one cluster in one place."""
 
     api: Api
     plan: Plan
@@ -57,7 +59,9 @@ class Maker:
         )
 
     def _images(self) -> dict[str, Image]:
-        """Nodes with GPUs and those without may have two by `image: auto`."""
+        """Images by node: with `image: auto`, nodes with and without GPUs may have different
+        ones.
+        """
         images, wanted = Images(self.api), self.plan.config.image
         found: dict[str, Image] = {}
         for node in self.plan.nodes:
@@ -80,7 +84,9 @@ class Maker:
         return replace(image, source=image.exact or image.source)
 
     def _existing(self, subnet: str) -> tuple[str, str]:
-        """Its network and itself. Raises CloudConfigError for one that we cannot guard."""
+        """The config's network and subnetwork. Raises CloudConfigError for one that we cannot
+        protect.
+        """
         path = subnet_path(subnet, self.api.project, self.place.region)
         try:
             told = self.api.get(f"network.subnet {subnet}", path)
@@ -102,7 +108,7 @@ class Maker:
         return self._make("subnetwork", f"regions/{self.place.region}/subnetworks", body)[0]
 
     def _rule(self, body: Json) -> str:
-        """Also mended: the caller's address may be another than the last time."""
+        """Create or update a firewall rule: the caller's address may have changed."""
         path, there = self._make("firewall", "global/firewalls", body)
         wish = {k: v for k, v in body.items() if k not in ("description", "network")}
         if there is not None and any(there.get(key) != value for key, value in wish.items()):
@@ -111,7 +117,7 @@ class Maker:
         return path
 
     def _policy(self) -> str:
-        """A compact placement policy where at least two nodes are of families that take one."""
+        """Compact placement policy if at least two nodes are of families that support one."""
         close = self.plan.config.network.close
         families = COMPACT if close == "on" else FAST
         together = [n for n in self.plan.nodes if shape(n).family in families]
@@ -121,7 +127,7 @@ class Maker:
         return self._make("placement policy", path, bodies.policy(self.cluster))[0]
 
     def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
-        """The path of what has that name, and what was there; made where nothing was."""
+        """Path and body of the resource with that name, created if it did not exist."""
         name = str(body["name"])
         body = {**body, "description": bodies.description(self.cluster, self.plan.owner)}
         what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
@@ -160,8 +166,10 @@ class Maker:
 
 
 def subnet_path(subnet: str, project: str, region: str) -> str:
-    """A name, `regions/R/subnetworks/NAME`, `projects/…` or a URL. Raises CloudConfigError for one
-    of another region than the nodes are in."""
+    """Path of a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
+
+    Raises CloudConfigError for a subnetwork of another region.
+    """
     path = _path(subnet)
     if "/" not in path:
         return f"projects/{project}/regions/{region}/subnetworks/{path}"
@@ -179,6 +187,6 @@ def subnet_path(subnet: str, project: str, region: str) -> str:
 
 
 def _path(url: str) -> str:
-    """From `projects/` on."""
+    """Path from `projects/` on."""
     found = re.search(r"projects/.*", url)
     return found[0] if found else url.strip("/")

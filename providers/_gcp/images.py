@@ -1,4 +1,4 @@
-"""Which boot image a node gets, and what the image itself asks for."""
+"""Chooses a node's boot image, and reports what the image itself requires."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Image:
 
 
 class Images:
-    """Looks images up, each once."""
+    """Image lookups, each done once."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -50,7 +50,7 @@ class Images:
         self._newest: Image | bool | None = False
 
     def of(self, wanted: str, shape: Shape) -> Image:
-        """Raises CloudConfigError for one that does not exist."""
+        """Image of a node. Raises CloudConfigError if it does not exist."""
         if wanted == "auto":
             older = shape.gpus is not None and gpus.before(shape.gpus.kind, "Turing")
             serves = shape.has_gpus and not older
@@ -66,7 +66,7 @@ class Images:
         return self._named(wanted)
 
     def _ubuntu(self) -> Image:
-        """22.04; 24.04 once Google has withdrawn that."""
+        """Ubuntu 22.04; 24.04 once Google has withdrawn that."""
         first = self._named("ubuntu-22.04")
         if first.told:
             return first
@@ -74,7 +74,9 @@ class Images:
         return second if second.told else first
 
     def exactly(self, path: str) -> Image:
-        """Raises CloudConfigError, NotFoundError for one that is not there, or taken out of use."""
+        """This very image. Raises CloudConfigError, NotFoundError if it does not exist or is
+        obsolete.
+        """
         told = self._api.get(f"image {path}", path)
         state = str((told.get("deprecated") or {}).get("state") or "")
         if state in ("OBSOLETE", "DELETED"):
@@ -94,8 +96,9 @@ class Images:
         return self._known[wanted]
 
     def _deep_learning(self) -> Image | None:
-        """Of Ubuntu 22.04, or else 24.04; of the newest CUDA, and of its newest driver. None where
-        there is none to be seen."""
+        """Deep Learning VM image on Ubuntu 22.04 or else 24.04, with the newest CUDA and driver.
+        None if none is listed.
+        """
         if isinstance(self._newest, bool):
             self._newest = self._find_deep_learning()
         return self._newest
@@ -124,13 +127,16 @@ class Images:
 
 
 def _is_deprecated(image: Json) -> bool:
-    """ACTIVE only announces an end: "deprecated.state" of
-    https://cloud.google.com/compute/docs/reference/rest/v1/images"""
+    """True unless ACTIVE, which only announces an end: "deprecated.state" of
+    https://cloud.google.com/compute/docs/reference/rest/v1/images
+    """
     return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
 
 
 def path_of(wanted: str, project: str) -> str:
-    """A URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of an image of ours."""
+    """Path of a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of a custom
+    image.
+    """
     if "://" in wanted:
         wanted = urlsplit(wanted).path
     found = re.search(r"projects/[^/]+/global/images/.+", wanted)

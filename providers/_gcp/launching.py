@@ -1,4 +1,4 @@
-"""One VM: asked for, adopted where it is there, taken back where it came to nothing."""
+"""Launches one VM: created, adopted if it exists, deleted if its creation failed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class Launch:
         return self.api.find(f"instance {name}", f"{self._collection}/{name}")
 
     def _adopt(self, taken: NameTakenError) -> Machine:
-        """Raises BusyError while what has the name is about to go, NameTakenError where it is not
-        ours."""
+        """Adopt a VM of that name. Raises BusyError while it is being deleted, NameTakenError if
+        it is not ours.
+        """
         instance = self._instance()
         if instance is None:
             self._free_disk(taken)
@@ -69,7 +70,7 @@ class Launch:
         return (machine.cluster, node.role, node.index) == (cluster, wanted.role, wanted.index)
 
     def _free_disk(self, taken: NameTakenError) -> None:
-        """A boot disk that outlived its VM has the name that the new one's is to have."""
+        """Delete a boot disk that outlived its VM and has the name that the new disk needs."""
         name, zone = self.order.node.name, self.order.place.zone
         path = f"zones/{zone}/disks/{name}"
         found = self.api.find(f"disk {name}", path)
@@ -81,7 +82,9 @@ class Launch:
         clearing.delete(self.api, str(disk), path)
 
     def _undo(self) -> None:
-        """Some failed operations leave the VM (RESOURCE_NOT_FOUND among them)."""
+        """Delete the VM of a failed operation: some leave it behind (RESOURCE_NOT_FOUND among
+        them).
+        """
         machine = reading.machine(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
             clearing.delete(
@@ -89,7 +92,7 @@ class Launch:
             )
 
     def _unlisted(self, operation: Json) -> Machine:
-        """Google has taken the order and does not show the VM yet."""
+        """The VM of a request that Google has accepted and does not list yet."""
         order, node = self.order, self.order.node
         return Machine(
             cluster=order.plan.config.name,
@@ -111,9 +114,9 @@ class Launch:
 
 
 def start(api: Api, machine: Machine, expires: float | None) -> None:
-    """A stopped or suspended VM; one that is still stopping is waited for.
+    """Start a stopped or suspended VM; one that is still stopping is waited for.
 
-    `maxRunDuration` counts anew from each start, so a stopped VM is given the moment itself.
+    `maxRunDuration` counts anew from each start, so a stopped VM gets its end as a time.
     """
     path = clearing.instance_path(machine)
     what = f"starting {machine.node.name} in {machine.place}"
@@ -136,7 +139,9 @@ def start(api: Api, machine: Machine, expires: float | None) -> None:
 
 
 def _set_end(api: Api, what: str, path: str, expires: float | None) -> None:
-    """Of a VM that is TERMINATED: setScheduling takes no other, as its documentation has it."""
+    """Set the end of a VM that is TERMINATED: setScheduling accepts no other, according to its
+    documentation.
+    """
     instance = api.get(what, path)
     body = bodies.ends_at(instance.get("scheduling") or {}, expires)
     if body != (instance.get("scheduling") or {}):
@@ -153,8 +158,9 @@ SERIAL_LOG = 16 * 1024
 
 
 def serial_log(api: Api, machine: Machine) -> str:
-    """A negative start counts from the end:
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput"""
+    """End of the serial log. A negative start counts from the end:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
+    """
     told = api.call(
         f"the serial log of {machine.node.name}",
         "GET",

@@ -1,4 +1,4 @@
-"""Everything of ours that one project holds, asked now."""
+"""Lists everything of ours in one project."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ ZONES = 4
 def machines(
     api: Api, cluster: str | None, place: Place | None, places: Sequence[str]
 ) -> Listing[Machine]:
-    """Of one place, or of the whole project and of the first zones among `places` themselves."""
+    """VMs of one place, or of the whole project plus the lists of the first zones among
+    `places`.
+    """
     if place is not None:
         found = _items(api, f"instances in {place}", f"zones/{place.zone}/instances", cluster)
         return _read(found, cluster)
@@ -73,7 +75,7 @@ def resources(api: Api, cluster: str | None) -> Listing[Resource]:
 
 
 def _where_known(ask: Callable[[], Listing[Resource | None]]) -> Listing[Resource | None]:
-    """An endpoint that does not know a kind of thing holds none of it."""
+    """Items of a list; none if the endpoint does not know that kind of resource."""
     try:
         return ask()
     except NotFoundError as error:
@@ -90,9 +92,10 @@ def _joined(answers: Sequence[Listing[T]]) -> Listing[T]:
 
 
 def _items(api: Api, what: str, path: str, cluster: str | None = None) -> Listing[Json]:
-    """Of all pages; an aggregated list has them by zone or region, under the collection's name.
+    """Items of all pages; an aggregated list has them by zone or region, under the collection's
+    name.
 
-    `cluster` only makes the answer shorter: what comes is read by its labels here.
+    `cluster` only makes the answer shorter: items are matched by their labels here.
     """
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):

@@ -1,7 +1,7 @@
-"""The permissions of every call that the driver makes, and which of them the credentials have.
+"""Permissions of every call that the driver makes, and which of them the credentials lack.
 
-https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; that a role of
-exactly these is enough on a real project was not tried.
+https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; nobody has tried on a
+real project whether exactly this role is enough.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each i
 
 
 def role() -> str:
-    """A custom role in the form that `gcloud iam roles create --file` reads."""
+    """Custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
     return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
 
 
 def block() -> str:
-    """What docs/gcp.md has to paste."""
+    """The block to paste of docs/gcp.md."""
     lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
     lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
     lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
@@ -103,8 +103,11 @@ RESOURCE_MANAGER = (
 
 
 def missing(api: Api) -> tuple[str, ...] | str:
-    """What lacks; in words why it cannot be asked: an endpoint of one's own has no resource manager
-    beside it, and Google's may not be enabled for the project."""
+    """Missing permissions, or the reason why they cannot be queried.
+
+    A custom endpoint has no resource manager beside it, and Google's may not be enabled for the
+    project.
+    """
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:
         return NOT_TOLD

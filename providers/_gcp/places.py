@@ -1,4 +1,4 @@
-"""Zones: which there are, and which of them have the machines of a plan."""
+"""Zones: which exist, and which have the machines of a plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cloudtrain.providers._gcp.shapes import shape
 
 
 def places(api: Api, plan: Plan) -> tuple[Place, ...]:
-    """The config's placement in its order, a region as its zones that have the machines.
+    """The placement in its order, a region as its zones that have the machines.
 
-    Raises CloudConfigError for one that does not exist, or has not what the plan needs.
+    Raises CloudConfigError for one that does not exist, or lacks what the plan needs.
     """
     entries = zones(api, plan)
     lacks = lacking(api, [place for found in entries.values() for place in found], plan)
@@ -36,7 +36,7 @@ def places(api: Api, plan: Plan) -> tuple[Place, ...]:
 
 
 def zones(api: Api, plan: Plan) -> dict[str, tuple[Place, ...]]:
-    """Each entry of the placement with its zones, those that are down left out."""
+    """Zones of each placement entry, without those that are down."""
     known: list[Place] = []
     for page in api.pages("zones", "zones"):
         for zone in page.get("items") or ():
@@ -58,8 +58,9 @@ def zones(api: Api, plan: Plan) -> dict[str, tuple[Place, ...]]:
 
 
 def lacking(api: Api, zones: Sequence[Place], plan: Plan) -> Mapping[Place, tuple[str, ...]]:
-    """What of the plan's machines and accelerators each zone has not; nothing where this endpoint
-    does not tell."""
+    """Machines and accelerators of the plan that each zone lacks; none if this endpoint does not
+    report them.
+    """
     kinds = {
         collection: sorted(names)
         for collection, names in (
@@ -87,7 +88,7 @@ def lacking(api: Api, zones: Sequence[Place], plan: Plan) -> Mapping[Place, tupl
 
 
 def _told(api: Api, place: Place, collection: str, name: str) -> Json | None:
-    """None where it is not there; nothing where this endpoint does not tell."""
+    """The resource; None if it does not exist, empty if this endpoint does not report it."""
     try:
         return api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
     except NotFoundError as error:
@@ -95,7 +96,9 @@ def _told(api: Api, place: Place, collection: str, name: str) -> Json | None:
 
 
 def _refuse_misfits(plan: Plan, answers: Mapping[tuple[Place, str, str], Json | None]) -> None:
-    """What a zone tells of a machine is believed before any table."""
+    """Raise CloudConfigError for machines that do not fit; a zone's answer counts before any
+    table.
+    """
     by_name = {q[2]: told for q, told in answers.items() if q[1] == "machineTypes" and told}
     found = (types.misfit(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes)
     wrong = dict.fromkeys(text for text in found if text)
@@ -105,7 +108,7 @@ def _refuse_misfits(plan: Plan, answers: Mapping[tuple[Place, str, str], Json | 
 
 
 def _tells_nothing(api: Api, place: Place, collection: str) -> bool:
-    """Whether this endpoint has no such catalogue at all."""
+    """True if this endpoint has no machine types at all."""
     try:
         what = f"{collection} in {place}"
         pages = api.pages(what, f"zones/{place.zone}/{collection}")

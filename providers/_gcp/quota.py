@@ -1,4 +1,4 @@
-"""What a plan takes of the project's quotas, and what is left of them."""
+"""Quota that a plan needs, and what is left of the project's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
 
 @dataclass(frozen=True)
 class Short:
-    """What does not suffice for all nodes, in words."""
+    """Quota that does not suffice for all nodes, in words."""
 
     lines: tuple[str, ...]
     inferred: tuple[str, ...]
@@ -49,8 +49,10 @@ def short(
     region: Quotas,
     project: Quotas,
 ) -> Short:
-    """A quota that is not told, or whose need is not known, is not judged. `vcpus`: by machine
-    type."""
+    """Insufficient quota. A quota that is not reported, or whose need is not known, is not judged.
+
+    `vcpus`: by machine type.
+    """
     needs = need(plan, nodes, vcpus, images, region)
     guessed = {_cpus(s, False, region) for s in map(shape, nodes) if s.family not in CPU_QUOTAS}
     guessed -= {"CPUS"}
@@ -74,7 +76,7 @@ def need(
     images: Mapping[str, Image],
     region: Quotas,
 ) -> Counter[str]:
-    """By metric of the region."""
+    """Needed amount by metric of the region."""
     needs: Counter[str] = Counter()
     lifetime = plan.config.limits.max_lifetime
     brief = lifetime is not None and lifetime <= SHORT_LIVED
@@ -99,8 +101,9 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
-    """The roomier of the two where either may be taken. One that is not told may suffice, and is
-    not judged."""
+    """The metric with more left, if either may be used. One that is not reported may suffice and
+    is not judged.
+    """
     other = f"PREEMPTIBLE_{metric}"
     if metric not in region:
         return metric

@@ -1,4 +1,4 @@
-"""What Google tells of things that exist, as nouns."""
+"""Maps Google's resources to our values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"}
 
 
 def machine(instance: Json) -> Machine | None:
-    """None where it is not ours."""
+    """VM of an instance; None if it is not ours."""
     told = labels.read(instance.get("labels") or {})
     if told is None:
         return None
@@ -64,7 +64,7 @@ def machine(instance: Json) -> Machine | None:
 
 
 def _addresses(instance: Json) -> tuple[str, str]:
-    """Where it is reached from here, "" while that is not known; where the other nodes do."""
+    """Address for us, "" while unknown; address for the other nodes."""
     interfaces = instance.get("networkInterfaces") or [{}]
     internal = str(interfaces[0].get("networkIP") or "")
     outside = interfaces[0].get("accessConfigs")
@@ -85,7 +85,7 @@ def _ends(instance: Json) -> float | None:
 
 
 def described(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
-    """A thing that has no labels: ours by name and description both."""
+    """Resource of a kind without labels: ours by both name and description."""
     told = read_description(str(item.get("description") or ""))
     if told is None:
         return None
@@ -95,7 +95,7 @@ def described(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource
 
 
 def disk(item: Json) -> Resource | None:
-    """One that has our label and no VM any more."""
+    """Disk with our label that no VM uses any more."""
     told = labels.read(item.get("labels") or {})
     if told is None or item.get("users"):
         return None

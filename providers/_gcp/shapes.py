@@ -1,4 +1,4 @@
-"""What a node is at Google: its machine, its GPUs, its disk, and what its family can do."""
+"""A node at Google: machine, GPUs, disk, and what its family supports."""
 
 from __future__ import annotations
 
@@ -67,14 +67,16 @@ class Shape:
 
     @property
     def has_gpus(self) -> bool:
-        """Also of a machine that nobody here knows, by its name."""
+        """True also for an unknown machine with the name of one with GPUs."""
         return self.gpus is not None or self.bundled
 
     @property
     def bundled(self) -> bool:
-        """A machine that brings its GPUs itself: its family's vCPUs draw on no quota of CPUs.
+        """True for a machine type that includes its GPUs; its vCPUs draw on no CPU quota.
+
         https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
-        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)"""
+        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
+        """
         return sold.named_for_gpus("gcp", self.machine)
 
     @property
@@ -85,10 +87,10 @@ class Shape:
 
 
 def shape(node: NodePlan) -> Shape:
-    """Raises CloudConfigError where an accelerator cannot be attached.
+    """Shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
 
-    The plan has named machine and accelerator, and refused what the catalogue knows not to go
-    together; a machine that it does not know brings its accelerators itself, as all but n1 do.
+    The plan has named machine and accelerator and refused known mismatches; an unknown machine is
+    taken to include its accelerators, as all but n1 do.
     """
     machine, wanted = node.machine, node.accelerator
     if machine is None:

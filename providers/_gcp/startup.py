@@ -1,4 +1,4 @@
-"""The first boot of an image without cloud-init: Google's own agent runs this script instead."""
+"""First boot of an image without cloud-init: Google's own agent runs this script instead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MARKER = "/var/lib/cloudtrain-first-boot"
 
 
 def startup_script(user_data: str) -> str:
-    """A POSIX sh script that does what the cloud-config `user_data` asks for, once.
+    """POSIX sh script that does, once, what the cloud-config `user_data` asks for.
 
-    Google runs a startup script at each boot. Where cloud-init is, or where it ran before, it
-    ends at once: a host key that was changed since must not be put back. It holds the host key's
-    private half, as `user_data` does: never log it.
+    Google runs a startup script at each boot. With cloud-init, or after its first run, it ends at
+    once: a host key that was rotated since must not be restored. It holds the private half of the
+    host key, as `user_data` does: never log it.
     """
     document: dict[str, Any] = yaml.safe_load(user_data)
     lines = [
@@ -63,7 +63,7 @@ def _user(user: dict[str, Any]) -> list[str]:
 
 
 def _host_key(keys: dict[str, str]) -> list[str]:
-    """Ours alone: the others would be offered too."""
+    """Install our host key alone: sshd would offer the others too."""
     path = "/etc/ssh/ssh_host_ed25519_key"
     return [
         "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub",

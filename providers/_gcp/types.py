@@ -1,4 +1,4 @@
-"""What Google tells of its machine types."""
+"""Machine types as Google describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.providers._gcp.api import Api, Json
 
 
 def facts(api: Api, zones: Iterable[Place], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Of each machine in the first of the zones that has it; none of what no zone tells of."""
+    """Facts of each machine type, from the first zone that has it."""
     found = {}
     where = list(zones)
     for name in names:
@@ -26,7 +26,7 @@ def facts(api: Api, zones: Iterable[Place], names: Iterable[str]) -> tuple[Machi
 
 
 def read(name: str, told: Json) -> MachineFacts:
-    """https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
+    """Parse https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
     return MachineFacts(
         name=name,
         vcpus=int(told.get("guestCpus") or 0),
@@ -37,7 +37,9 @@ def read(name: str, told: Json) -> MachineFacts:
 
 
 def misfit(node: NodePlan, told: Json) -> str | None:
-    """Why this node cannot be one of these; None where nothing that is told speaks against it."""
+    """Reason why this node cannot have this type; None if nothing that Google reports
+    contradicts it.
+    """
     if not told or node.machine is None:
         return None
     has, wanted = read(node.machine, told), node.accelerator

@@ -1,1 +1,1 @@
-"""What `provider: hosts` is made of."""
+"""Parts of `provider: hosts`."""

@@ -1,4 +1,4 @@
-"""The user's own way to one of their machines: their key, their ssh config, their known_hosts."""
+"""SSH to a machine as its user: their key, ssh config and known_hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """Where a host is and how the user logs in there, with what ~/.ssh/config says of it."""
+    """Address and login of a host, completed from ~/.ssh/config."""
 
     address: str
     port: int
@@ -33,7 +33,9 @@ class Way:
 
 
 def way_to(host: Host) -> Way:
-    """Raises CredentialsError for one behind a jump host: the nodes must reach it too."""
+    """Address and login of a host. Raises CredentialsError for one behind a jump host: the nodes
+    must reach it too.
+    """
     import paramiko
 
     home = Path.home()
@@ -59,7 +61,7 @@ def way_to(host: Host) -> Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Door:
-    """An open connection. `host_keys` are those that known_hosts has of this machine."""
+    """Open SSH session. `host_keys` are those that known_hosts has of this machine."""
 
     name: str
     way: Way
@@ -67,7 +69,7 @@ class Door:
     host_keys: tuple[str, ...]
 
     def run(self, text: str, *arguments: str, stdin: bytes = b"") -> str:
-        """An sh script to its end; its stdout. Raises NodeError with its last words."""
+        """Run an sh script and return its stdout. Raises NodeError with its last words."""
         command = script(text, *arguments).shell()
         sent, out, err = self.client.exec_command(command, timeout=60.0)
         if stdin:
@@ -83,8 +85,9 @@ class Door:
 
 @contextmanager
 def opened(name: str, host: Host) -> Iterator[Door]:
-    """Raises HostKeyMismatch for a machine that known_hosts does not know, CredentialsError where
-    no key opens it, NodeUnreachable."""
+    """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
+    CredentialsError if no key opens it, NodeUnreachable.
+    """
     import paramiko
 
     way = way_to(host)

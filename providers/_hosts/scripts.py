@@ -1,4 +1,4 @@
-"""What is run on a machine that is lent to us; POSIX sh, `$1` is the cluster."""
+"""POSIX sh scripts for enrolled machines; `$1` is the cluster."""
 
 LEND = r"""
 set -eu

@@ -1,1 +1,1 @@
-"""What `provider: local` is made of; no provider itself, as the underscore says."""
+"""Parts of `provider: local`."""

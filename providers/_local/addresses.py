@@ -1,4 +1,4 @@
-"""Where a local node listens: an address of 127.0.0.0/8 that follows from the cluster's name."""
+"""Listening address of a local node, in 127.0.0.0/8, derived from the cluster's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALL = 254 * 256 * 254
 
 
 def places(seed: str, number: int) -> list[tuple[str, int]]:
-    """(address, port) for node `number`, first choice first; the later ones are for collisions."""
+    """(address, port) choices for node `number`; the later ones are for collisions."""
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number
     candidates = [address(start + step * 1013) for step in range(8)]
     return [(candidate, port) for port in PORTS for candidate in candidates]

@@ -1,4 +1,4 @@
-"""What would keep local nodes from being made; looks, and changes nothing."""
+"""Checks before local nodes are created; changes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def disk(folder: Path) -> Finding:
 
 
 def memory(nodes: int) -> Finding:
-    """Says what a TensorFlow task on each node needs; small tasks may do with less."""
+    """Finding on memory for a TensorFlow task on each node; small tasks may need less."""
     free = _available_memory()
     need = nodes * TASK_MEMORY
     text = f"{free / GB:.1f} GB of memory free, {nodes} TensorFlow tasks take about {need / GB:.1f}"

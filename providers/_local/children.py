@@ -1,4 +1,4 @@
-"""Starts the processes of a node and reaps all of them, also orphans that the kernel hands back."""
+"""Starts a node's processes and reaps all of them, including orphans that the kernel re-parents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Ended = Callable[[int], None]
 
 
 class Children:
-    """One for each node server, which is a subreaper: who else would wait for a daemon's end?"""
+    """Reaps all children of a node server, including orphans re-parented to it
+    (PR_SET_CHILD_SUBREAPER).
+    """
 
     def __init__(self) -> None:
         self._ended: dict[int, Ended] = {}
@@ -31,7 +33,7 @@ class Children:
     ) -> int:
         """Start a process in a session of its own; `files` are posix_spawn's file actions.
 
-        Under the lock, so that even a process that ends at once is known before it is reaped.
+        Holds the lock, so that even a process that ends at once is known before it is reaped.
         """
         with self._changed:
             pid = os.posix_spawn(
@@ -48,7 +50,7 @@ class Children:
             return pid
 
     def forget(self, pid: int) -> None:
-        """It is reaped all the same, but nobody is told."""
+        """Stop reporting this process's end; it is reaped all the same."""
         with self._changed:
             self._ended.pop(pid, None)
 

@@ -1,4 +1,4 @@
-"""What commands on a local node see of this machine's environment: little, and no credentials."""
+"""Environment of commands on a local node: little of this machine's, and no credentials."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PASSED_ON = re.compile(
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """From the caller's environment. The packagers' own config files lie in a home that is not
-    the node's, so they are named.
+    """Variables taken from the caller's environment.
+
+    The packagers' config files are named, as they lie in a home that is not the node's.
     """
     passed = {name: value for name, value in environ.items() if PASSED_ON.fullmatch(name)}
     home = Path(environ.get("HOME") or Path.home())
@@ -39,7 +40,7 @@ DATASETS = (".keras/datasets", "tensorflow_datasets")
 
 
 def datasets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Path in a node's home → the user's folder of data sets that are on this machine already."""
+    """The user's downloaded data sets, by path in a node's home."""
     home = Path(environ.get("HOME") or Path.home())
     return {name: str(home / name) for name in DATASETS if (home / name).is_dir()}
 
@@ -49,8 +50,10 @@ def of_node(user: str, home: Path) -> dict[str, str]:
 
 
 def path(environ: Mapping[str, str]) -> str:
-    """The caller's PATH without this program's own virtual environment, whose packages a node
-    does not have; the Python below it comes last, so that one can be found.
+    """The caller's PATH without this program's own virtual environment, whose packages a node does
+    not have.
+
+    The Python below it comes last, so that one can be found.
     """
     own = Path(sys.prefix, "bin") if sys.prefix != sys.base_prefix else None
     given = map(Path, (environ.get("PATH") or os.defpath).split(os.pathsep))

@@ -1,4 +1,4 @@
-"""One node's folder: what it says of the node, whether its server lives, and its removal."""
+"""One node's folder: the node's facts, whether its server lives, and its deletion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Folder:
     path: Path
 
     def meta(self) -> Mapping[str, Any]:
-        """node.json; empty where its writer did not get so far or something spoiled it."""
+        """Contents of node.json; empty if it is incomplete or damaged."""
         try:
             meta = json.loads((self.path / "node.json").read_bytes())
         except (OSError, ValueError):
@@ -28,13 +28,17 @@ class Folder:
         return meta if well else {}
 
     def task_ports(self) -> tuple[int, ...]:
-        """What its server keeps for the task; none of one that was started by an older version."""
+        """Ports that the node's server keeps for the task; none for one that an older version
+        started.
+        """
         ports = self.meta().get("task_ports", ())
         whole = isinstance(ports, list) and all(isinstance(port, int) for port in ports)
         return tuple(ports) if whole else ()
 
     def locked(self) -> bool:
-        """Whether a server holds the lock: it cannot outlive its process as a pid file does."""
+        """True while a server holds the lock, which, unlike a pid file, cannot outlive its
+        process.
+        """
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY)
         except OSError:
@@ -48,8 +52,10 @@ class Folder:
         return False
 
     def doom(self) -> None:
-        """Its processes are about to be frozen and killed: if that is cut off, the server may
-        hold its lock for ever and answer nobody."""
+        """Mark that the node's processes are about to be frozen and killed.
+
+        If that is cut off, the server may hold its lock for ever and answer nobody.
+        """
         with contextlib.suppress(OSError):  # half made: there is nothing that could answer
             (self.path / "doomed").touch()
 
@@ -57,13 +63,13 @@ class Folder:
         return (self.path / "doomed").exists()
 
     def spare(self) -> None:
-        """Its old processes are gone, and its server is to be started again."""
+        """Remove the mark: the old processes are gone and the server is to be started again."""
         with contextlib.suppress(FileNotFoundError):
             (self.path / "doomed").unlink()
 
 
 def remove(folder: Path) -> None:
-    """Delete with everything in it, also what was made read-only; what resists stays."""
+    """Delete the folder with everything in it, read-only files too; what resists stays."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         # A folder is opened before the walk goes into it.

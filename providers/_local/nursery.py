@@ -1,4 +1,4 @@
-"""The process that has imported paramiko once and forks every node's server from itself."""
+"""Fork server: imports paramiko once and forks every node's server from itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Start the server of one node unless it runs; returns what its node.json holds."""
+    """Start the server of one node unless it runs; returns the contents of its node.json."""
     folder = Path(order["folder"])
     for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,8 +71,9 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def keep_ports(first: int | None, folder: Path) -> Kept:
-    """Those that it had, where it was there before. The server keeps them: its child's sockets
-    are the same ones."""
+    """Reserve the node's ports, those that it had before if possible. The forked server inherits
+    the sockets.
+    """
     if first is None:
         return Kept(None)
     return Kept(first, Folder(folder).task_ports())
@@ -85,9 +86,9 @@ def link(path: Path, target: str) -> None:
 
 
 def take(lock: IO[bytes]) -> bool:
-    """Whether the lock is ours now.
+    """Take the lock; True on success.
 
-    Someone who only looks holds it for a moment, a killed process until the kernel closed it.
+    A reader holds it for a moment, a killed process until the kernel has closed it.
     """
     for _ in range(200):
         try:
@@ -100,7 +101,7 @@ def take(lock: IO[bytes]) -> bool:
 
 
 def listen(places: list[tuple[str, int]]) -> socket.socket:
-    """A listening socket on the first place that is free."""
+    """Listen on the first free place."""
     failure: OSError | None = None
     for listener, place in _sockets(places):
         try:
@@ -120,7 +121,7 @@ def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tup
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """What another nursery, of a command that was killed perhaps, writes just now."""
+    """Read what another fork server, perhaps of a killed command, may be writing."""
     deadline = time.monotonic() + 5
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -140,7 +141,9 @@ def private(path: str, flags: int) -> int:
 
 
 def become_server(listener: socket.socket, folder: Path, settings: Settings) -> None:
-    """In the forked child: a session of its own, nothing of the nursery's, then serve."""
+    """Turn the forked child into a server: a session of its own, nothing of the fork server's,
+    then serve.
+    """
     try:
         os.setsid()
         mark(settings.tag)  # before the end of stdout, by which the provider knows it is done
@@ -159,9 +162,9 @@ def become_server(listener: socket.socket, folder: Path, settings: Settings) -> 
 
 
 def mark(tag: str) -> None:
-    """Show this node's tag in /proc/self/environ, and take over orphans of our children.
+    """Show this node's tag in /proc/self/environ, and adopt orphans of our children.
 
-    A forked process shows its parent's environment. The nursery was started with a tag long
+    A forked process shows its parent's environment. The fork server was started with a tag long
     enough for any node's, which is overwritten in place.
     """
     libc = ctypes.CDLL(None)

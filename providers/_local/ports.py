@@ -22,7 +22,7 @@ APART = 1_000
 
 
 class Kept:
-    """The ports, and what holds them: for as long as this is not closed."""
+    """Reserved ports and the sockets that reserve them, until closed."""
 
     def __init__(self, first: int | None, before: Sequence[int] = ()) -> None:
         self._held: list[socket.socket] = []
@@ -52,14 +52,15 @@ class Kept:
 
 
 def upwards(start: int) -> Iterator[int]:
-    """From there to the last port, then from where unprivileged ones begin."""
+    """Ports from there to the last, then from the first unprivileged one."""
     yield from range(min(start, LAST), LAST + 1)
     yield from range(1024, start)
 
 
 def in_use() -> frozenset[int]:
-    """Local ports of TCP sockets, by the kernel's tables: nothing is opened to find out. What
-    is in TIME_WAIT can be listened on."""
+    """Local TCP ports in use, by the kernel's tables, without opening any. A port in TIME_WAIT
+    counts as free.
+    """
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

@@ -1,4 +1,4 @@
-"""The processes of a node: found by the tag that each one inherits, frozen, then killed."""
+"""Processes of a node: found by the tag that each inherits, frozen, then killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 def tags(matches: Callable[[str], bool]) -> dict[int, str]:
-    """Process id → tag of every living process whose tag matches; never this process itself."""
+    """Tags of living processes that match, by pid; never this process itself."""
     found = {}
     for pid in _all():
         tag = _tag(pid)
@@ -47,7 +47,7 @@ def kill(matches: Callable[[str], bool]) -> dict[int, str]:
 
 
 def _freeze(matches: Callable[[str], bool], deadline: float) -> dict[int, str]:
-    """Stop the tagged processes and their descendants, until a look round finds no new one."""
+    """Stop the tagged processes and their descendants, until a scan finds no new one."""
     family: dict[int, str] = {}
     while new := {p: t for p, t in _family(matches, family).items() if p not in family}:
         for pid in new:
@@ -113,7 +113,9 @@ class _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """proc(5); the command name may hold spaces and brackets, so counting starts after it."""
+    """Fields of proc(5)'s stat; the command name may hold spaces and brackets, so counting
+    starts after it.
+    """
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""One node's SSH server: the cluster's key and no other, on one loopback address."""
+"""One node's SSH server: accepts the cluster's key only, on one loopback address."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger("cloudtrain.node")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a node's server is told at its start."""
+    """Start settings of a node's server."""
 
     tag: str
     user: str
@@ -47,11 +47,11 @@ class Settings:
 
 
 class Stopped(BaseException):
-    """SIGTERM has come."""
+    """Raised by SIGTERM."""
 
 
 def serve(listener: socket.socket, settings: Settings) -> NoReturn:
-    """Answer until SIGTERM; then everything that runs on this node ends, as on a shut-down."""
+    """Serve until SIGTERM, then end everything that runs on this node, as a shutdown does."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -71,7 +71,7 @@ def serve(listener: socket.socket, settings: Settings) -> NoReturn:
 
 
 class Connection(Rekeying, paramiko.Transport):
-    """One client. Channels live here by their number until either side closes them."""
+    """One client connection. Channels are listed here by number until either side closes them."""
 
     # How often an idle connection wakes up; paramiko's 0.1 s is a load with 128 nodes.
     _active_check_timeout = 10.0
@@ -101,7 +101,9 @@ class Connection(Rekeying, paramiko.Transport):
             tunnel.start()
 
     def _unlink_channel(self, number: int) -> None:
-        """Called when the client closes a channel, and for each one when the connection ends."""
+        """Hook that paramiko calls when the client closes a channel, and for each one when the
+        connection ends.
+        """
         super()._unlink_channel(number)  # type: ignore[misc]
         session = self.sessions.pop(number, None)
         if session:
@@ -109,7 +111,7 @@ class Connection(Rekeying, paramiko.Transport):
 
     @staticmethod
     def _handle_channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-        """Answer first, start then: a fast command would close the channel before its answer."""
+        """Answer first, then start: a fast command would close the channel before its answer."""
         channel._handle_request(message)  # type: ignore[attr-defined]
         connection = channel.get_transport()
         assert isinstance(connection, Connection)
@@ -124,7 +126,7 @@ class Connection(Rekeying, paramiko.Transport):
 
 
 class Door(paramiko.ServerInterface):
-    """Who may come in, and what may be asked for."""
+    """Decides which clients may log in and which requests are allowed."""
 
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self._connection = connection
@@ -160,7 +162,7 @@ class Door(paramiko.ServerInterface):
     def check_channel_env_request(
         self, channel: paramiko.Channel, name: bytes, value: bytes
     ) -> bool:
-        """What Debian's sshd_config accepts (`AcceptEnv LANG LC_*`), and no more."""
+        """Accept what Debian's sshd_config accepts (`AcceptEnv LANG LC_*`), and no more."""
         variable = name.decode("ascii", "replace")
         if not (variable == "LANG" or variable.startswith("LC_")):
             return False

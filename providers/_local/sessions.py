@@ -1,4 +1,4 @@
-"""What a channel of a node's SSH server carries: a process with its pipes or pty, or a tunnel."""
+"""Channels of a node's SSH server: a process with its pipes or pty, or a tunnel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ends:
 
 
 class Session:
-    """One `session` channel, from its opening to the end of the process that it asked for."""
+    """One `session` channel, from its opening to the end of its process."""
 
     def __init__(
         self, channel: paramiko.Channel, children: Children, environment: Mapping[str, str]
@@ -50,7 +50,7 @@ class Session:
         self._environment[name] = value
 
     def open_terminal(self, kind: str, width: int, height: int) -> bool:
-        """A pty for the process to come; False where this machine gives none."""
+        """Open a pty for the process to come; False if this machine gives none."""
         try:
             self._pty = os.openpty()
         except OSError:
@@ -65,7 +65,7 @@ class Session:
             fcntl.ioctl(self._pty[0], termios.TIOCSWINSZ, size)
 
     def start(self, *arguments: bytes | str) -> None:
-        """Run the process; its output, exit code and end go to the channel from now on."""
+        """Run the process; its output, exit code and end go to the channel."""
         self._wake = os.pipe()
         try:
             pid, ends = self._spawn_on_pty(arguments) if self._pty else self._spawn(arguments)
@@ -76,7 +76,9 @@ class Session:
         threading.Thread(target=self._relay_output, args=(pid, ends), daemon=True).start()
 
     def hang_up(self) -> None:
-        """The channel is gone: the process loses its pipes or terminal, as with any SSH server."""
+        """Close the process's pipes or terminal after the channel is gone, as any SSH server
+        does.
+        """
         self._tell(HUNG_UP)
 
     def _spawn(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Ends]:
@@ -95,7 +97,9 @@ class Session:
                 os.close(descriptor)
 
     def _spawn_on_pty(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Ends]:
-        """The first terminal that a new session's leader opens becomes its controlling one."""
+        """Start the process with the pty as its controlling terminal: the first one that a new
+        session's leader opens.
+        """
         assert self._pty
         ours, theirs = self._pty
         files = [
@@ -137,7 +141,7 @@ class Session:
             os.close(stdin)
 
     def _relay_output(self, pid: int, ends: Ends) -> None:
-        """Until all output is through and the exit code is told, or the client has hung up."""
+        """Copy output until all of it and the exit code are sent, or the client has hung up."""
         assert self._wake
         outputs: dict[int, Callable[[bytes], None]] = {ends.stdout: self._channel.sendall}
         if ends.stderr is not None:
@@ -213,7 +217,7 @@ class Tunnel:
 
 
 def send_exit(channel: paramiko.Channel, status: int) -> None:
-    """The exit code, or the signal's name (RFC 4254, 6.10; paramiko has no call for it)."""
+    """Send the exit code, or the signal's name (RFC 4254, 6.10; paramiko has no call for it)."""
     if not os.WIFSIGNALED(status):
         channel.send_exit_status(os.WEXITSTATUS(status))
         return

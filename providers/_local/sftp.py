@@ -1,4 +1,4 @@
-"""The sftp subsystem of a local node: the user's own files, relative paths from the node's home."""
+"""SFTP subsystem of a local node: the user's own files, relative paths from the node's home."""
 
 # The protocol gives strings and descriptors, which is what os takes.
 # ruff: noqa: PTH101, PTH102, PTH105, PTH106, PTH107, PTH115, PTH116, PTH211
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Files(paramiko.SFTPServerInterface):
-    """File operations as the server's process does them; its working folder is the node's home."""
+    """File operations of the server's process, whose working folder is the node's home."""
 
     def open(
         self, path: str, flags: int, attr: paramiko.SFTPAttributes
@@ -47,7 +47,7 @@ class Files(paramiko.SFTPServerInterface):
         return _done(lambda: os.remove(path))
 
     def rename(self, oldpath: str, newpath: str) -> int:
-        """Version 3 of the protocol: an existing target is an error."""
+        """Rename; an existing target is an error in version 3 of the protocol."""
         return SFTP_FAILURE if os.path.lexists(newpath) else self.posix_rename(oldpath, newpath)
 
     def posix_rename(self, oldpath: str, newpath: str) -> int:
@@ -74,7 +74,7 @@ class Files(paramiko.SFTPServerInterface):
 
 
 class OpenFile(paramiko.SFTPHandle):
-    """One open file by its descriptor; positions come with each request, so none is kept."""
+    """One open file. Requests carry their positions, so none is kept."""
 
     def __init__(self, descriptor: int, flags: int) -> None:
         super().__init__(flags)
@@ -100,12 +100,14 @@ class OpenFile(paramiko.SFTPHandle):
         return _answer(lambda: paramiko.SFTPAttributes.from_stat(os.fstat(self._descriptor)))
 
     def chattr(self, attr: paramiko.SFTPAttributes) -> int:
-        """scp and sftp set mode and times on the open file; without this each copy fails."""
+        """Set mode and times: scp and sftp do so on the open file, and each copy fails without
+        it.
+        """
         return _done(lambda: _change(self._descriptor, attr))
 
 
 class Subsystem(paramiko.SFTPServer):
-    """paramiko's server, which forgets the exit status that OpenSSH's clients wait for."""
+    """paramiko's server plus the exit status that OpenSSH's clients wait for."""
 
     def finish_subsystem(self) -> None:
         if self.sock:
@@ -114,7 +116,9 @@ class Subsystem(paramiko.SFTPServer):
 
 
 def _change(target: str | int, attr: paramiko.SFTPAttributes) -> None:
-    """Not paramiko's `set_file_attr`, which empties a file before it sets its size."""
+    """Set attributes without paramiko's `set_file_attr`, which empties a file before it sets its
+    size.
+    """
     if attr.st_size is not None:
         os.truncate(target, attr.st_size)
     if attr.st_uid is not None and attr.st_gid is not None:

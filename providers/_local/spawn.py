@@ -1,4 +1,4 @@
-"""Starts node servers through the nursery process, and waits until they answer."""
+"""Starts node servers through the fork server, and waits until they answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH"
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One server to be started: see nursery.main."""
+    """Request to start one server: see nursery.main."""
 
     folder: Path
     meta: Mapping[str, Any]
@@ -50,9 +50,9 @@ class Order:
 
 
 class Nursery:
-    """The process that forks the servers: started at once, told what to do when it is known.
+    """The fork server process: started at once, given its requests when they are known.
 
-    A session of its own, so that Ctrl-C here does not reach the servers; `tag` with room for
+    It has a session of its own, so that Ctrl-C here does not reach the servers; `tag` has room for
     the longest node's name, where each server puts its own.
     """
 
@@ -85,7 +85,9 @@ class Nursery:
         self._process.communicate()
 
     def start(self, orders: Sequence[Order]) -> None:
-        """Raises NodeError or NodesError, with a message for each server that did not start."""
+        """Start servers. Raises NodeError or NodesError, with a message for each server that did
+        not start.
+        """
         text = "".join(order.line() for order in orders).encode()
         try:
             out, trouble = self._process.communicate(text, timeout=PATIENCE)
@@ -110,7 +112,7 @@ class Nursery:
 
 
 def await_answers(nodes: Sequence[Node], root: Path) -> None:
-    """Return when each node has sent its SSH greeting. Raises NodeUnreachable for those silent."""
+    """Wait until each node has sent its SSH greeting. Raises NodeUnreachable for silent ones."""
     deadline = time.monotonic() + PATIENCE
     silent = {node.name: node for node in nodes}
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as probes:
@@ -136,7 +138,9 @@ def raise_all(failures: Mapping[str, BaseException]) -> None:
 
 
 def _greets(probe: socket.socket) -> bool:
-    """Answering with a greeting of our own is what a server takes for a client that went away."""
+    """True if the server greets. We answer with a greeting, which a server takes for a client
+    that went away.
+    """
     try:
         greeting = probe.recv(255)
         probe.send(b"SSH-2.0-probe\r\n")
@@ -146,7 +150,9 @@ def _greets(probe: socket.socket) -> bool:
 
 
 def _silent(node: Node, folder: Path) -> NodeUnreachable:
-    """With the log's last line, since the log may go with the node."""
+    """Error for a silent node, with the log's last line, as the log may be deleted with the
+    node.
+    """
     try:
         lines = (folder / "server.log").read_text(errors="replace").split("\n")
     except OSError:
