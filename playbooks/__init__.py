@@ -1,1 +1,1 @@
-"""What makes a node ready: steps as pure values."""
+"""Playbooks: steps as pure values that prepare a node."""

@@ -1,4 +1,4 @@
-"""A tar that is made once, when the first node lacks it, and read by every node's stream."""
+"""A tar that is packed once, when the first node lacks it, and streamed to every node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ CHUNK = 1 << 18
 
 @dataclass
 class Archive:
-    """`pack` fills it: `code/…` is what is delivered. It has no name on disk and is gone with the
-    process; what `pack` raises, every reader gets."""
+    """Archive filled by `pack`; `code/…` is what is delivered.
+
+    It has no name on disk and is gone with the process; every reader gets the error that `pack`
+    raises.
+    """
 
     pack: Callable[[tarfile.TarFile], None]
     _lock: threading.Lock = field(default_factory=threading.Lock)

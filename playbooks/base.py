@@ -1,4 +1,6 @@
-"""The `base` playbook: a cloud's machine that has booted, brought to where others can start."""
+"""The `base` playbook: waits for a cloud machine's boot and installs what the other playbooks
+need.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ ROOT = ""
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Nothing on machines that we do not rent: those are their owners' business."""
+    """Steps for rented machines; none for others, which are their owners' business."""
     if config.provider not in CLOUDS:
         return ()
     needed = packages(config)
@@ -48,7 +50,7 @@ Sizes of TensorFlow 2.21's, 2026-11-22."""
 
 
 def _room(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Before minutes are paid for that end in "No space left on device"."""
+    """Check disk space before minutes are paid for that end in "No space left on device"."""
     gpus = nvidia.wanted(config, node)
     folder = tensorflow.bin_folder(config, node) if gpus else None
     if folder is None:
@@ -64,7 +66,7 @@ def _room(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def packages(config: ClusterConfig) -> tuple[str, ...]:
-    """What the other playbooks, the preflight and the landing run on a node, as Debian names it."""
+    """Debian packages that the other playbooks, the preflight and the upload run on a node."""
     named = ["ca-certificates", "python3", "tar", "procps"]
     if config.code.git is not None:
         named.append("git")

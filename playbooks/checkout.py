@@ -1,4 +1,4 @@
-"""A commit that this machine fetches, with its user's own rights, and delivers to every node."""
+"""Fetches a commit on this machine with its user's own rights, to be delivered to every node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FETCH_SECONDS = 3600.0
 
 
 def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
-    """What a node would have fetched by itself. Its chunks raise CloudtrainError."""
+    """Archive of the commit as a node would have fetched it. Its chunks raise CloudtrainError."""
 
     def pack(tar: tarfile.TarFile) -> None:
         with tempfile.TemporaryDirectory(prefix="cloudtrain-code-") as folder:
@@ -35,7 +35,7 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """No owner, and one mode for all that is not executable, as with a folder."""
+    """Remove the owner, and use one mode for all non-executable files, as with a folder."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     if not member.issym():

@@ -1,4 +1,4 @@
-"""The `code` playbook: the user's code at one commit or digest, delivered whole to every node."""
+"""The `code` playbook: delivers the user's code at one commit or digest, whole, to every node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NoCode:
 
 @dataclass(frozen=True, kw_only=True)
 class GitCode:
-    """`digest` is the full commit."""
+    """Code in a git repository that nodes can read. `digest` is the full commit."""
 
     url: str
     digest: str
@@ -42,7 +42,9 @@ class FolderCode:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateCode:
-    """`digest` is the full commit, which nodes by themselves cannot read."""
+    """Code in a git repository that nodes cannot read by themselves. `digest` is the full
+    commit.
+    """
 
     url: str
     digest: str
@@ -54,9 +56,10 @@ CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 
 
 def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
-    """What `code:` is now, or was when `delivered`: asks the git server, or reads the folder.
+    """Resolve `code:` as of now, or as it was when `delivered`.
 
-    Raises ConfigError. A folder that has changed since is refused by the first node that lacks it.
+    Queries the git server, or reads the folder. Raises ConfigError. The first node that lacks the
+    code refuses a folder that has changed since.
     """
     if config.code.git is not None:
         if delivered is not None:
@@ -88,8 +91,9 @@ def _changed(root: Path, tar: tarfile.TarFile) -> None:
 
 
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
-    """Delivers to `layout.code_folder(cluster, source.digest)`; the mark that it is whole lies
-    beside it."""
+    """Deliver to `layout.code_folder(cluster, source.digest)`; the marker that it is whole lies
+    beside it.
+    """
     target = layout.code_folder(cluster, source.digest)
     there = script(scripts.CODE_THERE, target)
     if isinstance(source, GitCode):

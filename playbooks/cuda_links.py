@@ -1,4 +1,6 @@
-"""What the environment lacks for TensorFlow to find the CUDA that pip brought; run on the node."""
+"""Links the CUDA libraries that pip installed to where TensorFlow looks for them; runs on the
+node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playbooks as tasks of `fab`, onto any machine that SSH reaches: docs/playbooks.md."""
+"""The playbooks as tasks of `fab`, for any machine that SSH reaches: docs/playbooks.md."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ HELP = {
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
 def base(c: Connection, file: str, role: str = "chief") -> None:
-    """Wait for the boot; bring packages."""
+    """Wait for the boot; install packages."""
     _onto(c, role, file, base_playbook.steps)
 
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
 def nvidia(c: Connection, file: str, role: str = "chief") -> None:
-    """Bring GPUs the driver that serves them."""
+    """Install the driver for the GPUs."""
     _onto(c, role, file, nvidia_playbook.steps)
 
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
 def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
-    """Bring a machine to what `setup:` asks for."""
+    """Install what `setup:` asks for."""
     _onto(c, role, file, tensorflow_playbook.steps)
 
 
@@ -104,7 +104,7 @@ def _onto(
 
 
 def _pin(c: Connection) -> None:
-    """Fabric itself accepts the key of whoever answers; here only known hosts are."""
+    """Accept known host keys only; Fabric itself accepts any."""
     c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
     for path in (Path(name.strip('"')).expanduser() for name in named.split()):
@@ -157,7 +157,7 @@ class _OverFabric:
 
 
 class _Sent:
-    """Bytes as a file there: Fabric's own `in_stream` is text, one character at a time."""
+    """Bytes as a file: Fabric's own `in_stream` is text, one character at a time."""
 
     def __init__(self, connection: Connection, data: bytes | Iterable[bytes]) -> None:
         self._connection = connection
@@ -177,7 +177,7 @@ class _Sent:
 
 
 class _Handed(io.StringIO):
-    """Text that Fabric writes, handed on as bytes."""
+    """Text that Fabric writes, passed on as bytes."""
 
     def __init__(self, handler: Callable[[bytes], None] | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A folder here as code to deliver: the files that its ignore files leave, as one tar stream."""
+"""Delivers a local folder as code: the files that its ignore files leave, as one tar stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One file or symlink, by its path inside the folder."""
+    """One file or symlink, by its path in the folder."""
 
     path: str
     executable: bool = False
@@ -35,7 +35,9 @@ class Entry:
 
 
 def entries(config: ClusterConfig, root: Path) -> tuple[Entry, ...]:
-    """What is delivered, sorted by path. Raises ConfigError with everything that cannot be."""
+    """Files to deliver, sorted by path. Raises ConfigError with all files that cannot be
+    delivered.
+    """
     if not root.is_dir():
         raise ConfigError([_problem(config, f"{root} is not a folder")])
     found: list[Entry] = []
@@ -55,7 +57,9 @@ def entries(config: ClusterConfig, root: Path) -> tuple[Entry, ...]:
 
 
 def digest(root: Path, entries: Sequence[Entry]) -> str:
-    """Over paths, executable bits and contents. Raises CloudtrainError where a file went away."""
+    """Digest over paths, executable bits and contents. Raises CloudtrainError if a file
+    disappears.
+    """
     total = hashlib.sha256()
     for entry in entries:
         if entry.link is None:
@@ -70,7 +74,9 @@ def digest(root: Path, entries: Sequence[Entry]) -> str:
 
 
 def archive(root: Path, entries: Sequence[Entry], digest: str) -> Archive:
-    """Its chunks raise CloudtrainError when the folder changed since the digest was taken."""
+    """Archive of the folder. Its chunks raise CloudtrainError if the folder changed since the
+    digest was taken.
+    """
 
     def pack(tar: tarfile.TarFile) -> None:
         total = hashlib.sha256()
@@ -102,7 +108,7 @@ def _pack(tar: tarfile.TarFile, root: Path, entry: Entry) -> bytes:
 
 
 class _Hashed(io.RawIOBase):
-    """What tarfile reads, hashed on the way."""
+    """Hashes what tarfile reads."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -115,8 +121,10 @@ class _Hashed(io.RawIOBase):
 
 
 def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every path that is no folder and not ignored. An ignored folder is not entered, so that
-    nothing in it can be re-included, as in git."""
+    """Every path that is neither a folder nor ignored.
+
+    An ignored folder is not entered, so that nothing in it can be re-included, as in git.
+    """
     rules = (*rules, *ignore.rules(root, IGNORE_FILES))
     with os.scandir(root) as listing:
         children = sorted(listing, key=lambda child: child.name)
@@ -131,8 +139,10 @@ def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_res
 
 
 def _outer_rules(root: Path) -> tuple[Rule, ...]:
-    """Of ignore files above the folder, up to the top of the git checkout that it is in; none
-    where they ignore the folder itself, as the user named it all the same."""
+    """Rules of ignore files above the folder, up to the top of its git checkout.
+
+    None if they ignore the folder itself: the user named it all the same.
+    """
     checkout: list[Path] = []
     for parent in (root, *root.parents):
         checkout.insert(0, parent)
@@ -161,8 +171,10 @@ def _entry(root: Path, path: Path, status: os.stat_result) -> Entry:
 
 
 def _link(root: Path, path: Path) -> str:
-    """Both the written and the followed target must be inside: the one for the node, the other
-    against detours over further symlinks."""
+    """Check a symlink: both the written and the resolved target must be inside the folder.
+
+    The first is for the node, the second against detours over further symlinks.
+    """
     target = path.readlink()
     top = os.path.realpath(root)
     followed = os.path.realpath(path)

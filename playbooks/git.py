@@ -1,4 +1,4 @@
-"""A git repository as code to deliver: which commit a ref is now, and who can read it."""
+"""Resolves a git repository as code: the commit of a ref, and who can read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROBE_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """`commit` is the full one."""
+    """A resolved ref. `commit` is the full one."""
 
     commit: str
     access: Access | None = None
@@ -33,7 +33,7 @@ class _Unreadable(Exception):
 
 
 def find(config: ClusterConfig, url: str) -> Found:
-    """The commit that `code.ref` (default: the remote's HEAD) is now. Raises ConfigError."""
+    """The current commit of `code.ref` (default: the remote's HEAD). Raises ConfigError."""
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
         raise refused(config, "ref", f"{ref!r} cannot be a branch, tag or commit")
@@ -52,7 +52,7 @@ def find(config: ClusterConfig, url: str) -> Found:
 
 
 def url(config: ClusterConfig) -> str:
-    """`code.git` as git is given it. Raises ConfigError for what git must not be given."""
+    """`code.git` as git takes it. Raises ConfigError for URLs that are not allowed."""
     url = config.code.git or ""
     if url.startswith("-") or not url.isprintable() or re.match(r"[A-Za-z0-9+.-]*::", url):
         raise refused(config, "git", f"{url!r} is not the URL of a repository")
@@ -69,7 +69,7 @@ def url(config: ClusterConfig) -> str:
 
 
 def _nodes_might(config: ClusterConfig, url: str) -> bool:
-    """Whether it is worth asking as they would: they have no keys and no files of this machine."""
+    """True if nodes might read it: they have no keys and no files of this machine."""
     if config.code.token or config.network.private or git_access.is_ssh(url):
         return False
     return config.provider == "local" or not git_access.is_local(url)
@@ -78,7 +78,7 @@ def _nodes_might(config: ClusterConfig, url: str) -> bool:
 def _remote_refs(
     access: Access, url: str, ref: str | None, *, timeout: float = 300.0
 ) -> Mapping[str, str]:
-    """Name → commit."""
+    """Commits by ref name."""
     wanted = ref or "HEAD"
     command = ("git", "ls-remote", "--quiet", "--", url, wanted, f"{wanted}^{{}}")
     try:
@@ -107,7 +107,7 @@ def _commit(config: ClusterConfig, url: str, access: Access, refs: Mapping[str, 
 
 
 def _names(ref: str) -> tuple[str, ...]:
-    """In git's own order; an annotated tag's commit is listed with `^{}`."""
+    """Ref names in git's own order; an annotated tag's commit is listed with `^{}`."""
     return (
         f"refs/tags/{ref}^{{}}",
         f"refs/tags/{ref}",
@@ -118,7 +118,9 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def _whole(access: Access, url: str, abbreviated: str) -> str | None:
-    """Servers tell only whole names of what refs point to: the history is needed, not its files."""
+    """Complete a short commit: servers list only full names that refs point to, so the history
+    is fetched, without files.
+    """
     with tempfile.TemporaryDirectory() as folder:
         clone = ("git", "clone", "--quiet", "--bare", "--filter=tree:0", "--", url, folder)
         if git_access.run(access, *clone).returncode != 0:

@@ -1,4 +1,4 @@
-"""git on this machine: as anybody, with all that its user has set up, or with one token more."""
+"""Runs git on this machine: anonymously, with the user's settings, or with one token more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ the URL. https://git-scm.com/docs/gitcredentials"""
 
 @dataclass(frozen=True)
 class Access:
-    """The environment that git is run in here; a node is given nothing of it."""
+    """Environment of git on this machine; a node gets nothing of it."""
 
     environment: Mapping[str, str | Secret]
     token: Secret | None = None
@@ -47,7 +47,7 @@ class Access:
         }
 
     def words(self, text: str) -> list[str]:
-        """What git said, line by line, without what a server may have said back of the token."""
+        """git's output by line, with the token masked in what a server may have repeated."""
         if self.token is not None:
             text = text.replace(self.token.reveal(), "***")
         return [
@@ -58,7 +58,7 @@ class Access:
 
 
 def as_anybody() -> Access:
-    """As a node would ask: without configuration, helpers, `.netrc` and keys."""
+    """Anonymous access, as a node has: without configuration, helpers, `.netrc` and keys."""
     plain = {
         name: value
         for name, value in os.environ.items()
@@ -75,9 +75,10 @@ def as_anybody() -> Access:
 
 
 def as_user(config: ClusterConfig, url: str) -> Access:
-    """With their credential helpers, SSH keys, agent and known hosts, and `code.token`.
+    """The user's access: their credential helpers, SSH keys, agent and known hosts, and
+    `code.token`.
 
-    Submodules are fetched by it too, so that a local folder counts only where the URL is one.
+    Submodules are fetched by it too, so a local folder is allowed only if the URL is one.
     """
     own = {
         name: value for name, value in os.environ.items() if not _OF_A_REPOSITORY.fullmatch(name)
@@ -97,8 +98,10 @@ def as_user(config: ClusterConfig, url: str) -> Access:
 
 
 def run(access: Access, *command: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-    """A command that may ask nobody, started outside any repository. Raises UsageError where git
-    is not installed, TimeoutError where it has not ended after `timeout` seconds."""
+    """Run a git command without prompts, outside any repository.
+
+    Raises UsageError if git is not installed, TimeoutError after `timeout` seconds.
+    """
     try:
         return subprocess.run(
             command,
@@ -120,7 +123,7 @@ def run(access: Access, *command: str, timeout: float = 300.0) -> subprocess.Com
 
 
 def lfs_pointers() -> str:
-    """Not empty where the user wants no file of Git LFS, as git-lfs itself reads it."""
+    """Not empty if the user disables Git LFS downloads, in git-lfs's own variable."""
     wish = os.environ.get("GIT_LFS_SKIP_SMUDGE", "")
     return "" if wish.lower() in ("", "0", "false", "no", "off") else wish
 
@@ -130,7 +133,7 @@ def is_local(url: str) -> bool:
 
 
 def is_ssh(url: str) -> bool:
-    """`ssh://…`, or `user@host:path` as scp writes it."""
+    """True for `ssh://…`, or `user@host:path` as scp writes it."""
     return re.match(r"(ssh|git\+ssh|ssh\+git)://|[^/:]+:(?!//)", url) is not None
 
 
@@ -169,8 +172,11 @@ def _token(config: ClusterConfig) -> Secret | None:
 
 
 def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The token is for the server of `code.git`: no submodule elsewhere, and nowhere that it
-    redirects to, is given it. What the user has stored for that server is left alone."""
+    """Restrict the token to the server of `code.git`.
+
+    No submodule elsewhere and no redirect gets it. The user's stored credentials for that server
+    are left alone.
+    """
     parts = urlsplit(url)
     place = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
     first = int(environment.get("GIT_CONFIG_COUNT") or 0)

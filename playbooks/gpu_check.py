@@ -1,4 +1,4 @@
-"""The last step for a node with GPUs: TensorFlow itself sees as many as there should be."""
+"""Last step for a node with GPUs: TensorFlow itself must list as many as planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloudtrain.step import Step
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Nothing where no GPU should be. Proved once for a driver, an environment and a number."""
+    """The check, once per driver, environment and number of GPUs; none for a node without GPUs."""
     gpus, python = nvidia.wanted(config, node), tensorflow.bin_folder(config, node)
     if gpus is None or python is None or config.setup.tensorflow is None:
         return ()

@@ -1,4 +1,4 @@
-"""The `horovod` playbook: Horovod built on the node for its TensorFlow, and proved to be whole."""
+"""The `horovod` playbook: builds Horovod on the node for its TensorFlow and checks the result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """After the `tensorflow` playbook. Without `setup.tensorflow` nothing is built: the node's own
-    Horovod is only looked at."""
+    """Steps after the `tensorflow` playbook. Without `setup.tensorflow`, only check the node's
+    own Horovod.
+    """
     if strategy_of(config).library is not LIBRARY:
         return ()
     folder = tensorflow.bin_folder(config, node)
@@ -54,7 +55,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """What Horovod cannot be built with, known before anything is created."""
+    """Combinations that Horovod cannot be built with, found before anything is created."""
     version = config.setup.tensorflow
     if strategy_of(config).library is not LIBRARY or version is None:
         return ()
@@ -79,7 +80,9 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def _check(environment: str, checked: str) -> Step:
-    """It starts a Python for each thing that it looks for: half a minute, and so once."""
+    """Check of the build: it starts a Python for each feature, which takes half a minute, so it
+    runs once.
+    """
     return Step(
         name="horovodrun --check-build",
         run=script(_CHECK, environment, checked),

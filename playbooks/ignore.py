@@ -1,4 +1,4 @@
-"""Ignore files read as git reads them (https://git-scm.com/docs/gitignore)."""
+"""Parses ignore files as git does (https://git-scm.com/docs/gitignore)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rule:
 
 
 def rules(folder: Path, names: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules of the ignore files in a folder, in order: a later one wins."""
+    """Rules of the ignore files in a folder, in order: a later one wins."""
     found: list[Rule] = []
     for name in names:
         file = folder / name
@@ -33,7 +33,9 @@ def rules(folder: Path, names: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
-    """For a path none of whose parent folders is ignored: what is in those, git never asks."""
+    """True for an ignored path whose parent folders are not ignored; git never looks into
+    ignored folders.
+    """
     for rule in reversed(rules):
         if rule.folders_only and not is_folder:
             continue
@@ -80,7 +82,9 @@ _CLASSES = {
 
 
 def _regex(pattern: str) -> str:
-    """Raises ValueError for what git cannot read: nothing, an open `[`, a last backslash."""
+    """Pattern as a regular expression. Raises ValueError for what git rejects: nothing, an open
+    `[`, a last backslash.
+    """
     if not pattern:
         raise ValueError("an empty pattern")
     parts = []

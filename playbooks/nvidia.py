@@ -1,4 +1,6 @@
-"""The `nvidia` playbook: the driver that a node's GPUs and its TensorFlow need, loaded and held."""
+"""The `nvidia` playbook: installs, loads and pins the driver that a node's GPUs and its
+TensorFlow need.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ ROOT = ""
 
 
 def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
-    """The GPUs that this node should have; with `provider: local` none is used."""
+    """GPUs that this node should have; none with `provider: local`."""
     group = config.nodes.get(node.role)
     if group is None or config.provider == "local" or not strategy_of(config).gpus:
         return None
@@ -23,9 +25,11 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Only on machines that we rent: the driver of any other is its owner's business. What uses the
-    GPUs may come from the user's own requirements, so that `setup.tensorflow` decides only which
-    driver is too old. That `nvidia-smi` tells all GPUs is the step's own check."""
+    """Steps for rented machines; the driver of any other is its owner's business.
+
+    The user's own requirements may use the GPUs, so `setup.tensorflow` decides only which driver is
+    too old. The step's own check is that `nvidia-smi` lists all GPUs.
+    """
     gpus, version = wanted(config, node), config.setup.tensorflow
     if config.provider not in CLOUDS:
         return ()
@@ -55,8 +59,9 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """A machine that the table lacks may have GPUs that nobody named: it would train on its CPU,
-    for the price of the GPUs."""
+    """Check that an unknown machine has no GPUs: it would train on its CPU, for the price of the
+    GPUs.
+    """
     group = config.nodes.get(node.role)
     machine = group.machine if group else None
     known = machine is None or catalogue.machine_type(config.provider, machine) is not None
@@ -72,7 +77,7 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def _grid(config: ClusterConfig, gpus: Accelerator) -> str:
-    """Why the data centre driver does not serve these GPUs."""
+    """Reason why the data centre driver does not support these GPUs."""
     if config.provider == "azure" and gpus.kind == "A10":
         # learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
         return "the A10 of Azure are shares of one and need NVIDIA's GRID driver"

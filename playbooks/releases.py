@@ -1,4 +1,6 @@
-"""What each TensorFlow release runs on: Pythons, wheels, and bounds for what it leaves open."""
+"""TensorFlow releases: supported Pythons, wheels, and bounds for requirements that they leave
+open.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ _OLD_SETUPTOOLS = "setuptools<81"
 
 
 def release(version: str) -> Release:
-    """`"2.21.0"` → (2, 21). Raises ValueError for what is no version."""
+    """Parse `"2.21.0"` as (2, 21). Raises ValueError for anything that is no version."""
     found = VERSION.fullmatch(version)
     if not found:
         raise ValueError(f"{version!r} is not a TensorFlow version like 2.21 or 2.21.0")
@@ -61,7 +63,7 @@ def release(version: str) -> Release:
 
 
 def unknown(version: str) -> str | None:
-    """What to say of a release that is in no table here: that it exists was not seen."""
+    """Message for a release that no table here has: nobody has seen that it exists."""
     newest, number = max(_NEWEST), release(version)
     if number > newest:
         return (
@@ -80,30 +82,31 @@ def minor(version: str) -> str:
 
 
 def pythons(version: str) -> tuple[str, str]:
-    """First and last Python that the release has wheels for; a newer release is taken like the
-    newest one known."""
+    """First and last Python with wheels of the release; a newer release counts as the newest
+    known.
+    """
     spans = [span for first, span in _PYTHONS.items() if first <= release(version)]
     return spans[-1] if spans else next(iter(_PYTHONS.values()))
 
 
 def cuda(version: str) -> tuple[str, str]:
-    """The CUDA that the release is built with, and the oldest NVIDIA driver that serves it."""
+    """CUDA that the release is built with, and the oldest NVIDIA driver for it."""
     row = table.toolkit(version)
     return row.cuda, row.driver
 
 
 def pinned(package: str, version: str) -> str:
-    """`2.21` is any patch of it, `2.21.0` that one alone."""
+    """Requirement for a version: `2.21` is any patch of it, `2.21.0` that one alone."""
     return f"{package}=={version}.*" if version.count(".") == 1 else f"{package}=={version}"
 
 
 def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     """Requirement lines for the release itself.
 
-    tensorflow-cpu has wheels for x86-64 alone, and none of them before 2.1; elsewhere (ARM,
-    macOS) `tensorflow` itself is a CPU build. The extra `and-cuda` can be had since 2.15; before
-    2.11 the index has no CUDA that fits. Since 2.21 TensorBoard is no dependency any more, but
-    without it `tf.summary.scalar` raises, which `tf.keras.callbacks.TensorBoard` calls.
+    tensorflow-cpu has wheels for x86-64 alone, and none before 2.1; elsewhere (ARM, macOS)
+    `tensorflow` itself is a CPU build. The extra `and-cuda` exists since 2.15; before 2.11 the
+    index has no CUDA that fits. Since 2.21 TensorBoard is no dependency any more, but without it
+    `tf.summary.scalar` raises, which `tf.keras.callbacks.TensorBoard` calls.
     """
     number = release(version)
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
@@ -123,8 +126,11 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
 
 
 def constraints(version: str) -> tuple[str, ...]:
-    """Bounds on what the release leaves open, and the release again for whoever depends on it.
-    What of CUDA fits it is in catalogue/cuda.py."""
+    """Bounds for requirements that the release leaves open, and the release itself for packages
+    that depend on it.
+
+    CUDA's are in catalogue/cuda.py.
+    """
     known = [newest for first, newest in _NEWEST.items() if first <= release(version)]
     latest = max(_NEWEST)
     bounds = known[-1] if known and release(version) <= latest else ()

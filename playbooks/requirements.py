@@ -1,4 +1,4 @@
-"""The lines of pip requirement files, and which package each of them names."""
+"""Parses pip requirement files, and the package that each line names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _INCLUDE = re.compile(r"\s*(?:-r\s*|--requirement(?:\s+|=))(.+?)\s*(?:\s#.*)?$")
 
 
 def lines(config: ClusterConfig) -> tuple[str, ...]:
-    """What `setup.packages` and `setup.requirements` ask for; included files are read in.
-
-    Raises ConfigError for a file that cannot be read.
+    """Lines of `setup.packages` and `setup.requirements`, with included files. Raises
+    ConfigError for an unreadable file.
     """
     named = tuple(config.setup.packages)
     if config.setup.requirements is None:
@@ -25,7 +24,9 @@ def lines(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def package(line: str) -> str:
-    """`"Tensorflow_CPU>=2"` → `"tensorflow-cpu"`; empty for an option, a URL or a comment."""
+    """Package name: `"Tensorflow_CPU>=2"` → `"tensorflow-cpu"`; empty for an option, a URL or a
+    comment.
+    """
     found = _NAME.match(line)
     if not found or "://" in line.split("@")[0] or line.lstrip().startswith(("./", "../")):
         return ""
@@ -33,7 +34,7 @@ def package(line: str) -> str:
 
 
 def without(wanted: Iterable[str], packages: Iterable[str]) -> tuple[str, ...]:
-    """The lines that name none of `packages`."""
+    """Lines that name none of `packages`."""
     left_out = set(packages)
     return tuple(line for line in wanted if package(line) not in left_out)
 

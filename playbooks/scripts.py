@@ -1,6 +1,6 @@
-"""The POSIX sh texts that the playbooks run on a node; their arguments are `$1`, `$2`, ….
+"""POSIX sh scripts that the playbooks run on a node; their arguments are `$1`, `$2`, ….
 
-A text that fails may end with a line `hint: …`, which becomes the error's hint.
+A script that fails may end with a line `hint: …`, which becomes the error's hint.
 """
 
 from __future__ import annotations

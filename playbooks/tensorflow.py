@@ -1,4 +1,6 @@
-"""The `tensorflow` playbook: a virtual environment made once per host, and the user's own lines."""
+"""The `tensorflow` playbook: a virtual environment, created once per host, and the user's own
+lines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ KERAS_3 = (2, 16)
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """What `setup:` asks for on this node. Raises ConfigError for unreadable requirements."""
+    """Steps for `setup:` on this node. Raises ConfigError for unreadable requirements."""
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, line, folder) for line in config.setup.run)
@@ -35,8 +37,11 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
-    """Where the environment's `python` is, to be first in PATH; as `node.cache`, absolute or
-    relative to the user's home. None where `setup:` asks for no environment."""
+    """Folder of the environment's `python`, to be first in PATH; None if `setup:` asks for no
+    environment.
+
+    As `node.cache`, absolute or relative to the user's home.
+    """
     wanted = _wanted(config, node)
     return f"{wanted.folder(node)}/bin" if wanted else None
 
@@ -47,7 +52,9 @@ def environment(config: ClusterConfig, node: Node) -> Mapping[str, str]:
 
 
 def keras_choice(config: ClusterConfig) -> Keras:
-    """`bundled`: what the TensorFlow release brings, as before 2.16 there is no choice."""
+    """`bundled`, `3` or `legacy`. `bundled`: as the TensorFlow release has it; before 2.16 there
+    is no choice.
+    """
     version = config.setup.tensorflow
     if version is None or releases.release(version) < KERAS_3:
         return "bundled"
@@ -57,7 +64,7 @@ def keras_choice(config: ClusterConfig) -> Keras:
 
 
 def keras_note(config: ClusterConfig) -> str | None:
-    """One line for the user where we chose for them."""
+    """One line for the user if cloudtrain chose for them."""
     if config.setup.keras != "auto" or keras_choice(config) != "legacy":
         return None
     return (
@@ -67,7 +74,7 @@ def keras_note(config: ClusterConfig) -> str | None:
 
 
 def keras_warning(config: ClusterConfig) -> str | None:
-    """One line where what they chose fails."""
+    """One line if the user's choice fails."""
     nodes = sum(group.count for role, group in config.nodes.items() if role != "evaluator")
     if config.setup.keras != "3" or nodes < 2 or strategy_of(config).keras_3 != "fit_fails":
         return None
@@ -78,7 +85,7 @@ def keras_warning(config: ClusterConfig) -> str | None:
 
 
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """What cannot be had in `setup:`, known before anything is created."""
+    """Combinations in `setup:` that cannot be installed, found before anything is created."""
     version, python = config.setup.tensorflow, config.setup.python
     if version is None:
         return ()
@@ -100,8 +107,11 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def versions_command(config: ClusterConfig, node: Node) -> Command | None:
-    """Prints `{"python": "3.11.2", "tensorflow": "2.21.0", …}` on one line, without importing
-    TensorFlow. None where there is no environment."""
+    """Command that prints `{"python": "3.11.2", "tensorflow": "2.21.0", …}` without importing
+    TensorFlow.
+
+    None if there is no environment.
+    """
     folder = bin_folder(config, node)
     return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
 
@@ -112,7 +122,7 @@ _RECIPE = 1
 
 @dataclass(frozen=True, kw_only=True)
 class _Python:
-    """Names or paths to try in order, the versions that will do, and where else to get one."""
+    """Names or paths to try in order, accepted versions, and where else to get a Python."""
 
     candidates: tuple[str, ...]
     first: str
@@ -122,7 +132,7 @@ class _Python:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """All that an environment is made from. Two equal ones are one environment on a host."""
+    """Everything that an environment is made from. Two equal ones are one environment on a host."""
 
     label: str
     python: _Python
@@ -138,7 +148,7 @@ class _Wanted:
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:
-        """A tar of the files that pip reads, and of one that tells it to keep no downloads."""
+        """Tar of the files that pip reads, and of one that tells it to keep no downloads."""
         named: dict[str, tuple[str, ...]] = {
             "install.txt": self.install,
             "install-alone.txt": self.install_alone,
@@ -244,8 +254,11 @@ def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
 
 
 def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
-    """A line of `setup.run`, once in the cluster's life on a node, with the environment first
-    in PATH. Another environment is another step, as the line may install into it."""
+    """A line of `setup.run`, once in the cluster's life on a node, with the environment first in
+    PATH.
+
+    Another environment is another step, as the line may install into it.
+    """
     done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr((folder, line)))}"
     return Step(
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",

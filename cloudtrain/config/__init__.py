@@ -1,4 +1,4 @@
-"""One YAML file becomes one validated ClusterConfig, or every problem in it at once."""
+"""Reads one YAML file into one validated ClusterConfig, or reports every problem in it at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "settled", 
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
-    """Read and validate a config file. Raises ConfigError with every problem, UsageError
-    where there is no file to read. Secrets need not be set: read_secrets asks for them.
+    """Read and validate a config file, completed from the environment.
 
-    What the file leaves to the environment is in it: a command has one config of a cluster.
+    Raises ConfigError with every problem, UsageError if there is no file to read. Secrets need not
+    be set: see read_secrets.
     """
     from cloudtrain.config.check import check, problem
     from cloudtrain.config.hosts import with_hosts
@@ -73,7 +73,7 @@ HOSTS_EXAMPLE = (
 
 
 def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str, Secret]:
-    """The values of `secrets:`, by their names in the task's environment.
+    """Values of `secrets:`, by their names in the task's environment.
 
     Raises ConfigError naming each variable that is not set; an empty one counts as not set.
     """
@@ -93,8 +93,10 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
 
 
 def line_of(config: ClusterConfig, path: tuple[str, ...]) -> str | None:
-    """`gcp.yaml:14`: where this field stands, or what is nearest above it; None where the file
-    that the config was read from cannot be read any more."""
+    """File and line of a field, `gcp.yaml:14`, or of the nearest thing above it.
+
+    None if the file that the config was read from cannot be read any more.
+    """
     from cloudtrain.config.lines import parse, place_of
 
     file = Path(config.source)
@@ -135,7 +137,7 @@ def _read(path: Path) -> bytes:
 
 
 def _near(path: Path) -> Path | None:
-    """A config beside it that may have been meant: `good.yaml` for `good.yml`."""
+    """A config beside it that was probably meant: `good.yaml` for `good.yml`."""
     import difflib
 
     try:
@@ -148,7 +150,7 @@ def _near(path: Path) -> Path | None:
 
 
 def _stem(path: Path) -> str:
-    """`My_Config.yaml` names the cluster my-config."""
+    """Cluster name from a file name: `My_Config.yaml` is my-config."""
     return "".join("-" if c in "_ ." else c for c in path.stem.lower())
 
 
@@ -161,7 +163,7 @@ def _name(file: File, path: Path) -> list[tuple[tuple[str], str]]:
 
 
 def _secret_uses(tree: Block) -> list[Problem]:
-    """A variable of `secrets:` that stands anywhere else would show its value."""
+    """Uses of a variable of `secrets:` elsewhere in the file, which would show its value."""
     from cloudtrain.config.lines import Block, Scalar, scalars
     from cloudtrain.config.variables import only_variable, variables
 

@@ -1,4 +1,4 @@
-"""Field by field: what pydantic finds in the tree, told in plain sentences."""
+"""Validates each field with pydantic and reports in plain sentences."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Checked:
-    """`file` holds every field that could be read; `broken` are the paths that could not."""
+    """Result of validation: `file` holds every readable field, `broken` the paths of the others."""
 
     file: File
     problems: list[Problem]
     broken: frozenset[Path]
 
     def doubts(self, path: Path) -> bool:
-        """A rule that fails at `path` may fail only because a field could not be read."""
+        """True if a rule that fails at `path` may fail only because a field could not be read."""
         return any(
             path[: len(broken)] == broken
             or (len(path) == 1 and len(broken) <= 2 and broken[:1] == path)
@@ -47,8 +47,11 @@ class Checked:
 
 
 def check(tree: Block, file: str, broken: Iterable[Path] = ()) -> Checked:
-    """Every problem of a single field. What is wrong is left out and the rest read again, so
-    that the rules between fields can be checked in the same go."""
+    """Every problem of a single field.
+
+    Invalid values are left out and the rest is read again, so that the rules between fields are
+    checked in the same run.
+    """
     problems: list[Problem] = []
     unread = set(broken)
     rest = tree
@@ -72,7 +75,7 @@ def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
 
 
 def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The sentence, and the field that was probably meant where this one is unknown."""
+    """The problem's sentence, and for an unknown field the one that was probably meant."""
     if found["type"] == "extra_forbidden":
         return _unknown(path)
     if found["type"] == "value_error":
@@ -94,19 +97,19 @@ def _unknown(path: Path) -> tuple[str, str | None]:
 
 
 def _as_written(node: Tree | None) -> str:
-    """Never with the value of a variable, which may be a secret."""
+    """The value as written, never with the value of a variable, which may be a secret."""
     if isinstance(node, Scalar):
         return f"'{shown(node.source)}'" if node.source else "nothing"
     return "a mapping" if isinstance(node, Block) else "a list"
 
 
 def _reach(path: Path) -> Path:
-    """A list with a wrong item counts as wrong itself."""
+    """Path that counts as wrong: a list with a wrong item is wrong itself."""
     return next((path[:i] for i, part in enumerate(path) if isinstance(part, int)), path)
 
 
 def _without(tree: Block, path: Path) -> Block:
-    """A copy that lacks the mapping's entry nearest to `path`; lists lose no single item."""
+    """A copy without the mapping's entry nearest to `path`; lists lose no single item."""
     head, tail = str(path[0]), path[1:]
     value = tree.get(head)
     copy = tree.without(head)

@@ -1,6 +1,6 @@
-"""What a change of each field does to a cluster that exists already: docs/config.md has the table.
+"""Effect of each field's change on an existing cluster, as docs/config.md shows it.
 
-A test holds that no field of the file is missing here.
+A test fails if a field of the file is missing here.
 """
 
 from __future__ import annotations

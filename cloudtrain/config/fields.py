@@ -1,4 +1,4 @@
-"""Kinds of field: how each is read from the file, and what the JSON Schema says of it."""
+"""Field types: how each is parsed, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _A_YEAR = 365 * 86400.0
 
 
 class Unfit(ValueError):
-    """`Unfit(text)` or `Unfit(text, hint)`: what stands in the file is not what the field takes.
+    """Raised as `Unfit(text)` or `Unfit(text, hint)` for a value that the field does not accept.
 
-    To a text that begins with `must`, the reporter adds what stands in the file instead; a
-    reader never puts the value into the text, for it may have come from a variable.
+    To a text that begins with `must`, the reporter adds the value as written. A parser never puts
+    the value into the text, as it may come from a variable.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """Metadata for pydantic. `read` takes the tree's node and raises Unfit."""
+    """Metadata for pydantic. `read` parses the tree's node and raises Unfit."""
 
     read: Callable[[Any], Any]
     schema: Mapping[str, Any]
@@ -53,12 +53,12 @@ class Reads:
 
 
 def is_null(node: object) -> bool:
-    """`~`, `null` or nothing at all, unquoted."""
+    """True for `~`, `null` or nothing at all, unquoted."""
     return isinstance(node, Scalar) and node.plain and node.source in NULLS
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The valid name that was probably meant."""
+    """The valid name that was probably meant; None if none is near."""
     found = difflib.get_close_matches(name.lower()[:60], list(names), n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -67,7 +67,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def text(node: Any) -> str:
-    """The text as written, also of what YAML takes for a number or a boolean."""
+    """The text as written, even if YAML takes it for a number or a boolean."""
     if node is None:
         raise Unfit("is missing")
     if not isinstance(node, Scalar):
@@ -83,12 +83,12 @@ def text(node: Any) -> str:
 
 
 def environment_value(node: Any) -> str:
-    """As in a shell, nothing is the empty text."""
+    """Value of a variable; as in a shell, nothing is the empty string."""
     return "" if is_null(node) else text(node)
 
 
 def line(node: Any) -> str:
-    """One line that is safe to give a program as an argument: it cannot pass for an option."""
+    """One line that is safe as a program's argument: it cannot be taken for an option."""
     value = text(node)
     if not value.strip():
         raise Unfit("is empty")
@@ -196,7 +196,7 @@ def is_name(value: str) -> bool:
 
 
 def inside(node: Any) -> str:
-    """A relative path, or glob, that stays below the folder it starts in."""
+    """A relative path, or glob, that stays below its folder."""
     value = line(node)
     if value.startswith(("/", "~")) or ".." in value.split("/"):
         raise Unfit("must be a relative path that stays inside the folder (no .., no leading /)")
@@ -227,7 +227,9 @@ def git(node: Any) -> str:
 
 
 def secret_name(node: Any) -> str:
-    """What stands here may be the secret itself, by mistake: it is never shown."""
+    """Name of a secret. An invalid value is never shown: it may be the secret itself, by
+    mistake.
+    """
     name = node.source if isinstance(node, Scalar) else ""
     if not (name.isascii() and name.isidentifier()):
         raise Unfit("is the name of an entry under `secrets`, such as GIT_TOKEN, and not its value")
@@ -235,7 +237,7 @@ def secret_name(node: Any) -> str:
 
 
 def environment_name(value: Any) -> Any:
-    """The key of an `env` or `secrets` entry."""
+    """Key of an `env` or `secrets` entry."""
     if not (isinstance(value, str) and value.isascii() and value.isidentifier()):
         raise Unfit("a variable's name is made of letters, digits and _, no digit first")
     if value == "TF_CONFIG":
@@ -246,7 +248,9 @@ def environment_name(value: Any) -> Any:
 
 
 def secret_variable(node: Any) -> str:
-    """The variable's name. Its value is not looked at, and what stands here is never shown."""
+    """Name of the variable that holds a secret. Its value is not read, and an invalid name is
+    never shown.
+    """
     found = only_variable(node.source) if isinstance(node, Scalar) else None
     if found is None:
         raise Unfit("a secret is written only as ${VAR}, with no default and nothing beside it")

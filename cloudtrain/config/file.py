@@ -1,7 +1,7 @@
-"""The file as its user writes it: every section, every field, and what each means.
+"""The config file: every section and field, and what each means.
 
-Reader, JSON Schema (configs/schema.json) and docs/config.md are all made from these classes;
-the defaults are those of the nouns in model.py.
+Reader, JSON Schema (configs/schema.json) and docs/config.md are made from these classes; the
+defaults are those of model.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def required(meaning: str) -> Any:
 
 
 class Section(BaseModel):
-    """A mapping of the file with known fields; the docstring tells what it is for."""
+    """A mapping of the file with known fields; its docstring is the section's documentation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
     of: ClassVar[type]
@@ -35,7 +35,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, node: Any) -> Any:
-        """A field with nothing after its colon is a field left out."""
+        """Drop fields with nothing after the colon: they count as left out."""
         if kinds.is_null(node):
             return {}
         if not isinstance(node, Block):
@@ -47,7 +47,7 @@ class Section(BaseModel):
         }
 
     def noun(self, **changes: Any) -> Any:
-        """The frozen value of model.py. Raises nothing on a section that was read whole."""
+        """The section's frozen value of model.py. Raises nothing for a section that is valid."""
         given = {
             name: _plain(getattr(self, name))
             for name in self.model_fields_set
@@ -246,7 +246,9 @@ class HostsItem(Section):
 
 
 def _group(node: Any) -> Any:
-    """`false` is no such role; nothing after the colon is one node with the defaults."""
+    """A role's nodes: `false` is no such role, nothing after the colon is one node with the
+    defaults.
+    """
     if isinstance(node, Scalar) and not kinds.is_null(node):
         try:
             if kinds.boolean(node) is False:
@@ -310,7 +312,7 @@ def takes_none(noun: type, name: str) -> bool:
 
 
 def defaults(noun: type) -> dict[str, Any]:
-    """Field → default, of the fields that have one."""
+    """Defaults by field, without fields that have none."""
     found = {}
     for item in fields(noun):
         if item.default is not MISSING:
@@ -321,7 +323,7 @@ def defaults(noun: type) -> dict[str, Any]:
 
 
 def section_at(path: tuple[str | int, ...]) -> type[Section] | None:
-    """The section whose fields the keys at `path` are, `("nodes", "worker")` → NodesEntry."""
+    """Section that holds the keys at `path`: `("nodes", "worker")` → NodesEntry."""
     if not path:
         return File
     info = File.model_fields.get(str(path[0]))

@@ -1,4 +1,4 @@
-"""`hosts: cluster.ini`: an INI `[cluster]` file with `chief=`, `worker=`, `ps=` as hosts."""
+"""Reads `hosts: cluster.ini`: an INI `[cluster]` file with `chief=`, `worker=`, `ps=` as hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOST = re.compile(r"(?P<address>[^\s:\[\]]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]
 
 
 def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Problem]]:
-    """The tree with `hosts: cluster.ini` replaced by that file's machines.
+    """Replace `hosts: cluster.ini` by that file's machines.
 
     Its ports are those of the TensorFlow servers (SSH's is 22), so they become `train.port`.
     """
@@ -94,7 +94,7 @@ class _Ini:
 
 
 def _with_port(tree: Block, ini: _Ini) -> Block:
-    """A `train.port` in the YAML itself is the later word."""
+    """Set the file's port unless the YAML has a `train.port` of its own."""
     train = tree.get("train")
     if not ini.ports or not isinstance(train, Block) or "port" in train:
         return tree

@@ -38,7 +38,7 @@ def schema() -> dict[str, Any]:
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """A title that repeats the field's name is noise in an editor; those of kinds stay."""
+    """Leaves out titles that repeat a field's name, which are noise in an editor."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""YAML as a tree whose every value knows its file, its line and its text as written."""
+"""Parses YAML into a tree whose values know their file, line and original text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value as written. Its type is decided by the field that reads it, not by YAML:
-    `tensorflow: 2.20` is the version 2.20 and `NO` is Norway."""
+    """One value as written.
+
+    The field that reads it decides on its type, not YAML: `tensorflow: 2.20` is the version 2.20
+    and `NO` is Norway.
+    """
 
     source: str
     place: Place
@@ -34,12 +37,12 @@ class Scalar:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def text(self) -> str:
-        """With variables filled in. Raises ValueError."""
+        """The text with its variables expanded. Raises ValueError."""
         return fill(self.source, self.environ)
 
 
 class Block(dict[str, "Tree"]):
-    """A mapping; `keys_at` tells where each key stands."""
+    """A mapping; `keys_at` has each key's location."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -51,7 +54,7 @@ class Block(dict[str, "Tree"]):
         self.keys_at[key] = place
 
     def without(self, key: str) -> Block:
-        """A copy; the same block may stand in several places of the file."""
+        """A copy without this key; the same block may be used in several places of the file."""
         copy = Block(self.place)
         for name, value in self.items():
             if name != key:
@@ -72,7 +75,7 @@ Path = tuple[str | int, ...]
 
 
 def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, list[Problem]]:
-    """The file's mapping and what is wrong with its structure; nothing is raised.
+    """The file's mapping and its structural problems; raises nothing.
 
     Built from parser events: depth and aliases are limited before anything is expanded.
     """
@@ -86,7 +89,7 @@ def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, li
 
 
 def place_of(tree: Tree, path: Path) -> Place | None:
-    """Where `path` stands, or the nearest thing above it that is there; None for the file."""
+    """Location of `path`, or of the nearest existing thing above it; None for the file."""
     place = None
     for part in path:
         if isinstance(tree, Block) and part in tree:
@@ -111,7 +114,7 @@ def value_at(tree: Tree, path: Path) -> Tree | None:
 
 
 def scalars(tree: Tree) -> Iterator[tuple[str, Scalar]]:
-    """Every value with its dotted path; what aliases repeat comes once."""
+    """Every value with its dotted path; aliased values come once."""
     seen: set[int] = set()
     left: list[tuple[Path, Tree]] = [((), tree)]
     while left:
@@ -128,7 +131,7 @@ def scalars(tree: Tree) -> Iterator[tuple[str, Scalar]]:
 
 
 def dotted(path: Path) -> str:
-    """`("hosts", 0, "user")` as `hosts[0].user`."""
+    """Format `("hosts", 0, "user")` as `hosts[0].user`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -136,7 +139,7 @@ def dotted(path: Path) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """On one line of printable characters, and short."""
+    """Shorten to one line of printable characters."""
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
 
@@ -158,7 +161,7 @@ def _decode(data: bytes) -> str:
 
 
 class _Builder:
-    """Makes the tree of one file, event by event."""
+    """Builds the tree of one file, event by event."""
 
     def __init__(self, file: str, environ: Mapping[str, str]) -> None:
         self.file = file
@@ -232,7 +235,7 @@ class _Builder:
         return block
 
     def merge(self, block: Block, value: Tree, path: Path) -> None:
-        """YAML's `<<: *defaults`: what the block has itself wins."""
+        """Apply YAML's `<<: *defaults`: the block's own entries win."""
         for other in value if isinstance(value, Items) else [value]:
             if not isinstance(other, Block):
                 self.problem(other.place, (*path, "<<"), "must be a mapping, such as *defaults")
@@ -279,7 +282,7 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def _usual(text: str, line: int | None) -> str:
-    """What is usually wrong on such a line."""
+    """Common mistake on such a line."""
     lines = text.splitlines()
     source = lines[line - 1] if line and line <= len(lines) else ""
     if "\t" in source:
@@ -293,7 +296,7 @@ def _usual(text: str, line: int | None) -> str:
 
 
 def _is_left_open(line: str) -> bool:
-    """A { or [ that its own line does not close, outside of quotes and comments."""
+    """True for a { or [ that its own line does not close, outside of quotes and comments."""
     plain = re.sub(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\s#.*""", "", line)
     return any(plain.count(a) > plain.count(b) for a, b in ("{}", "[]"))
 

@@ -1,4 +1,4 @@
-"""Where a field of a config stands: `gcp.yaml:9`."""
+"""Location of a config field in its file: `gcp.yaml:9`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from cloudtrain.model import ClusterConfig
 
 
 def place_in_file(config: ClusterConfig, field: str) -> str:
-    """`nodes.worker.machine` as the file and line that say it, or the nearest line above it; where
-    the config was not read from its file as that is now, `the config`."""
+    """File and line of `nodes.worker.machine`, or the nearest line above it.
+
+    `the config` if the file has changed since or the config was not read from a file.
+    """
     from cloudtrain.config.lines import parse, place_of
 
     path = Path(config.source)
@@ -32,7 +34,7 @@ def place_in_file(config: ClusterConfig, field: str) -> str:
 
 
 def _is_current(config: ClusterConfig, path: Path) -> bool:
-    """Whether the file still says what this config holds."""
+    """True if the file still says what this config holds."""
     try:
         now = load(path)
     except (CloudtrainError, OSError):

@@ -1,4 +1,4 @@
-"""Rules between fields: which roles a strategy takes, what a provider needs."""
+"""Rules between fields: roles of a strategy, needs of a provider."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broken_rules(file: File) -> Found:
 
 
 def counts(file: File) -> dict[str, int]:
-    """Role → number of nodes, from `nodes`, or from `hosts`, or what the strategy implies."""
+    """Number of nodes by role, from `nodes`, from `hosts`, or as the strategy implies."""
     if file.nodes is not None:
         return {role: group.count or 1 for role, group in file.nodes.items() if group is not None}
     if file.provider == "hosts" and file.hosts is not None:
@@ -69,7 +69,7 @@ def _code(file: File) -> Found:
 
 
 def _token(file: File, git: str, token: str | None) -> Found:
-    """A name that is no secret's may be the token itself, and is not shown."""
+    """A token's variable. An invalid name may be the token itself, and is not shown."""
     known = file.secrets or {}
     user = re.match(r"(?i)https?://[^/]*@", git)
     if user and not token:
@@ -111,7 +111,7 @@ def _secrets(file: File) -> Found:
 
 
 def _roles(file: File) -> Found:
-    """semantics of tf.distribute: what each strategy can start with (docs/config.md)."""
+    """Rules of tf.distribute on the roles that each strategy can start with (docs/config.md)."""
     strategy = _strategy(file)
     if strategy is None or not strategy.launched:
         return
@@ -134,7 +134,7 @@ def _roles(file: File) -> Found:
 
 
 def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
-    """How many nodes each role has. `chief` is what `master` was meant to be."""
+    """Rules on the number of nodes of each role. `chief` is suggested for `master`."""
     named = strategy.roles if file.nodes is None else file.nodes
     for role, why in strategy.missing(found, named):
         if not (role == "chief" and "master" in found):
@@ -154,7 +154,7 @@ def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
 
 
 def _hosts(file: File) -> Found:
-    """Where both are given, `nodes` says the same as `hosts`."""
+    """Rules on `hosts`; if both are given, `nodes` must say the same."""
     if file.provider != "hosts" or not file.hosts or file.nodes is None:
         return
     have = Counter(host.role for host in file.hosts)
@@ -176,7 +176,9 @@ def _provider(file: File) -> Found:
 
 
 def _ports(file: File) -> Found:
-    """On one machine every task has a port of its own, counted up from `train.port`."""
+    """Rules on ports: on one machine every task has a port of its own, counted up from
+    `train.port`.
+    """
     first = (file.train and file.train.port) or 0
     last = first + sum(counts(file).values()) - 1
     if file.provider == "hosts":
@@ -206,5 +208,5 @@ def _no_such_role(strategy: Strategy, role: str) -> str:
 
 
 def _at(file: File, role: str) -> Path:
-    """Where to point at for a role: a list of hosts has no line for it."""
+    """Path to report for a role: a list of hosts has no line for it."""
     return ("nodes", role) if file.nodes is not None else ("hosts",)

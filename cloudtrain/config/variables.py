@@ -1,4 +1,4 @@
-"""`${VAR}` and `${VAR:-default}` in the file's values, taken from the environment."""
+"""Expands `${VAR}` and `${VAR:-default}` in the file's values from the environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WHOLE = re.compile(rf"\$\{{({_NAME})\}}")
 
 
 def fill(source: str, environ: Mapping[str, str]) -> str:
-    """`source` with its variables' values; `$${` stays as `${`. Raises ValueError.
+    """Expand variables; `$${` stays as `${`. Raises ValueError.
 
-    As in a shell, a default also stands in for a variable that is set to nothing. Called on
-    values that YAML has already told apart, so no value of a variable can change the structure.
+    As in a shell, a default also replaces an empty variable. Applied to values that YAML has
+    already separated, so no variable's value can change the structure.
     """
 
     def value(piece: re.Match[str]) -> str:
@@ -38,11 +38,11 @@ def fill(source: str, environ: Mapping[str, str]) -> str:
 
 
 def variables(source: str) -> frozenset[str]:
-    """The names that `source` takes from the environment."""
+    """Names of the variables that `source` uses."""
     return frozenset(piece["name"] for piece in _PIECE.finditer(source) if piece["name"])
 
 
 def only_variable(source: str) -> str | None:
-    """VAR where `source` is exactly `${VAR}`."""
+    """VAR if `source` is exactly `${VAR}`."""
     whole = _WHOLE.fullmatch(source)
     return whole[1] if whole else None

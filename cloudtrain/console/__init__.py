@@ -1,4 +1,4 @@
-"""The console: live bars on a terminal, plain timed lines elsewhere."""
+"""Console output: live bars on a terminal, plain timed lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["console"]
 
 
 def console(*, json: bool) -> Screen:
-    """The console for this process: progress on stderr; what tasks write on stdout.
+    """The console of this process: progress on stderr, task output on stdout.
 
-    With `json`, stdout is for one document alone, and what tasks write goes to stderr too.
+    With `json`, stdout is for one document alone, and task output goes to stderr too.
     """
     out = sys.stderr if json else sys.stdout
     if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):

@@ -1,4 +1,4 @@
-"""Log bytes from elsewhere as lines that are readable and cannot control the terminal."""
+"""Turns foreign log bytes into readable lines that cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def printable(text: str) -> str:
-    """A text of several lines, each of them made harmless."""
+    """Remove control characters from each line of a text."""
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
 def clean(line: str) -> str:
-    """What a terminal would show of one line in the end: the last state of a progress bar
-    that overwrites itself, without control characters, escape sequences and colours."""
+    """What a terminal would show of one line in the end.
+
+    That is the last state of a progress bar that overwrites itself, without control characters,
+    escape sequences and colours.
+    """
     if line.isprintable():
         return line
     line = _SEQUENCES.sub("", line).rstrip("\r").rpartition("\r")[2]
@@ -34,14 +37,16 @@ def clean(line: str) -> str:
 
 
 class Lines:
-    """The bytes of one log, cut where they came off the network, as clean whole lines."""
+    """Splits the bytes of one log, in chunks as they come off the network, into clean whole
+    lines.
+    """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that are whole now. What has no end yet is kept back."""
+        """Return the lines that are complete now; an incomplete one is kept back."""
         *whole, rest = (self._rest + self._decoder.decode(data)).split("\n")
         if len(rest) > LONGEST:
             whole.append(rest)
@@ -50,14 +55,14 @@ class Lines:
         return [clean(line) for line in whole]
 
     def flush(self) -> list[str]:
-        """The last line, where it never got its end."""
+        """Return the last line if it never got its end."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         self._decoder.reset()
         return [clean(rest)] if rest else []
 
 
 def _last_state(rest: str) -> str:
-    """A progress bar writes many states and no line end for minutes: only the last is kept."""
+    """Keep only the last state of a progress bar, which writes many and no line end for minutes."""
     if "\r" not in rest:
         return rest
     shown = rest.rstrip("\r")
@@ -65,7 +70,7 @@ def _last_state(rest: str) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Backspaces move left, what follows overwrites: so Keras draws its bar."""
+    """Apply backspaces: they move left and what follows overwrites, as Keras draws its bar."""
     shown: list[str] = []
     at = 0
     for character in line:

@@ -58,7 +58,7 @@ class PlainConsole:
 
 
 class _Lines:
-    """A stage told in lines, few enough to be read."""
+    """A stage as plain lines, few enough to be read."""
 
     def __init__(
         self, console: PlainConsole, title: str, total: int, clock: Callable[[], float]

@@ -1,4 +1,4 @@
-"""What both consoles share: task output on one stream, progress on the other."""
+"""Shared by both consoles: task output on one stream, progress on the other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red
 
 
 class Screen(protocols.Console, Protocol):
-    """A console with an end."""
+    """A console that can be closed."""
 
     def flush(self) -> None:
-        """Show the last lines of tasks that never ended them. Nothing is drawn any more."""
+        """Show unterminated last lines of tasks. Nothing is drawn after that."""
 
 
 class TaskOutput:
-    """Lines of tasks with the task's name before each: `chief0 │ Epoch 1/2`."""
+    """Lines of tasks, each after its task's name: `chief0 │ Epoch 1/2`."""
 
     def __init__(self, stream: TextIO, *, colours: bool) -> None:
         self._stream, self._colours = stream, colours
@@ -30,7 +30,7 @@ class TaskOutput:
         self._lock = threading.Lock()
 
     def feed(self, task: str, data: bytes) -> list[tuple[str, str]]:
-        """The (task, line) pairs that are whole now."""
+        """Return (task, line) pairs of the lines that are complete now."""
         with self._lock:
             lines = self._tasks.setdefault(task, Lines()).feed(data)
         return [(task, line) for line in lines]
@@ -49,7 +49,7 @@ class TaskOutput:
         return f"{task} {self._bar} "
 
     def colour(self, task: str) -> str:
-        """The same for a task all through, in the order in which tasks were heard first."""
+        """Colour of a task, the same throughout, in the order of their first lines."""
         known = list(self._tasks)
         return COLOURS[known.index(task) % len(COLOURS)]
 
@@ -60,7 +60,7 @@ class TaskOutput:
 
 
 class Progress:
-    """A stream whose loss stops nothing: the run matters, not the words about it."""
+    """A stream whose loss stops nothing: the run matters more than its progress lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

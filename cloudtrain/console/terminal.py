@@ -1,4 +1,4 @@
-"""A terminal: stages as live bars, everything else printed above them."""
+"""Console on a terminal: stages as live bars, everything else printed above them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TerminalConsole:
 
 
 class _Bar:
-    """A stage as a bar, with what its unfinished nodes do below it."""
+    """A stage as a bar, with the current work of unfinished nodes below it."""
 
     def __init__(self, title: str, total: int) -> None:
         self._title, self._total = printable(title), total

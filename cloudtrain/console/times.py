@@ -1,4 +1,4 @@
-"""Moments and lengths of time, as they are shown to people."""
+"""Formats times and durations for users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def clock(moment: float) -> str:
-    """Of Unix time, as the clocks here show it."""
+    """Local time of a Unix time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
