@@ -33,7 +33,7 @@ tools:
 # A release's real CUDA wheels against a pretended driver: make gpu-wheels VERSION=2.19 GPUS=V100:2
 GPUS ?= T4:1
 gpu-wheels: .venv/.made-dev
-	@$(BIN)/python -m tests.wheel_trial $(VERSION) --gpus $(GPUS)
+	@$(BIN)/python -m tests.support.wheel_trial $(VERSION) --gpus $(GPUS)
 
 dist: .venv/.made
 	rm -rf dist

@@ -23,8 +23,8 @@ from cloudtrain.landing.land import land  # noqa: E402
 from cloudtrain.protocols import Transport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from cloudtrain.transports.ssh import SshTransport  # noqa: E402
-from tests.landing_parts import RUN, Cluster  # noqa: E402
-from tests.sshd import SshdNode, sshd_node  # noqa: E402
+from tests.support.landing_parts import RUN, Cluster  # noqa: E402
+from tests.support.sshd import SshdNode, sshd_node  # noqa: E402
 
 RUNS = 3
 SETS = {

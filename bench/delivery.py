@@ -28,13 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from sshd import sshd_nodes  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from cloudtrain.keys import load_identity, ssh_config  # noqa: E402
 from cloudtrain.model import Identity, Node  # noqa: E402
 from cloudtrain.providers.local import LocalProvider  # noqa: E402
+from tests.support.sshd import sshd_nodes  # noqa: E402
 
 CLUSTER = "delivery"
 THERE = "delivered"

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from sshd import SshdNode, children_of_all, eventually, sshd_nodes  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from cloudtrain.keys import ssh_config  # noqa: E402
+from tests.support.sshd import SshdNode, children_of_all, eventually, sshd_nodes  # noqa: E402
 
 OURS = "cloudtrain"
 OURS_CODE = """

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import paramiko
 import pytest
-from local_cluster import LocalCluster, local_cluster
 
 from cloudtrain.providers._local import processes
+from tests.support.local_cluster import LocalCluster, local_cluster
 
 MB = 1 << 20
 

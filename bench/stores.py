@@ -31,9 +31,9 @@ sys.path.insert(0, str(ROOT))
 
 from cloudtrain.landing.land import land  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
-from tests.landing_parts import Cluster  # noqa: E402
 from tests.standins import stores  # noqa: E402
 from tests.standins.stores import ACCOUNT, KEY, Store  # noqa: E402
+from tests.support.landing_parts import Cluster  # noqa: E402
 
 SETS = {"1,000 × 100 kB": (1000, 100_000), "1 × 512 MB": (1, 1 << 29)}
 THREADS = 16

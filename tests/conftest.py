@@ -13,8 +13,8 @@ import pytest
 from cloudtrain import config
 from cloudtrain.apply import apply
 from cloudtrain.playbooks import tensorflow
-from tests import project as projects
-from tests.nodes_here import HereTransport, Remembered, node
+from tests.support import project as projects
+from tests.support.nodes_here import HereTransport, Remembered, node
 
 
 @pytest.hookimpl(wrapper=True)

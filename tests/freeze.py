@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from tests.keeper_parts import Kept
-from tests.project import Project
-from tests.web_store import service
+from tests.support.keeper_parts import Kept
+from tests.support.project import Project
+from tests.support.web_store import service
 
 SECRET = ("key", "key.pub", "host_keys", "known_hosts", "ssh_config", "lock")
 """Keys are no part of a set; without them a cluster's nodes are for nobody to enter."""

@@ -1,7 +1,7 @@
 """Azure on this machine: the resource manager, and the authority that its tokens come from.
 
 Bodies are checked by the models of azure-mgmt's libraries; azure-mgmt and azure-identity drive it
-in tests/test_standin_azure.py. It never met the real one.
+in tests/integration/test_standin_azure.py. It never met the real one.
 """
 
 from __future__ import annotations

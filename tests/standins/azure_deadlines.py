@@ -1,8 +1,9 @@
 """Microsoft.ComputeSchedule: virtual machines are deallocated at a date and time.
 
 Bodies as https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions has them; where it
-is installed, azure-mgmt-computeschedule drives it in tests/test_standin_azure.py. What is refused
-for one resource stands in its own result, with the call answered 200.
+is installed, azure-mgmt-computeschedule drives it in
+tests/integration/test_standin_azure.py. What is refused for one resource stands in its own
+result, with the call answered 200.
 """
 
 from __future__ import annotations

@@ -1,0 +1,270 @@
+"""The whole path on each cloud's stand-in with a real TensorFlow, as a user types it.
+
+Real cloud-init, sshd, playbooks, training and object stores; only the machines and the bill are
+pretended. Nodes have no network: their image brings the environment that the `tensorflow` playbook
+makes on this machine, so that its step is proved done, and an archive for the `base` playbook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cloudtrain import config as configs
+from cloudtrain.apply import apply
+from cloudtrain.errors import StepFailed
+from cloudtrain.keys import load_identity
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.playbooks import gpu_check, tensorflow
+from cloudtrain.transports.ssh import SshTransport
+from tests.standins.cloud import DESCRIPTIONS, running
+from tests.standins.image import with_archive
+from tests.standins.nodes import Nodes, unavailable
+from tests.standins.stores import KINDS, Store
+from tests.support import cloud_user
+from tests.support.cloud_user import MACHINES, READY, Account
+from tests.support.nodes_here import Remembered, node
+from tests.support.one_machine import Machine
+from tests.support.project import ROOT, Project
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
+
+SETUP = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))["setup"]
+LAST = "/manifest.json"
+MODEL = "chief0/output/model/saved_model.pb"
+
+
+@pytest.fixture(scope="module")
+def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory, tensorflow_python: Path) -> str:
+    """The final loss of the example in a process of its own, without us."""
+    done = subprocess.run(
+        [tensorflow_python, ROOT / "examples" / "multi_worker_mirrored.py"],
+        cwd=tmp_path_factory.mktemp("alone"),
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=cloud_user.LIMIT,
+        check=True,
+    )
+    (loss,) = re.findall(r"final loss (\d+\.\d{6})", done.stdout)
+    return str(loss)
+
+
+@pytest.fixture
+def account(
+    request: pytest.FixtureRequest, tmp_path: Path, tensorflow_python: Path
+) -> Iterator[tuple[Account, Store]]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    name: str = request.param
+    project = Project(tmp_path / "user's project")
+    environment = tensorflow_python.parent.parent
+    binds, image = [environment, *base(tensorflow_python)], tmp_path / "image"
+    with (
+        Nodes(binds=binds, files=image) as nodes,
+        running(name, nodes=nodes) as cloud,
+        KINDS[DESCRIPTIONS[name].store]() as store,
+    ):
+        project.environment.update({**store.environment, **cloud.environment})
+        user = Account(project, cloud, nodes)
+        bring(image, environment, configs.load(user.config(machine=MACHINES[name], setup=SETUP)))
+        with_archive(image)
+        yield user, store
+
+
+def base(python: Path) -> list[Path]:
+    """Where the environment's Python has its library; Debian's own is on the nodes too."""
+    asked = [python, "-c", "import sys; print(sys.base_prefix)"]
+    prefix = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    return [] if prefix == "/usr" else [Path(prefix)]
+
+
+def bring(image: Path, environment: Path, config: ClusterConfig) -> None:
+    """It is where the playbook would make it, in the home that the first boot makes."""
+    folder = tensorflow.bin_folder(config, node())
+    assert folder is not None
+    place = image / "etc" / "skel" / folder.removesuffix("/bin")
+    place.parent.mkdir(parents=True)
+    place.symlink_to(environment)
+
+
+@pytest.mark.parametrize("account", READY, indirect=True)
+def test_check_up_train_status_fetch_down_with_tensorflow_on_three_nodes(
+    account: tuple[Account, Store], loss_of_one_process: str
+) -> None:
+    user, store = account
+    config = example(user, store, "multi_worker_mirrored.py", {"chief": 1, "worker": 2})
+    user.do("check", config)
+    assert user.cloud.holdings() == []
+
+    user.do("up", config, "--yes")
+    tasks = ["chief0", "worker0", "worker1"]
+    assert [node["name"] for node in user.status()] == [f"{user.project.name}-{t}" for t in tasks]
+    trained = user.do("train", user.project.name).stdout
+    losses = re.findall(r"(\w+) │ final loss (\d+\.\d{6})", trained)
+    assert sorted(losses) == [(task, loss_of_one_process) for task in tasks]
+
+    landed = run_in_the_store(user, store)
+    tensorflow_spanned(user, landed, tasks)
+    user.do("fetch", user.project.name, "results")
+    fetched = user.project.folder / "results" / MODEL
+    assert fetched.read_bytes() == landed[MODEL]
+
+    user.do("down", user.project.name, "--yes")
+    assert user.cloud.holdings() == []
+    assert user.nodes.running() == []
+    assert run_in_the_store(user, store) == landed
+
+
+@pytest.mark.parametrize("account", ["gcp"], indirect=True)
+def test_parameter_servers_train_and_are_ended_with_the_chief(
+    account: tuple[Account, Store],
+) -> None:
+    user, store = account
+    roles = {"chief": 1, "worker": 2, "ps": 1}
+    config = example(
+        user, store, "parameter_server.py", roles, strategy="parameter_server", epochs=2
+    )
+    user.do("up", config, "--yes")
+    trained = user.do("train", user.project.name).stdout
+    assert re.search(r"chief0 │ final loss \d", trained)
+    landed = run_in_the_store(user, store)
+    tensorflow_spanned(user, landed, ["chief0", "worker0", "worker1", "ps0"])
+    asked = ["sh", "-c", "pgrep -fc '[p]arameter_server.py' || true"]
+    left = user.do("exec", user.project.name, "--", *asked)
+    assert {line.split()[-1] for line in left.stdout.splitlines()} == {"0"}
+    user.do("down", user.project.name, "--yes")
+    assert user.cloud.holdings() == []
+    assert user.nodes.running() == []
+
+
+def test_a_node_whose_tensorflow_sees_no_gpu_is_not_ready(
+    tmp_path: Path, tensorflow_python: Path
+) -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
+    config = ClusterConfig(
+        name="mnist",
+        provider="gcp",
+        strategy="multi_worker_mirrored",
+        nodes={"chief": NodeGroup(accelerator=Accelerator(kind="T4"))},
+        setup=Setup(tensorflow="2.21"),
+        source=str(tmp_path / "mnist.yaml"),
+    )
+    environment = tensorflow_python.parent.parent
+    bring(tmp_path / "image", environment, config)
+    binds = [environment, *base(tensorflow_python)]
+    machine = Machine(tmp_path / "keys", binds=binds, files=tmp_path / "image")
+    with machine.nodes:
+        machine.start()
+        machine.enter()
+        steps = gpu_check.steps(config, machine.node)
+        with (
+            SshTransport(load_identity(machine.folder)) as transport,
+            pytest.raises(StepFailed, match=r"TensorFlow 2\.21\.\d+ sees 0 of 1 GPUs") as refused,
+        ):
+            apply(lambda _: steps, [machine.node], transport, Remembered())
+        assert refused.value.hint == "`nvidia-smi` on the node tells what the driver sees"
+
+
+def example(
+    user: Account,
+    store: Store,
+    script: str,
+    roles: dict[str, int],
+    *,
+    strategy: str = "multi_worker_mirrored",
+    epochs: int = 5,
+) -> Path:
+    shutil.copytree(ROOT / "examples", user.project.code, dirs_exist_ok=True)
+    command = f"hostname; printenv TF_CONFIG; python {script} --epochs {epochs} --output {{output}}"
+    return user.config(
+        machine=MACHINES[user.cloud.name],
+        roles=roles,
+        strategy=strategy,
+        setup=SETUP,
+        train={"command": command, "checkpoints": "ckpt"},
+        artifacts={"store": store.uri, "require": ["output/model/saved_model.pb"]},
+    )
+
+
+def run_in_the_store(user: Account, store: Store) -> dict[str, bytes]:
+    """What the one run landed, as the store's own SDK reads it; its manifest agrees."""
+    found = READ[store.uri.partition(":")[0]](user.project.environment)
+    (folder,) = (key.removesuffix("manifest.json") for key in found if key.endswith(LAST))
+    inside = [key for key in found if key.startswith(folder)]
+    files = {key.removeprefix(folder): found[key] for key in inside}
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["complete"]
+    told = {file["path"]: file["sha256"] for file in manifest["files"]}
+    assert {path: hashlib.sha256(files[path]).hexdigest() for path in told} == told
+    assert MODEL in told
+    return files
+
+
+def tensorflow_spanned(user: Account, landed: dict[str, bytes], tasks: list[str]) -> None:
+    """Each task was on the node of its name and served at the address that all were told."""
+    clusters, hosts = [], set()
+    for task in tasks:
+        name, told, *said = landed[f"logs/{task}.attempt-1.log"].decode().splitlines()
+        assert name == f"{user.project.name}-{task}"
+        config = json.loads(told)
+        clusters.append(config["cluster"])
+        role, index = config["task"]["type"], config["task"]["index"]
+        assert task == f"{role}{index}"
+        address = config["cluster"][role][index]
+        hosts.add(address.partition(":")[0])
+        assert any(f"Started server with target: grpc://{address}" in line for line in said)
+    assert all(cluster == clusters[0] for cluster in clusters)
+    assert len(hosts) == sum(map(len, clusters[0].values())) == len(tasks)
+
+
+# ── The stores, each read with its owner's SDK ───────────────────────────────
+
+
+def _s3(environment: dict[str, str]) -> dict[str, bytes]:
+    import boto3
+
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
+        region_name="us-east-1",
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+    )
+    keys = [found["Key"] for found in s3.list_objects_v2(Bucket="bucket").get("Contents", ())]
+    return {key: s3.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
+
+
+def _gs(environment: dict[str, str]) -> dict[str, bytes]:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    client = Client(
+        project=environment["GOOGLE_CLOUD_PROJECT"],
+        credentials=AnonymousCredentials(),
+        client_options={"api_endpoint": environment["STORAGE_EMULATOR_HOST"]},
+    )
+    return {blob.name: blob.download_as_bytes() for blob in client.list_blobs("bucket")}
+
+
+def _az(environment: dict[str, str]) -> dict[str, bytes]:
+    from azure.storage.blob import ContainerClient
+
+    container = ContainerClient.from_connection_string(
+        environment["AZURE_STORAGE_CONNECTION_STRING"], "container"
+    )
+    names = list(container.list_blob_names())
+    return {name: container.download_blob(name).readall() for name in names}
+
+
+READ: dict[str, Callable[[dict[str, str]], dict[str, bytes]]] = {"s3": _s3, "gs": _gs, "az": _az}

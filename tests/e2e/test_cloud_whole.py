@@ -1,0 +1,168 @@
+"""Up, train, down on each cloud's stand-in, with real nodes behind it: as a user types it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import HostKeyMismatch
+from cloudtrain.model import Node
+from cloudtrain.transports.ssh import SshTransport
+from tests.standins.cloud import running
+from tests.standins.nodes import Nodes, unavailable
+from tests.support.cloud_user import READY, Account
+from tests.support.project import Project, until
+
+
+@pytest.fixture(params=READY)
+def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    with Nodes() as nodes, running(request.param, nodes=nodes) as cloud:
+        project = Project(tmp_path / "user's project")
+        project.environment.update(cloud.environment)
+        yield Account(project, cloud, nodes)
+
+
+def test_up_train_down_on_real_nodes(account: Account) -> None:
+    account.do("up", account.config(), "--yes")
+    names = [f"{account.project.name}-{task}" for task in ("chief0", "worker0")]
+    assert [node["name"] for node in account.status()] == names
+    assert {node["state"] for node in account.status()} == {"running"}
+    said = account.do("exec", account.project.name, "--", "hostname").stdout
+    assert sorted(said.splitlines()) == [f"chief0 │ {names[0]}", f"worker0 │ {names[1]}"]
+    assert account.openssh(names[1], "cat made") == "ready\n"
+    the_host_keys_are_others_than_in_the_user_data(account)
+
+    keys_before = {name: key.pins for name, key in account.identity().host_keys.items()}
+    account.do("up", account.config(), "--yes")
+    assert {name: key.pins for name, key in account.identity().host_keys.items()} == keys_before
+
+    account.do("train", "--json", "--", "--steps", "3")
+    assert account.project.landed("chief0", "output/chief0.txt") == "done at 3\n"
+    assert account.project.landed("worker0", "output/worker0.txt") == "done at 3\n"
+
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+    assert account.nodes.running() == []
+    assert not (account.folder / "host_keys").exists()
+
+
+def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
+    account: Account,
+) -> None:
+    account.cloud.set(wide_lag=5.0)
+    up = json.loads(account.do("up", account.config(), "--yes", "--json").stdout)
+    names = [f"{account.project.name}-{task}" for task in ("chief0", "worker0")]
+    assert [node["name"] for node in up["nodes"]] == names
+    account.cloud.set(wide_lag=0.0)  # all other commands go by the list
+    assert account.openssh(names[1], "cat made") == "ready\n"
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+def test_no_private_key_is_told_anywhere(account: Account) -> None:
+    """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
+    up = account.do("--debug", "up", account.config(), "--yes")
+    secrets = [
+        key.private.reveal().splitlines()[2] for key in account.identity().host_keys.values()
+    ]
+    secrets.append((account.folder / "key").read_text().splitlines()[2])
+    keepers = {account.folder / "key", *(account.folder / "host_keys").iterdir()}
+    files = [path for path in account.project.folder.rglob("*") if path.is_file()]
+    told = [path.read_text(errors="replace") for path in files if path not in keepers]
+    told += [up.stdout, up.stderr, account.logs()]
+    assert [secret for secret in secrets if any(secret in text for text in told)] == []
+    account.do("down", account.project.name, "--yes")
+    assert not [path for path in keepers if path.exists()]
+
+
+def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
+    """Started again with its disk where the cloud keeps it, else made again with new keys."""
+    account.do("up", account.config(), "--yes")
+    chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
+    before = account.identity().host_keys
+    account.openssh(worker, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
+    until(lambda: account.nodes.running() == [chief], 20)
+    account.do("up", account.config(), "--yes")
+    after = account.identity().host_keys
+    assert after[chief].pins == before[chief].pins
+    made_again = after[worker].public != before[worker].public
+    assert (after[worker].pins != before[worker].pins) == made_again
+    assert after[worker].rotated
+    assert account.openssh(worker, "cat made") == "ready\n"
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+def test_a_new_lifetime_moves_the_end_or_is_refused(account: Account) -> None:
+    """Google alone keeps the end that a running VM was made with."""
+    account.do("up", account.config(limits={"max_lifetime": "2h"}), "--yes")
+    before = {node["name"]: float(node["expires"]) for node in account.status()}
+    longer = account.config(limits={"max_lifetime": "5h"})
+    if account.cloud.name == "gcp":
+        refused = account.project.cloudtrain("up", longer, "--yes")
+        assert refused.returncode == 2
+        assert "with max_lifetime 2h" in refused.stderr
+        assert "says 5h" in refused.stderr
+        assert {n["name"]: float(n["expires"]) for n in account.status()} == before
+    else:
+        account.do("up", longer, "--yes")
+        for node in account.status():
+            assert float(node["expires"]) == pytest.approx(before[node["name"]] + 3 * 3600, abs=90)
+    if account.cloud.name == "aws":
+        told = account.openssh(f"{account.project.name}-worker0", "cat /var/lib/cloudtrain/end")
+        assert float(told) == pytest.approx(max(before.values()) + 3 * 3600, abs=90)
+        soon = "date +%s | sudo tee /var/lib/cloudtrain/end"
+        account.openssh(f"{account.project.name}-worker0", soon)
+        until(lambda: len(account.nodes.running()) == 1, 40)
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
+    identity = account.identity()
+    for told in account.status():
+        node = Node(
+            name=told["name"],
+            role="worker",
+            index=0,
+            state="running",
+            address=told["address"],
+            internal=told["address"],
+        )
+        key = identity.host_keys[node.name]
+        assert key.rotated
+        first = dataclasses.replace(key, accepted=())
+        knows_the_first = dataclasses.replace(identity, host_keys={node.name: first})
+        with SshTransport(knows_the_first) as transport, pytest.raises(HostKeyMismatch):
+            transport.ask(node, ":")
+        with SshTransport(identity) as transport:
+            assert transport.ask(node, "echo here").stdout == b"here\n"
+
+
+@pytest.mark.parametrize("account", ["gcp", "aws"], indirect=True)
+def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: Account) -> None:
+    config = account.config()
+    told = json.loads(account.do("check", config, "--deep", "--json").stdout)["findings"]
+    (trial,) = [finding for finding in told if finding["what"] == "trial"]
+    assert trial["ok"]
+    assert "created, logged in to and deleted in" in trial["text"]
+    assert "about 0.01 $" in trial["text"]
+    assert (account.cloud.holdings(), account.nodes.running()) == ([], [])
+    assert list((account.project.home / "clusters").glob("*trial*")) == []
+
+
+@pytest.mark.parametrize("account", ["aws"], indirect=True)
+def test_a_deep_check_that_fails_leaves_nothing_either(account: Account) -> None:
+    full = {"status": 500, "code": "InsufficientInstanceCapacity", "times": 1000}
+    account.cloud.fault("answer", action="RunInstances *", **full)
+    done = account.project.cloudtrain("check", account.config(), "--deep", "--json")
+    assert done.returncode == 3, done.stdout
+    (trial,) = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "trial"]
+    assert "no placement has the nodes" in trial["text"]
+    assert (account.cloud.holdings(), account.nodes.running()) == ([], [])

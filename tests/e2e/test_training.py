@@ -1,0 +1,293 @@
+"""The whole tool with a real TensorFlow, as a user types it: examples, other people's scripts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.project import ROOT, Project, until
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.xdist_group("tensorflow"),
+    pytest.mark.usefixtures("tensorflow_python"),
+]
+
+STRANGERS = ROOT / "tests" / "strangers"
+LOCAL = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))
+SETUP = LOCAL["setup"]
+TWO: dict[str, Any] = {"chief": {}, "worker": {"count": 1}}
+MIRRORED = "python multi_worker_mirrored.py"
+LIMIT = 200.0
+"""Seconds for one job: about 12 on a quiet machine with two cores."""
+
+
+def example(project: Project, command: str, **sections: Any) -> Path:
+    """The config of an example as configs/local.yaml has it, its code in the project."""
+    shutil.copytree(ROOT / "examples", project.code, dirs_exist_ok=True)
+    train = {"command": command, "grace": "5s", **sections.pop("train", {})}
+    return project.config(**{"setup": SETUP, "train": train, **sections})
+
+
+def trainer(project: Project, task: str) -> int:
+    """The pid of the task's Python."""
+    role, index = task[:-1], task[-1]
+    for pid, words in project.processes().items():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        mine = {f"CLOUDTRAIN_ROLE={role}".encode(), f"CLOUDTRAIN_INDEX={index}".encode()}
+        if words.startswith("python ") and mine <= set(variables):
+            return pid
+    raise ValueError(f"{task} does not run")
+
+
+def losses(output: str) -> set[str]:
+    return set(re.findall(r"final loss (\d+\.\d{6})", output))
+
+
+@pytest.fixture(scope="module")
+def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The final loss of the mirrored example on one node alone."""
+    alone = Project(tmp_path_factory.mktemp("alone"))
+    try:
+        done = alone.cloudtrain("run", example(alone, MIRRORED, nodes={"chief": {}}), timeout=LIMIT)
+    finally:
+        alone.end()
+    assert done.returncode == 0, done.stderr
+    return losses(done.stdout)
+
+
+def test_the_demo_lands_a_model_with_the_loss_of_one_process(
+    project: Project, loss_of_one_process: set[str]
+) -> None:
+    values = {**LOCAL, "name": project.name}
+    values["artifacts"] = {**LOCAL["artifacts"], "store": project.store.as_uri()}
+    values["code"] = {"path": str(ROOT / "examples")}
+    done = project.cloudtrain("run", project.config(**values), timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
+    assert len(re.findall("final loss", done.stdout)) == 3
+    assert losses(done.stdout) == loss_of_one_process
+
+
+def test_what_init_writes_in_an_empty_folder_runs(project: Project) -> None:
+    folder = project.folder / "empty"
+    folder.mkdir()
+    assert project.cloudtrain("init", "--output", "empty/local.yaml").returncode == 0
+    config = folder / "local.yaml"
+    values = yaml.safe_load(config.read_text())
+    values |= {"name": project.name, "setup": SETUP}  # the environment of the other tests
+    values["artifacts"]["store"] = project.store.as_uri()
+    config.write_text(yaml.safe_dump(values))
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "cluster formed after" in done.stderr
+    assert list(project.store.glob("*/chief0/output/model.h5"))
+    assert not list(project.store.glob("*/worker0/output/model.h5"))
+
+
+def test_mirrored_trains_on_two_devices_without_tf_config(project: Project) -> None:
+    config = example(
+        project,
+        "printenv TF_CONFIG; python mirrored.py --output {output}",
+        strategy="mirrored",
+        nodes={"chief": {}},
+        setup={**SETUP, "keras": "legacy"},  # the environment of the other tests
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "cluster" not in done.stdout
+    assert losses(done.stdout)
+    assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
+
+
+PS: dict[str, Any] = {
+    "strategy": "parameter_server",
+    "nodes": {"chief": {}, "worker": {"count": 2}, "ps": {"count": 1}},
+}
+
+
+def test_a_parameter_server_job_goes_on_without_a_killed_worker_and_leaves_nothing(
+    project: Project,
+) -> None:
+    config = example(project, "python parameter_server.py --epochs 8", **PS)
+    run = project.start("run", config)
+    until(lambda: "Epoch 3/8" in project.stdout, LIMIT)
+    os.kill(trainer(project, "worker1"), signal.SIGKILL)
+    assert run.wait(LIMIT) == 0, project.stderr
+    assert "worker1 is out: killed by signal 9; the run goes on" in project.stderr
+    assert "after the run was decided" not in project.stderr
+    assert losses(project.stdout)
+    assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
+    assert project.processes() == {}
+
+
+def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
+    project: Project,
+) -> None:
+    raises = "python -c 'raise FileNotFoundError(\"no data\")'"
+    line = f"if [ {{role}}{{index}} = worker0 ]; then {raises}; else python parameter_server.py; fi"
+    run = project.start("run", example(project, line, **PS))
+    until(lambda: "FileNotFoundError: no data" in project.stdout, LIMIT)
+    assert run.wait(60) == 1
+    named = r"error: worker0 on \S*-worker0: exit code 1: FileNotFoundError: no data \(before it"
+    assert re.search(named, project.stderr)
+    assert project.processes() == {}
+
+
+def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Project) -> None:
+    line = f"[ {{role}}{{index}} = worker1 ] || {MIRRORED}"
+    nodes = {"chief": {}, "worker": {"count": 2}}
+    done = project.cloudtrain("run", example(project, line, nodes=nodes), timeout=LIMIT)
+    assert done.returncode == 1
+    assert re.search(r"error: worker1 on \S*: ended with exit code 0 before it joined", done.stderr)
+
+
+def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> None:
+    config = example(project, f"unset TF_CONFIG; {MIRRORED}", nodes=TWO)
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "error: the tasks never formed a cluster: 2 separate trainings" in done.stderr
+    (record,) = project.runs()
+    assert record["clustered"] is False
+
+
+def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
+    project: Project,
+) -> None:
+    config = example(project, "python parameter_server.py --epochs 200", **PS)
+    run = project.start("run", config)
+    until(lambda: "Epoch 2/200" in project.stdout, LIMIT)
+    os.kill(trainer(project, "worker1"), signal.SIGKILL)
+    until(lambda: "worker1 is out" in project.stderr, LIMIT)
+    os.kill(trainer(project, "ps0"), signal.SIGKILL)
+    assert run.wait(60) == 1
+    assert re.search(r"error: ps0 on \S*-ps0: killed by SIGKILL", project.stderr)
+
+
+def test_a_killed_worker_is_named_within_30_s(project: Project) -> None:
+    nodes = {"chief": {}, "worker": {"count": 2}}
+    run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=nodes))
+    until(lambda: "Epoch 2/500" in project.stdout, LIMIT)
+    killed = time.monotonic()
+    os.kill(trainer(project, "worker1"), signal.SIGKILL)
+    named = r"worker1 on \S*-worker1: killed by SIGKILL"
+    until(lambda: re.search(named, project.stderr), 30)
+    print(f"named {time.monotonic() - killed:.1f} s after the kill")
+    assert run.wait(60) == 1
+    print(f"ended {time.monotonic() - killed:.1f} s after the kill")
+    assert re.search("error: " + named, project.stderr)
+    assert project.processes() == {}
+
+
+def test_a_frozen_worker_is_named_within_60_s(project: Project) -> None:
+    run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=TWO))
+    until(lambda: "Epoch 2/500" in project.stdout, LIMIT)
+    frozen = time.monotonic()
+    os.kill(trainer(project, "worker0"), signal.SIGSTOP)
+    named = r"worker0 on \S*-worker0: its process is stopped"
+    until(lambda: re.search(named, project.stderr), 60)
+    print(f"named {time.monotonic() - frozen:.1f} s after the stop")
+    assert run.wait(60) == 1
+    print(f"ended {time.monotonic() - frozen:.1f} s after the stop")
+    assert re.search("error: " + named, project.stderr)
+    assert project.processes() == {}
+
+
+def test_a_killed_worker_is_restarted_and_the_loss_is_that_of_an_unbroken_run(
+    project: Project, loss_of_one_process: set[str]
+) -> None:
+    config = example(project, MIRRORED, nodes=TWO, train={"max_restarts": 1})
+    run = project.start("run", config)
+    until(lambda: "Epoch 3/5" in project.stdout, LIMIT)
+    os.kill(trainer(project, "worker0"), signal.SIGKILL)
+    assert run.wait(LIMIT) == 0, project.stderr
+    assert "resumes from" in project.stderr
+    assert project.stdout.count("Epoch 1/5") == 1
+    assert losses(project.stdout) == loss_of_one_process
+
+
+def test_an_evaluator_scores_the_chiefs_last_checkpoint_and_does_not_decide(
+    project: Project,
+) -> None:
+    shutil.copy(STRANGERS / "with_evaluator.py", project.code)
+    config = project.config(
+        setup=SETUP,
+        nodes={**TWO, "evaluator": {}},
+        train={"command": "python with_evaluator.py", "evaluator_grace": "15s"},
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'evaluator in {"cluster": {"evaluator": \["[\d.:]+"\]}, ', done.stdout)
+    assert re.search(r"evaluator0 │ scored ckpt/ckpt-3 0\.\d+", done.stdout)
+    assert project.processes() == {}
+
+
+PS_CLUSTER = {"chief": {}, "worker": {}, "ps": {}}
+WORKERS = {"chief": False, "worker": {"count": 2}}
+RUN = [
+    ("keras_fit_experimental.py", "", TWO, "output/keras-model/saved_model.pb"),
+    ("ai_platform_trainer.py", "--job-dir {output} --x=y", TWO, "output/keras_export"),
+    ("custom_loop.py", "", TWO, "output/ckpt/checkpoint"),
+    ("parameter_server_v2.py", "", PS_CLUSTER, "output/accuracy.txt"),
+    ("parameter_server_fit.py", "", PS_CLUSTER, "output/weights.h5"),
+    ("two_files/main.py", "", WORKERS, "output/keras-model/saved_model.pb"),
+    ("package/trainer/task.py", "--job-dir {output}", TWO, "output/keras_export/saved_model.pb"),
+    ("mirrored_notebook.py", "", {"chief": {}}, "output/saved_model/saved_model.pb"),
+    ("mirrored_custom_training.py", "", {"chief": {}}, "output/model/saved_model.pb"),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "nodes", "made"), RUN)
+def test_a_strangers_script_trains_as_it_is(
+    project: Project, script: str, arguments: str, nodes: Mapping[str, Any], made: str
+) -> None:
+    strategy = "multi_worker_mirrored"
+    if len(nodes) != 2:
+        strategy = "parameter_server" if "ps" in nodes else "mirrored"
+    folder, _, name = script.rpartition("/")
+    program = "-m trainer.task" if "trainer/" in script else name
+    config = project.config(
+        strategy=strategy,
+        nodes=nodes,
+        setup={**SETUP, "keras": "legacy"},
+        code={"path": str(STRANGERS / folder.split("/")[0])},
+        train={"command": f"python {program} {arguments}"},
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert list(project.store.glob(f"*/*0/{made}"))
+
+
+def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: Project) -> None:
+    """Exit code 0 and a model each, that know nothing of each other."""
+    config = project.config(
+        nodes=TWO,
+        setup={**SETUP, "keras": "legacy"},
+        code={"path": str(STRANGERS)},
+        train={"command": "python tf_config_popped.py"},
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "the tasks never formed a cluster: 2 separate trainings" in done.stderr
+    assert len(list(project.store.glob("*/*0/output/m/saved_model.pb"))) == 2
+
+
+def test_a_script_for_an_older_tensorflow_fails_with_the_cause_and_what_to_do(
+    project: Project,
+) -> None:
+    config = project.config(
+        setup=SETUP, code={"path": str(STRANGERS)}, train={"command": "python estimator.py"}
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "AttributeError: module 'tensorflow' has no attribute 'estimator'" in done.stderr
+    assert 'hint: TensorFlow no longer has this: set `setup.tensorflow: "2.15"`' in done.stderr

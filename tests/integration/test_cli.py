@@ -1,0 +1,582 @@
+"""Words in, values to the verbs; values and errors back, lines, JSON and exit codes out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cloudtrain import __version__, errors
+from cloudtrain.cli import ask
+from cloudtrain.cli.app import COMMANDS, HIDDEN, cli
+from cloudtrain.model import Cluster, Node, Problem, Run
+from cloudtrain.protocols import Finding
+from cloudtrain.records import Records
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTATION = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+NODE = Node(
+    name="mnist-chief0",
+    role="chief",
+    index=0,
+    state="running",
+    address="127.0.0.1",
+    internal="127.0.0.2",
+    ssh_port=2201,
+)
+RUN = Run(
+    id="20261121-062404-k3f9",
+    cluster="mnist",
+    command="python train.py",
+    tasks=(),
+    state="succeeded",
+    created=1.0,
+    ended=2.0,
+    exit_code=0,
+    store="file:///store/20261121-062404-k3f9",
+)
+Verb = Callable[..., Any]
+
+
+class Verbs:
+    """Stands in for verbs: what each was called with, and what it answers or raises."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.calls: list[tuple[Any, ...]] = []
+
+    def answer(self, module: str, name: str, answer: object) -> None:
+        def verb(*positional: Any, **named: Any) -> object:
+            named.pop("console", None)
+            self.calls.append((name, *positional, named))
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        fake = types.ModuleType(f"cloudtrain.verbs.{module}")
+        fake.__dict__.update(vars(importlib.import_module(fake.__name__)))
+        setattr(fake, name, verb)
+        self._monkeypatch.setitem(sys.modules, fake.__name__, fake)
+
+
+@pytest.fixture
+def verbs(monkeypatch: pytest.MonkeyPatch) -> Verbs:
+    return Verbs(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLOUDTRAIN_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def cloudtrain(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=stdin)
+
+
+def known(*names: str, provider: str = "local") -> None:
+    for name in names:
+        Records(name).save_config({"name": name, "provider": provider, "strategy": "custom"})
+
+
+def write_config(name: str = "mnist", provider: str = "local") -> str:
+    lines = [f"name: {name}", f"provider: {provider}", "strategy: custom"]
+    lines += ["nodes: {worker: {count: 2}}", "train: {command: echo}"]
+    if provider == "gcp":
+        lines[3] = "nodes: {worker: {count: 2, machine: n1-standard-8, spot: true}}"
+        lines += ["project: p", "placement: [us-east4-c]"]
+        lines += ["artifacts: {store: gs://bucket/x}"]
+    path = Path(f"{name}.yaml")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+# ── help ─────────────────────────────────────────────────────────────────────
+
+
+def test_help_lists_every_command_on_one_line() -> None:
+    done = cloudtrain("--help")
+    assert done.exit_code == 0
+    listed = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", done.stdout.split("Commands:")[1], re.M)
+    assert dict(listed) == COMMANDS
+    assert cloudtrain().stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    done = cloudtrain(name, "--help")
+    assert done.exit_code == 0
+    assert f"cloudtrain {name}" in done.stdout.split("Options:")[1]
+    assert "--debug" in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    assert cloudtrain("--version").stdout == f"cloudtrain, version {__version__}\n"
+
+
+def test_the_same_flag_means_the_same_everywhere() -> None:
+    meanings: dict[str, set[str]] = {}
+    for name in COMMANDS:
+        for option in options(name):
+            for flag in ("--json", "--yes", "--debug", "--role"):
+                if flag in option.opts:
+                    meanings.setdefault(flag, set()).add(f"{option.help} {option.name}")
+    assert {flag: len(found) for flag, found in meanings.items()} == dict.fromkeys(meanings, 1)
+    assert len(meanings) == 4
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    sections = dict(
+        re.findall(
+            r"^### `cloudtrain ([a-z-]+).*?$(.*?)(?=^##)", DOCUMENTATION + "\n##", re.M | re.S
+        )
+    )
+    assert list(sections) == list(COMMANDS)
+    common = DOCUMENTATION.split("## Flags that mean the same everywhere")[1].split("\n## ")[0]
+    for name, section in sections.items():
+        for option in options(name):
+            for flag in option.opts:
+                assert f"`{flag}" in section + common, f"{name} {flag}"
+
+
+def options(name: str) -> list[click.Option]:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return [one for one in command.params if isinstance(one, click.Option)]
+
+
+def test_hidden_commands_are_nowhere_listed() -> None:
+    assert not [name for name in HIDDEN if name in cloudtrain("--help").stdout.split()]
+
+
+# ── NAME or FILE ─────────────────────────────────────────────────────────────
+
+
+def test_the_only_known_cluster_is_meant_without_a_name(verbs: Verbs) -> None:
+    verbs.answer("stop_run", "stop_run", RUN)
+    known("mnist")
+    assert cloudtrain("stop-run").exit_code == 0
+    assert cloudtrain("stop-run", "mnist").exit_code == 0
+    assert cloudtrain("stop-run", write_config()).exit_code == 0
+    assert verbs.calls == [("stop_run", "mnist", {})] * 3
+
+
+def test_a_file_gives_name_and_config_where_a_verb_takes_both(verbs: Verbs) -> None:
+    verbs.answer("train", "train", RUN)
+    done = cloudtrain("train", write_config("bert"))
+    assert done.exit_code == 0, done.output
+    ((_, name, config, _),) = verbs.calls
+    assert (name, config.name, config.nodes["worker"].count) == ("bert", "bert", 2)
+
+
+def test_a_known_name_beats_a_file_of_that_name_and_a_folder_is_no_file(verbs: Verbs) -> None:
+    verbs.answer("stop_run", "stop_run", RUN)
+    known("mnist")
+    Path("mnist").mkdir()
+    assert cloudtrain("stop-run", "mnist").exit_code == 0
+    Path("mnist").rmdir()
+    Path("mnist").write_text("name: other")
+    assert cloudtrain("stop-run", "mnist").exit_code == 0
+    assert verbs.calls == [("stop_run", "mnist", {})] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ["status", "mnits"],
+            "error: no cluster 'mnits' is known here\nhint: did you mean mnist?\n",
+        ),
+        (
+            ["train", "gone.yaml"],
+            "error: gone.yaml: there is no such file\nhint: `cloudtrain init` ",
+        ),
+        (["logs", "../mnist"], "error: ../mnist: there is no such file\n"),
+        (["ssh"], "error: Missing argument 'NAME'.\nhint: `cloudtrain ssh --help`\n"),
+        (["trian"], "error: there is no command 'trian'\nhint: did you mean `cloudtrain train`?\n"),
+        (["up", "--jsn"], "error: No such option '--jsn'. (Did you mean"),
+        (["logs", "--tail", "-1"], "error: Invalid value for '--tail': -1"),
+        (
+            ["exec", "mnist"],
+            "error: there is no command to run\nhint: cloudtrain exec mnist --role",
+        ),
+        (["completion", "tcsh"], "error: Invalid value for '["),
+        (["status", "--watch", "--json"], "error: --watch draws again and again"),
+    ],
+)
+def test_bad_usage_is_two_lines_and_exit_code_2(arguments: list[str], error: str) -> None:
+    known("mnist")
+    done = cloudtrain(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(error)
+    assert len(done.stderr.splitlines()) <= 2
+
+
+# ── what reaches the verbs ───────────────────────────────────────────────────
+
+
+def test_what_stands_after_the_dashes_reaches_the_command_as_written(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("train", "train", RUN)
+    verbs.answer("execute", "execute", 7)
+    assert cloudtrain("train", "--", "--epochs", "3", "--", "a b").exit_code == 0
+    assert cloudtrain("train", "mnist", "--detach", "--", "--json").exit_code == 0
+    done = cloudtrain(
+        "exec", "mnist", "--role", "worker", "--role", "ps0", "--", "ls", "-la", "$HOME"
+    )
+    assert done.exit_code == 7
+    assert cloudtrain("exec", "mnist", "uptime").exit_code == 7
+    attached = {"detach": False, "adopt": False}
+    assert verbs.calls == [
+        ("train", "mnist", None, {"arguments": ("--epochs", "3", "--", "a b"), **attached}),
+        ("train", "mnist", None, {"arguments": ("--json",), **attached, "detach": True}),
+        ("execute", "mnist", {"roles": ("worker", "ps0"), "command": ("ls", "-la", "$HOME")}),
+        ("execute", "mnist", {"roles": (), "command": ("uptime",)}),
+    ]
+
+
+def test_logs_flags_reach_the_verb(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("logs", "logs", None)
+    assert cloudtrain("logs", "-f", "--role", "chief", "--tail", "5", "--run", "x").exit_code == 0
+    assert cloudtrain("logs", "mnist").exit_code == 0
+    here = {"config": None, "store": None}
+    assert verbs.calls == [
+        ("logs", "mnist", {"follow": True, "roles": ("chief",), "tail": 5, "run": "x", **here}),
+        ("logs", "mnist", {"follow": False, "roles": (), "tail": None, "run": None, **here}),
+    ]
+
+
+def test_fetch_tells_a_folder_from_a_name(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("fetch", "fetch", None)
+    for arguments in (["mnist"], ["mnist", "home"], ["./home"], []):
+        assert cloudtrain("fetch", *arguments).exit_code == 0
+    places = [(call[1], str(call[2])) for call in verbs.calls]
+    assert places == [("mnist", "mnist"), ("mnist", "home"), ("mnist", "home"), ("mnist", "mnist")]
+    assert cloudtrain("fetch", "mnits").exit_code == 2
+
+
+def test_ssh_becomes_the_systems_own(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    known("mnist")
+    verbs.answer("shell", "shell_command", ["no-such-ssh", "mnist-worker0"])
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execvp", lambda _, arguments: started.append(arguments))
+    assert cloudtrain("ssh", "mnist", "worker0", "--", "df", "-h").exit_code == 0
+    assert verbs.calls == [("shell_command", "mnist", "worker0", ("df", "-h"), {})]
+    assert started == [["no-such-ssh", "mnist-worker0"]]
+    monkeypatch.undo()
+
+
+def test_a_machine_without_ssh_is_told_so(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("shell", "shell_command", ["no-such-ssh"])
+    done = cloudtrain("ssh", "mnist")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: no-such-ssh is not installed here\n")
+
+
+def test_init_writes_the_providers_file(verbs: Verbs) -> None:
+    verbs.answer("init", "init", Path("gcp.yaml"))
+    assert "cloudtrain plan gcp.yaml" in cloudtrain("init", "gcp").stdout
+    cloudtrain("init", "--output", "x/y.yaml")
+    assert verbs.calls == [("init", "gcp", Path(), {}), ("init", "local", Path("x/y.yaml"), {})]
+
+
+# ── JSON and exit codes ──────────────────────────────────────────────────────
+
+
+def test_json_is_one_document_on_stdout(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("up", "up", Cluster(name="mnist", nodes=(NODE,)))
+    verbs.answer("train", "train", RUN)
+    verbs.answer("run", "run", RUN)
+    verbs.answer("stop_run", "stop_run", RUN)
+    verbs.answer("down", "down", None)
+    verbs.answer("plan", "plan_json", {"name": "mnist"})
+    config = write_config()
+
+    up = json.loads(cloudtrain("up", config, "--json").stdout)
+    assert (up["name"], up["nodes"][0]["ssh_port"]) == ("mnist", 2201)
+    for arguments in (["train"], ["run", config], ["stop-run"]):
+        document = json.loads(cloudtrain(*arguments, "--json").stdout)
+        assert (document["id"], document["state"], document["exit_code"]) == (
+            RUN.id,
+            "succeeded",
+            0,
+        )
+    assert json.loads(cloudtrain("plan", config, "--json").stdout) == {"name": "mnist"}
+    assert json.loads(cloudtrain("down", "--json").stdout) == {"name": "mnist", "left": []}
+
+
+def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs) -> None:
+    findings = (
+        Finding(what="code", ok=True, text="./src"),
+        Finding(what="quota", ok=False, text="8 of 4", hint="ask", error=errors.QuotaError),
+        Finding(what="who", ok=False, text="nobody", error=errors.CredentialsError),
+    )
+    verbs.answer("check", "check", findings)
+    done = cloudtrain("check", write_config())
+    assert done.exit_code == 4
+    assert done.stdout.splitlines() == [
+        "ok    code   ./src",
+        "FAIL  quota  8 of 4",
+        "             hint: ask",
+        "FAIL  who    nobody",
+        "2 of 3 would stop `cloudtrain up`",
+    ]
+    document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
+    assert [finding["exit_code"] for finding in document["findings"]] == [0, 3, 4]
+    verbs.answer("check", "check", findings[:1])
+    assert cloudtrain("check", "mnist.yaml").exit_code == 0
+
+
+def test_what_nobody_tells_is_never_counted_as_enough(verbs: Verbs) -> None:
+    findings = (
+        Finding(what="code", ok=True, text="./src"),
+        Finding(what="quota", ok=True, text="Tesla family is not listed", told=False),
+    )
+    verbs.answer("check", "check", findings)
+    done = cloudtrain("check", write_config())
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "ok    code   ./src",
+        "?     quota  Tesla family is not listed",
+        "nothing that was told would stop `cloudtrain up`; not told: quota",
+    ]
+    document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
+    assert [finding["told"] for finding in document["findings"]] == [True, False]
+
+
+def exit_code_of(kind: type[errors.CloudtrainError]) -> int:
+    return kind.exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines", "document"),
+    [
+        (
+            errors.CapacityError("none in a, b", hint="try c"),
+            3,
+            ["error: none in a, b", "hint: try c"],
+            {},
+        ),
+        (errors.CredentialsError("who?"), 4, ["error: who?"], {}),
+        (errors.NotLanded("2 files"), 5, ["error: 2 files"], {}),
+        (errors.LeftoverError("disk x"), 6, ["error: disk x"], {}),
+        (
+            errors.RunFailed("worker1: signal 9\nlast words", task_exit_code=-9),
+            1,
+            ["error: worker1: signal 9", "       last words"],
+            {"task_exit_code": -9},
+        ),
+        (
+            errors.NodesError({"a": errors.NodeError("a", "x"), "b": errors.QuotaError("y")}),
+            3,
+            ["error: a: x", "       b: y"],
+            {"failures": {"a": "a: x", "b": "y"}},
+        ),
+        (
+            errors.ConfigError(
+                [
+                    Problem(file="f.yaml", line=14, field="nodes", text="is empty"),
+                    Problem(file="f.yaml", line=None, field="", text="no"),
+                ]
+            ),
+            2,
+            ["error: f.yaml:14: nodes: is empty", "error: f.yaml: no"],
+            {
+                "problems": [
+                    {"file": "f.yaml", "line": 14, "field": "nodes", "text": "is empty"},
+                    {"file": "f.yaml", "line": None, "field": "", "text": "no"},
+                ]
+            },
+        ),
+        (KeyboardInterrupt(), 130, ["interrupted"], {}),
+        (
+            PermissionError(13, "Permission denied", "/x/y"),
+            1,
+            ["error: /x/y: Permission denied"],
+            {},
+        ),
+        (
+            KeyError("state\nx"),
+            1,
+            [
+                "error: internal: KeyError: 'state\\nx'",
+                "hint: run it again with --debug and report what it shows",
+            ],
+            {},
+        ),
+        (
+            errors.UsageError("worker0: \x1b[2J\x1b]0;t\x07last"),
+            2,
+            ["error: worker0: last"],
+            {},
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_an_error_is_a_few_lines_a_document_and_its_exit_code(
+    verbs: Verbs, error: BaseException, code: int, lines: list[str], document: dict[str, Any]
+) -> None:
+    known("mnist")
+    verbs.answer("train", "train", error)
+    text = cloudtrain("train")
+    assert (text.exit_code, text.stderr.splitlines(), text.stdout) == (code, lines, "")
+    done = cloudtrain("train", "--json")
+    assert (done.exit_code, done.stderr.splitlines()) == (code, lines)
+    shown = json.loads(done.stdout)["error"]
+    assert shown["exit_code"] == code
+    assert shown["kind"] == type(error).__name__
+    assert {name: shown[name] for name in document} == document
+
+
+def test_an_error_of_many_nodes_is_cut_on_the_screen_and_whole_in_the_json(verbs: Verbs) -> None:
+    known("mnist")
+    failures = {f"n{n}": errors.NodeError(f"n{n}", "no answer") for n in range(128)}
+    verbs.answer("train", "train", errors.NodesError(failures))
+    done = cloudtrain("train", "--json")
+    assert len(done.stderr.splitlines()) == 24
+    assert done.stderr.splitlines()[-1] == "       … and 105 more lines: --debug shows all"
+    assert len(json.loads(done.stdout)["error"]["failures"]) == 128
+
+
+@pytest.mark.parametrize("where", ["command", "group", "environment"])
+def test_a_traceback_is_shown_only_for_debug(
+    verbs: Verbs, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    known("mnist")
+    verbs.answer("train", "train", ValueError("inside"))
+    assert "Traceback" not in cloudtrain("train", "--", "--debug").output
+    if where == "environment":
+        monkeypatch.setenv("CLOUDTRAIN_DEBUG", "1")
+        done = cloudtrain("train")
+    else:
+        done = cloudtrain(*(["train", "--debug"] if where == "command" else ["--debug", "train"]))
+    assert done.exit_code == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-2] == "error: internal: ValueError: inside"
+
+
+def test_bad_usage_is_json_too_where_json_is_asked() -> None:
+    done = cloudtrain("up", "--json")
+    assert json.loads(done.stdout)["error"] == {
+        "kind": "MissingParameter",
+        "message": "Missing argument 'FILE'.",
+        "hint": "`cloudtrain up --help`",
+        "exit_code": 2,
+    }
+    assert done.exit_code == 2
+
+
+def test_a_run_that_was_stopped_ends_train_with_its_exit_code(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("train", "train", Run(**{**vars(RUN), "state": "stopped", "exit_code": 1}))
+    assert cloudtrain("train").exit_code == 1
+    verbs.answer("train", "train", Run(**{**vars(RUN), "state": "running", "exit_code": None}))
+    assert cloudtrain("train", "--detach").exit_code == 0
+
+
+# ── questions ────────────────────────────────────────────────────────────────
+
+
+def test_what_makes_no_bill_asks_nothing(verbs: Verbs) -> None:
+    verbs.answer("up", "up", Cluster(name="mnist", nodes=(NODE,)))
+    verbs.answer("down", "down", None)
+    assert cloudtrain("up", write_config()).exit_code == 0
+    known("mnist")
+    assert cloudtrain("down").exit_code == 0
+    assert cloudtrain("down", "--discard").exit_code == 0
+    assert [call[-1] for call in verbs.calls[1:]] == [
+        {"discard": False, "adopt": False, "owner": None},
+        {"discard": True, "adopt": False, "owner": None},
+    ]
+
+
+def test_what_costs_money_is_never_done_unasked(verbs: Verbs) -> None:
+    verbs.answer("up", "up", Cluster(name="gcp", nodes=()))
+    verbs.answer("down", "down", None)
+    config = write_config("gcp", "gcp")
+    known("gcp", provider="gcp")
+    for arguments in (["up", config], ["down"], ["down", "--discard"]):
+        done = cloudtrain(*arguments)
+        assert done.exit_code == 2
+        assert "hint: --yes" in done.stderr
+    assert verbs.calls == []
+    for arguments in (["up", config], ["down"], ["down", "--discard"]):
+        assert cloudtrain(*arguments, "--yes").exit_code == 0
+    assert len(verbs.calls) == 3
+
+
+def test_a_terminal_is_asked_and_no_is_no(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "on_terminal", lambda: True)
+    monkeypatch.setattr("cloudtrain.cli.down.on_terminal", lambda: True)
+    verbs.answer("up", "up", Cluster(name="gcp", nodes=()))
+    verbs.answer("down", "down", None)
+    known("mnist")
+    config = write_config("gcp", "gcp")
+    refused = cloudtrain("up", config, stdin="n\n")
+    assert refused.exit_code == 130
+    assert "Create 2 worker (n1-standard-8, spot) on gcp, 0.18 $/hour? [y/N]: " in refused.stderr
+    assert refused.stderr.endswith("cancelled: nothing was changed\n")
+    assert cloudtrain("down", "mnist", "--discard", stdin="n\n").exit_code == 130
+    assert verbs.calls == []
+    assert cloudtrain("up", config, stdin="y\n").exit_code == 0
+    assert cloudtrain("down", "mnist", "--discard", stdin="y\n").exit_code == 0
+    assert len(verbs.calls) == 2
+
+
+def test_a_cluster_whose_record_is_unreadable_is_taken_for_one_that_costs(verbs: Verbs) -> None:
+    verbs.answer("down", "down", None)
+    Records("mnist").create()
+    (Records("mnist").folder / "config.json").write_text("{")
+    assert cloudtrain("down").exit_code == 2
+    assert cloudtrain("down", "--yes").exit_code == 0
+
+
+# ── completion ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_and_how_to_install_it(shell: str) -> None:
+    done = cloudtrain("completion", shell)
+    assert done.exit_code == 0
+    assert f"_CLOUDTRAIN_COMPLETE={shell}_complete" in done.stdout
+    assert f"# To install: cloudtrain completion {shell} > " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("cloudtrain st", ["status", "stop-run"]),
+        ("cloudtrain train ", ["bert", "mnist", "local.yaml"]),
+        ("cloudtrain down m", ["mnist"]),
+        ("cloudtrain run lo", ["local.yaml"]),
+        ("cloudtrain logs --f", ["--follow"]),
+        ("cloudtrain completion z", ["zsh"]),
+    ],
+)
+def test_the_shell_completes_commands_flags_clusters_and_files(
+    monkeypatch: pytest.MonkeyPatch, words: str, found: list[str]
+) -> None:
+    known("mnist", "bert")
+    Path("local.yaml").touch()
+    Path("other.txt").touch()
+    monkeypatch.setenv("_CLOUDTRAIN_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    done = cloudtrain()
+    assert done.exit_code == 0
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == found

@@ -1,0 +1,268 @@
+"""The horovod playbook: what is refused, what the build is told, and what a crash leaves.
+
+pip is a stand-in here: the real one, on Horovod's source, is in test_horovod.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.apply import apply
+from cloudtrain.errors import StepFailed, UsageError
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.playbooks import horovod, nvidia, tensorflow
+from cloudtrain.verbs.check import setup as check_setup
+from tests.e2e.test_playbook_tensorflow import files
+from tests.support.nodes_here import HereTransport, Remembered, node
+
+
+def config(
+    provider: Any = "gcp", strategy: Any = "horovod", gpus: int = 0, **setup: Any
+) -> ClusterConfig:
+    accelerator = Accelerator(kind="T4", count=gpus) if gpus else None
+    return ClusterConfig(
+        name="mnist",
+        provider=provider,
+        strategy=strategy,
+        placement=("us-central1-a",),
+        nodes={"chief": NodeGroup(accelerator=accelerator)},
+        setup=Setup(**{"tensorflow": "2.15.1", **setup}),
+        source="/x/mnist.yaml",
+    )
+
+
+# ── as values ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (
+            config(),
+            ["Horovod's compiler and Open MPI", "Horovod 0.28.1", "horovodrun --check-build"],
+        ),
+        (config(provider="local"), ["Horovod 0.28.1", "horovodrun --check-build"]),
+        (config(provider="hosts"), ["Horovod 0.28.1", "horovodrun --check-build"]),
+        (config(tensorflow=None), ["horovodrun --check-build"]),
+        (config(strategy="mirrored"), []),
+    ],
+)
+def test_what_is_done_on_whose_machine(wanted: ClusterConfig, names: list[str]) -> None:
+    assert [step.name for step in horovod.steps(wanted, node())] == names
+
+
+def test_its_environment_is_another_than_that_of_the_same_tensorflow_alone() -> None:
+    assert tensorflow.bin_folder(config(), node()) != tensorflow.bin_folder(
+        config(strategy="mirrored"), node()
+    )
+
+
+def test_what_it_imports_is_there_before_it_is_built_and_the_users_own_line_gives_way() -> None:
+    packages = ("Horovod[tensorflow]==0.27.0", "psutil<7", "six")
+    (step, *_) = tensorflow.steps(config(packages=packages), node())
+    lines = files(step)["install"]
+    assert lines[-7:] == [
+        *("psutil<7", "six"),
+        *("cloudpickle", "packaging", "pyyaml", "setuptools", "wheel"),
+    ]
+    (step, *_) = tensorflow.steps(config(strategy="custom", packages=packages), node())
+    assert "Horovod[tensorflow]==0.27.0" in files(step)["install"]
+
+
+def test_auto_is_no_python_without_distutils() -> None:
+    (step, *_) = tensorflow.steps(config(tensorflow="2.18"), node())
+    assert step.run.arguments[-4:] == ("python3.11", "python3.10", "python3.9", "python3")
+    (step, *_) = tensorflow.steps(config(tensorflow="2.18", strategy="mirrored"), node())
+    assert "python3.12" in step.run.arguments
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        ({"tensorflow": "2.21"}, 'not with 2.21: set `tensorflow: "2.15.1"`'),
+        ({"tensorflow": "2.12.1"}, "builds with TensorFlow 2.13 to 2.18, not with 2.12.1"),
+        ({"tensorflow": "2.18", "keras": "3"}, "setup.keras: Horovod 0.28.1 cannot train with"),
+    ],
+)
+def test_what_it_cannot_be_built_with_is_refused_before_anything_is_made(
+    setup: dict[str, str], words: str
+) -> None:
+    finding = check_setup(config(**setup))
+    assert finding.error is UsageError
+    assert words in finding.text
+
+
+@pytest.mark.parametrize("version", ["2.13", "2.15.1", "2.18.0", None])
+def test_what_it_can_be_built_with_is_let_through(version: str | None) -> None:
+    assert check_setup(config(tensorflow=version)).ok
+
+
+def test_a_version_that_is_none_is_told_once() -> None:
+    assert check_setup(config(tensorflow="new")).text.count("setup.tensorflow") == 1
+
+
+# ── on a node ────────────────────────────────────────────────────────────────
+
+PIP = """\
+#!/bin/sh
+# The environment's Python, as far as the build uses it.
+case "$*" in
+    "-I -c"*) echo tf2.15.1-cp311;;
+    *" wheel "*)
+        echo "$*" >>"$LOG"
+        env | grep -E '^(HOROVOD|MAKEFLAGS|CMAKE)' | sort >>"$LOG"
+        while [ "$1" != -w ]; do shift; done
+        mkdir -p "$2"
+        touch "$2/horovod-0.28.1-half"
+        [ ! -e "$LOG.fails" ] || { rm "$LOG.fails"; echo "c++: killed" >&2; exit 1; }
+        mv "$2/horovod-0.28.1-half" "$2/horovod-0.28.1-cp311.whl";;
+    *" install "*) shift 2; echo "$*" >>"$LOG";;
+esac
+"""
+HOROVODRUN = """\
+#!/bin/sh
+printf '    [X] TensorFlow\\n    [ ] PyTorch\\n    [X] Gloo\\n'
+"""
+
+
+class Rig:
+    """A node whose pip tells what it was told, and builds in no time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+        for tool in ("g++", "make", "cmake"):
+            self.tool(tool, "exit 0")
+        found = "sh env grep sort touch mkdir mv cat sed rm dirname nproc awk flock ls tail test"
+        for name in found.split():
+            (self.tools / name).symlink_to(Path("/usr/bin") / name)
+
+    def tool(self, name: str, text: str) -> None:
+        (self.tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.tools / name).chmod(0o755)
+
+    def up(self, wanted: ClusterConfig) -> list[str]:
+        """The playbook, on an environment that was just made; what was done, or was there."""
+        home = self.folder / "homes" / node().name
+        folder = tensorflow.bin_folder(wanted, node())
+        assert folder is not None
+        (home / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in (("python", PIP), ("horovodrun", HOROVODRUN)):
+            (home / folder / name).write_text(text)
+            (home / folder / name).chmod(0o755)
+        stage = Remembered()
+        environ = {"PATH": str(self.tools), "LOG": str(self.log)}
+        transport = HereTransport(self.folder / "homes", environ)
+        apply(lambda one: horovod.steps(wanted, one), [node()], transport, stage)
+        return [text for _, text in stage.lines]
+
+    @property
+    def told(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    @property
+    def wheels(self) -> list[str]:
+        place = self.folder / "homes" / node().name / node().cache / "wheels"
+        return sorted(str(path.relative_to(place)) for path in place.glob("*/*"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def local(gpus: int = 0, **setup: Any) -> ClusterConfig:
+    """No apt: the tools of a machine that is not ours are looked for alone."""
+    return config(provider="hosts", gpus=gpus, **setup)
+
+
+def test_it_is_built_for_tensorflow_and_gloo_alone_where_there_is_no_mpi(rig: Rig) -> None:
+    rig.up(local())
+    pip, *built, installed = rig.told
+    assert "--no-cache-dir" in pip  # it may hold a wheel for another TensorFlow
+    assert [line for line in built if not line.startswith("MAKEFLAGS=-j")] == [
+        "CMAKE_POLICY_VERSION_MINIMUM=3.5",
+        "HOROVOD_WITHOUT_MPI=1",
+        "HOROVOD_WITHOUT_MXNET=1",
+        "HOROVOD_WITHOUT_PYTORCH=1",
+        "HOROVOD_WITH_GLOO=1",
+        "HOROVOD_WITH_TENSORFLOW=1",
+    ]
+    assert rig.wheels == ["horovod-0.28.1-tf2.15.1-cp311/horovod-0.28.1-cp311.whl"]
+    assert installed.split()[-1] == f".cache/cloudtrain/wheels/{rig.wheels[0]}"
+
+
+def test_the_mpi_that_is_there_is_built_in_and_another_mpi_is_another_wheel(rig: Rig) -> None:
+    rig.tool("mpicxx", "exit 0")
+    rig.tool("mpirun", "echo 'mpirun (Open MPI) 4.1.4'; echo more")
+    rig.up(local())
+    assert "HOROVOD_WITH_MPI=1" in rig.told
+    assert "HOROVOD_WITHOUT_MPI=1" not in rig.told
+    assert rig.wheels == ["horovod-0.28.1-tf2.15.1-cp311-mpi4.1.4/horovod-0.28.1-cp311.whl"]
+
+
+def test_gpus_talk_over_nccl_where_the_node_has_cudas_compiler_and_nccl(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = rig.folder / "machine"
+    monkeypatch.setattr(nvidia, "ROOT", str(root))
+    compiler = root / "usr/local/cuda/bin/nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    rig.up(local(gpus=2))
+    assert not [line for line in rig.told if "NCCL" in line]
+
+    header = root / "usr/local/nccl2/include/nccl.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    rig.log.unlink()
+    rig.up(local(gpus=2, packages=("six",)))
+    assert [
+        line for line in rig.told if line.startswith(("HOROVOD_GPU", "HOROVOD_CUDA", "HOROVOD_NC"))
+    ] == [
+        f"HOROVOD_CUDA_HOME={root}/usr/local/cuda",
+        "HOROVOD_GPU_OPERATIONS=NCCL",
+        f"HOROVOD_NCCL_HOME={root}/usr/local/nccl2",
+    ]
+    assert {Path(wheel).parent.name for wheel in rig.wheels} == {
+        "horovod-0.28.1-tf2.15.1-cp311",
+        "horovod-0.28.1-tf2.15.1-cp311-nccl",
+    }
+
+
+def test_the_second_time_nothing_is_done(rig: Rig) -> None:
+    rig.up(local())
+    rig.log.unlink()
+    assert rig.up(local()) == []
+    assert not rig.log.exists()
+
+
+def test_another_environment_takes_the_wheel_that_is_there(rig: Rig) -> None:
+    rig.up(local())
+    rig.log.unlink()
+    (rig.tools / "g++").unlink()
+    rig.up(local(packages=("six",)))
+    (installed,) = rig.told
+    assert installed.split()[-1] == f".cache/cloudtrain/wheels/{rig.wheels[0]}"
+
+
+def test_a_build_that_was_cut_off_is_made_again_from_nothing(rig: Rig) -> None:
+    rig.log.with_name("log.fails").touch()
+    with pytest.raises(StepFailed, match=r"c\+\+: killed"):
+        rig.up(local())
+    rig.up(local())
+    assert rig.wheels == ["horovod-0.28.1-tf2.15.1-cp311/horovod-0.28.1-cp311.whl"]
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_install(rig: Rig) -> None:
+    (rig.tools / "g++").unlink()
+    (rig.tools / "cmake").unlink()
+    with pytest.raises(StepFailed) as caught:
+        rig.up(local())
+    assert "the node lacks g++ cmake" in str(caught.value)
+    assert caught.value.hint == "install it there: sudo apt-get install g++ make cmake"

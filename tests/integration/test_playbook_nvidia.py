@@ -1,0 +1,330 @@
+"""The nvidia playbook: the right driver for GPUs and TensorFlow, proved, held, and left alone."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import StepFailed
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.playbooks import nvidia, releases
+from tests.support.fake_machine import FakeMachine, fake_machine
+from tests.support.nodes_here import node
+
+EXACT = "linux-modules-nvidia-580-server-open-6.8.0-1015-gcp"
+META = "linux-modules-nvidia-580-server-open-gcp"
+OPEN = ["nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server"]
+
+
+def config(
+    kind: str | None = "T4",
+    count: int = 1,
+    provider: Any = "gcp",
+    strategy: Any = "mirrored",
+    tensorflow: str | None = "2.21",
+    machine: str | None = None,
+) -> ClusterConfig:
+    gpus = Accelerator(kind=kind, count=count) if kind else None
+    return ClusterConfig(
+        name="mnist",
+        provider=provider,
+        strategy=strategy,
+        nodes={"chief": NodeGroup(accelerator=gpus, machine=machine)},
+        setup=Setup(tensorflow=tensorflow),
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """With one GPU, and 580 in the archive for its kernel."""
+    made = fake_machine(tmp_path, monkeypatch)
+    made.device("0000:00:04.0", "0x030200")
+    made.device("0000:00:03.0", "0x020000", vendor="0x1ae0")
+    made.put("gpus", "0")
+    made.put("driver", "580.178.04")
+    made.put("archive", EXACT, *OPEN)
+    return made
+
+
+def applied(machine: FakeMachine, wanted: ClusterConfig | None = None) -> list[str]:
+    return machine.apply(nvidia.steps(wanted or config(), node()))
+
+
+def installs(machine: FakeMachine) -> list[str]:
+    return [line for line in machine.read("log") if line.startswith("install")]
+
+
+# ── as values ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        config(kind=None),
+        config(provider="local"),
+        config(provider="hosts"),
+        config(strategy="tpu"),
+    ],
+)
+def test_nothing_is_done_where_no_gpu_should_be_or_the_machine_is_not_rented(
+    wanted: ClusterConfig,
+) -> None:
+    assert nvidia.steps(wanted, node()) == ()
+
+
+def test_gpus_get_their_driver_whoever_brings_what_uses_them(machine: FakeMachine) -> None:
+    without = replace(config(), setup=Setup(packages=("torch",)))
+    driver, _ = nvidia.steps(without, node())
+    assert driver.unless
+    assert driver.unless.arguments[-1] == "0", "no driver is too old"
+    assert applied(machine, without)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)}"]
+    assert applied(machine, without) == ["nothing to do"]
+
+
+def test_a_machines_own_gpus_count_without_being_named() -> None:
+    assert nvidia.wanted(config(kind=None, provider="aws", machine="g5.12xlarge"), node()) == (
+        Accelerator(kind="A10G", count=4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules"),
+    [("P100", ""), ("V100", ""), ("T4", "-open"), ("A100", "-open"), ("H100", "-open")],
+)
+def test_the_modules_follow_the_gpu(kind: str, modules: str) -> None:
+    driver, _ = nvidia.steps(config(kind), node())
+    assert driver.run.arguments[8:10] == ("580-server", modules)
+    assert driver.reboots
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"),
+    [
+        ("1.15.5", ("10.0", "410.48")),
+        ("2.11", ("11.2", "450.80.02")),
+        ("2.14.1", ("11.8", "450.80.02")),
+        ("2.15", ("12.2", "525.60.13")),
+        ("2.17", ("12.3", "525.60.13")),
+        ("2.21", ("12.5", "525.60.13")),
+        ("2.30", ("12.5", "525.60.13")),
+    ],
+)
+def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, str]) -> None:
+    assert releases.cuda(version) == cuda
+    driver, _ = nvidia.steps(config(tensorflow=version), node())
+    assert driver.unless
+    assert driver.unless.arguments[-1] == cuda[1]
+
+
+# ── on a machine ─────────────────────────────────────────────────────────────
+
+
+def test_the_driver_is_installed_held_and_loaded_without_a_reboot(machine: FakeMachine) -> None:
+    shown = applied(machine)
+    assert shown[0] == "NVIDIA driver"
+    assert shown[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)}"]
+    assert machine.read("held") == [EXACT, *OPEN]
+    assert "systemctl reboot" not in machine.read("log")
+    assert machine.read("log")[-3:] == ["hold", "modprobe nvidia", "modprobe nvidia_uvm"]
+    assert (machine.state / "persistent").exists()
+
+
+def test_a_second_time_nothing_is_done(machine: FakeMachine) -> None:
+    applied(machine)
+    before = machine.read("log")
+    assert applied(machine) == ["nothing to do"]
+    assert machine.read("log") == before
+
+
+def test_an_image_that_has_the_driver_needs_nothing(machine: FakeMachine) -> None:
+    for name in ("loaded", "persistent"):
+        machine.put(name)
+    machine.put("driver", "550.54.15")
+    assert applied(machine) == ["nothing to do"]
+
+
+def test_a_kernel_that_the_archive_left_behind_is_exchanged_by_a_reboot(
+    machine: FakeMachine,
+) -> None:
+    newer = EXACT.replace("1015", "1018")
+    machine.put("archive", META, *OPEN)
+    machine.put(f"brings-{META}", f"echo {newer} >>$STATE/installed")
+    machine.put("next-kernel", "6.8.0-1018-gcp")
+    shown = applied(machine)
+    assert installs(machine) == [f"install {META} {' '.join(OPEN)}"], "no second time after it"
+    assert machine.read("log").count("systemctl reboot") == 1
+    assert "reboots: connection refused" in shown
+    assert shown[-1].startswith("2 of 2 steps")
+
+
+def test_what_a_reboot_does_not_mend_is_told_with_the_drivers_own_words(
+    machine: FakeMachine,
+) -> None:
+    machine.put("archive", META, *OPEN)
+    with pytest.raises(StepFailed, match="NVIDIA driver: ended well, but") as caught:
+        applied(machine)
+    assert "NVIDIA-SMI has failed" in str(caught.value)
+    assert machine.read("log").count("systemctl reboot") == 1
+
+
+def test_no_node_is_rebooted_under_a_training_task(machine: FakeMachine) -> None:
+    machine.put("archive", META, *OPEN)
+    machine.put("training")
+    with pytest.raises(StepFailed, match="it needs a reboot: not done while a training task"):
+        applied(machine)
+    assert "systemctl reboot" not in machine.read("log")
+
+
+def test_pascal_and_volta_get_the_proprietary_modules(machine: FakeMachine) -> None:
+    packages = [name.replace("-open", "") for name in (EXACT, *OPEN)]
+    machine.put("archive", EXACT, *OPEN, *packages)
+    applied(machine, config("V100"))
+    assert installs(machine) == [f"install {' '.join(packages)}"]
+
+
+def test_nvswitch_brings_the_fabric_manager(machine: FakeMachine) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    machine.put("archive", EXACT, *OPEN, "nvidia-fabricmanager-580")
+    applied(machine)
+    assert installs(machine)[0].endswith(" nvidia-fabricmanager-580")
+    assert "systemctl enable --now nvidia-fabricmanager" in machine.read("log")
+    (machine.state / "fabric").unlink()
+    assert applied(machine)[0] == "NVIDIA driver", "one that ended is started again"
+
+
+FABRIC = "nvidia-fabricmanager-580"
+
+
+def test_modules_that_do_not_fit_the_fabric_manager_are_passed_over_for_those_that_do(
+    machine: FakeMachine,
+) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    newer = EXACT.replace("1015", "1018")
+    machine.put("archive", EXACT, META, *OPEN, FABRIC)
+    machine.put("misfits", f"{EXACT} {FABRIC}")
+    machine.put(f"brings-{META}", f"echo {newer} >>$STATE/installed")
+    machine.put("next-kernel", "6.8.0-1018-gcp")
+    assert applied(machine)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {META} {' '.join(OPEN)} {FABRIC}"]
+
+
+def test_nothing_is_changed_where_no_modules_fit_and_apts_own_words_are_shown(
+    machine: FakeMachine,
+) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    machine.put("archive", EXACT, *OPEN, FABRIC)
+    machine.put("misfits", f"{OPEN[1]} {FABRIC}")
+    with pytest.raises(StepFailed, match="Depends: another version of") as caught:
+        applied(machine)
+    assert "with the fabric manager that its NVSwitches need" in str(caught.value)
+    assert installs(machine) == []
+    assert machine.read("held") == []
+
+
+def test_a_driver_of_ubuntus_without_its_fabric_manager_gets_it(machine: FakeMachine) -> None:
+    machine.device("0000:00:05.0", "0x068000")
+    machine.put("loaded")
+    machine.put("installed", EXACT, *OPEN)
+    machine.put("archive", EXACT, *OPEN, FABRIC)
+    machine.put("fabric-missing")
+    assert applied(machine)[-1].startswith("2 of 2 steps")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)} {FABRIC}"]
+
+
+def test_secure_boot_that_refuses_the_modules_is_told_as_such(machine: FakeMachine) -> None:
+    machine.put("installed", EXACT, *OPEN)
+    machine.put(
+        "rejected", "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+    )
+    machine.put("secure-boot", "SecureBoot enabled")
+    with pytest.raises(StepFailed) as caught:
+        applied(machine)
+    assert "SecureBoot enabled (Key was rejected by service)" in str(caught.value)
+    assert "without Secure Boot" in (caught.value.hint or "")
+    assert "systemctl reboot" not in machine.read("log")
+
+
+def test_a_machine_that_the_table_lacks_is_not_made_ready_as_a_cpu_node_with_its_gpus(
+    machine: FakeMachine,
+) -> None:
+    unknown = config(kind=None, provider="aws", machine="z9.giant")
+    with pytest.raises(StepFailed, match=r"z9\.giant has 1 NVIDIA GPUs, and the config names none"):
+        applied(machine, unknown)
+    for device in (machine.root / "machine/sys/bus/pci/devices").glob("*:04.0/vendor"):
+        device.write_text("0x1d0f\n")
+    assert applied(machine, unknown) == ["nothing to do"]
+    assert nvidia.steps(config(kind=None, provider="aws", machine="m6i.xlarge"), node()) == ()
+
+
+def test_a_step_killed_while_apt_installs_is_repaired(machine: FakeMachine) -> None:
+    for at in (EXACT, *OPEN):
+        machine.put("installed")
+        machine.put("log")
+        machine.put(f"killed-at-{at}")
+        (machine.state / "loaded").unlink(missing_ok=True)
+        driver, _ = nvidia.steps(config(), node())
+        assert machine.transport().run(node(), driver.run).exit_code == -signal.SIGKILL
+        assert machine.read("half")
+        applied(machine)
+        assert machine.read("half") == []
+        assert set(machine.read("installed")) == {EXACT, *OPEN}
+
+
+def test_a_mirror_that_fails_is_tried_again(machine: FakeMachine) -> None:
+    machine.put("mirror-fails")
+    applied(machine)
+    assert len(installs(machine)) == 2
+
+
+def test_an_image_whose_driver_is_too_old_and_not_ubuntus_is_refused(machine: FakeMachine) -> None:
+    machine.put("loaded")
+    machine.put("driver", "470.82.01")
+    with pytest.raises(StepFailed, match="the driver 470") as caught:
+        applied(machine)
+    assert caught.value.hint == "take image: auto, or an older setup.tensorflow"
+    assert installs(machine) == []
+
+
+def test_ubuntus_older_driver_is_exchanged(machine: FakeMachine) -> None:
+    machine.put("loaded")
+    machine.put("installed", "nvidia-utils-470-server")
+    machine.put("driver", "470.82.01")
+    machine.put("next-kernel", "6.8.0-1015-gcp")
+    machine.put(f"brings-{EXACT}", "echo 580.178.04 >$STATE/driver")
+    assert applied(machine)[-1].startswith("2 of 2")
+    assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)}"]
+
+
+def test_a_machine_without_its_gpus_is_told_before_anything_is_installed(
+    machine: FakeMachine,
+) -> None:
+    with pytest.raises(StepFailed, match="has 1 NVIDIA GPUs on its PCI bus, for T4:4"):
+        applied(machine, config(count=4))
+    assert installs(machine) == []
+
+
+def test_shared_gpus_of_azure_are_refused_clearly(machine: FakeMachine) -> None:
+    with pytest.raises(StepFailed, match="need NVIDIA's GRID driver"):
+        applied(machine, config("A10", provider="azure"))
+    assert installs(machine) == []
+
+
+def test_debian_without_a_driver_is_refused_clearly(machine: FakeMachine) -> None:
+    (machine.root / "machine/etc/os-release").write_text("ID=debian\n")
+    with pytest.raises(StepFailed, match="installs it on Ubuntu alone"):
+        applied(machine)
+
+
+def test_googles_image_is_let_install_its_own_driver(machine: FakeMachine) -> None:
+    own = machine.root / "machine/opt/deeplearning/install-driver.sh"
+    own.parent.mkdir(parents=True)
+    own.write_text('#!/bin/sh\ntouch "$STATE/loaded"\n')
+    own.chmod(0o755)
+    applied(machine)
+    assert installs(machine) == []

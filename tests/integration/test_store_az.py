@@ -1,0 +1,566 @@
+"""az:// beyond what every kind of store promises: signatures, blocks, refusals in words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import azure.identity
+import azure.storage.blob
+import pytest
+import requests
+from azure.core.exceptions import HttpResponseError
+
+from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.landing.direct import revealed
+from cloudtrain.landing.fetcher import Stream
+from cloudtrain.landing.sender import Refused
+from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket
+from cloudtrain.shell import Secret
+from cloudtrain.stores import az, open_store, sas
+from cloudtrain.stores.sas import Key, blob_sas
+from tests.standins.stores import ACCOUNT, KEY, az_connection
+from tests.support.azurite_parts import Identity, service, with_signature
+from tests.support.between import RESET, Answer, Between, Call, between, refusal
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def proxy(azurite: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
+    with between(azurite) as told:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", az_connection(told.url))
+        yield told
+
+
+@pytest.fixture
+def store(proxy: Between) -> ArtifactStore:
+    return open_store(f"az://{ACCOUNT}/container/{uuid.uuid4().hex}")
+
+
+@pytest.fixture(params=["key", "delegation"])
+def signed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
+    """A store whose nodes are given a right by the account's key, or by a user's."""
+    uri = f"az://{ACCOUNT}/container/{uuid.uuid4().hex}"
+    if request.param == "key":
+        endpoint = request.getfixturevalue("azurite")
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", az_connection(endpoint))
+        return open_store(uri)
+    endpoint, certificate = request.getfixturevalue("azurite_tls")
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Identity)
+    return open_store(uri, endpoint=endpoint)
+
+
+def send(request: Request, body: bytes, block: str = "") -> requests.Response:
+    """As a node does, by another client."""
+    md5 = base64.b64encode(hashlib.md5(body).digest()).decode()
+    headers = {name: str(value) for name, value in request.headers.items()}
+    url = request.url.reveal().replace("{block}", block)
+    return requests.request(
+        request.method, url, data=body, headers={**headers, "Content-MD5": md5}, timeout=60
+    )
+
+
+def ticket_of(store: ArtifactStore, path: str, size: int | None, lasts: float = HOUR) -> Ticket:
+    ticket = store.ticket(path, size, lasts=lasts)
+    assert ticket is not None
+    return ticket
+
+
+def content(store: ArtifactStore, path: str) -> bytes:
+    return b"".join(store.download(path))
+
+
+def names(store: ArtifactStore) -> list[str]:
+    return [found.path for found in store.list()]
+
+
+# ── The right to store one file ──────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "a b/ü世界🙂", "%41?#&+=~'()*!;:@,$[]{block}", os.fsdecode(b"\xff")]
+)
+def test_a_right_is_good_for_its_file_whatever_its_name(signed: ArtifactStore, name: str) -> None:
+    assert send(ticket_of(signed, name, 3).requests[0], b"abc").status_code == 201
+    assert content(signed, name) == b"abc"
+    assert [(found.path, found.size, found.md5) for found in signed.list()] == [
+        (name, 3, hashlib.md5(b"abc").hexdigest())
+    ]
+
+
+def test_a_right_is_good_for_nothing_but_its_file(signed: ArtifactStore) -> None:
+    signed.upload("mine", [b"old"])
+    signed.upload("other", [b"of somebody else"])
+    url = ticket_of(signed, "mine", 3).requests[0].url.reveal()
+    place, _, right = url.partition("?")
+    other = f"{place.removesuffix('mine')}other?{right}"
+    container = place.partition("/container/")[0] + f"/container?{right}"
+    blob = {"x-ms-blob-type": "BlockBlob"}
+
+    def status(method: str, url: str, **headers: str) -> int:
+        return requests.request(method, url, headers=headers, timeout=60).status_code
+
+    assert status("GET", url) == 403
+    assert status("HEAD", url) == 403
+    assert status("DELETE", url) == 403
+    assert status("PUT", other, **blob) == 403
+    assert status("PUT", f"{other}&comp=block&blockid=MDAw") == 403
+    assert status("GET", other) == 403
+    assert status("DELETE", other) == 403
+    assert status("PUT", f"{place}2?{right}", **blob) == 403
+    assert status("GET", f"{container}&restype=container&comp=list") == 403
+    assert status("DELETE", f"{container}&restype=container") == 403
+    assert status("PUT", url, **blob, **{"x-ms-copy-source": other}) >= 400
+    assert (content(signed, "mine"), content(signed, "other")) == (b"old", b"of somebody else")
+    assert send(Request(url=Secret(url), headers=blob), b"new").status_code == 201
+
+
+def test_a_right_ends(signed: ArtifactStore) -> None:
+    assert send(ticket_of(signed, "x", 3, lasts=-1).requests[0], b"abc").status_code == 403
+    assert send(ticket_of(signed, "x", 3, lasts=7 * 86400).requests[0], b"abc").status_code == 201
+
+
+def test_a_right_is_for_tls_alone_where_there_is_tls(signed: ArtifactStore, azurite: str) -> None:
+    url = urlsplit(ticket_of(signed, "x", 3).requests[0].url.reveal())
+    query = parse_qs(url.query)
+    assert query.get("spr") == (["https"] if url.scheme == "https" else None)
+    assert (query["sr"], query["sp"]) == (["b"], ["cw"])
+
+
+def test_what_arrives_changed_is_refused(signed: ArtifactStore) -> None:
+    request = ticket_of(signed, "x", 3).requests[0]
+    md5 = base64.b64encode(hashlib.md5(b"abc").digest()).decode()
+    headers = {**request.headers, "Content-MD5": md5}
+    answer = requests.put(request.url.reveal(), data=b"abd", headers=headers, timeout=60)
+    assert answer.status_code == 400
+    assert names(signed) == []
+
+
+def test_a_file_whose_size_is_not_known_yet_is_one_request(signed: ArtifactStore) -> None:
+    (request,) = ticket_of(signed, "x", None, lasts=7 * 86400).requests
+    assert (request.offset, request.length) == (0, None)
+    assert send(request, b"").status_code == 201
+    assert [(found.path, found.size) for found in signed.list()] == [("x", 0)]
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(az, "SMALL", 1 << 20)
+    monkeypatch.setattr(az, "PART", 1 << 18)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_file_of_many_blocks_is_visible_whole_or_not_at_all(signed: ArtifactStore) -> None:
+    data = os.urandom((2 << 20) + 7)
+    ticket = ticket_of(signed, "x", len(data))
+    receipts = [receipt(request, data) for request in ticket.requests]
+    assert [each.size for each in receipts] == [1 << 20, 1 << 20, 7]
+    for request, part in reversed(list(zip(ticket.requests, receipts, strict=True))):
+        assert send(request, bytes_of(request, data), quoted(part.block)).status_code == 201
+    assert names(signed) == []
+    assert ticket_of(signed, "x", len(data)).had == {part.block for part in receipts}
+    signed.commit(ticket, receipts)
+    assert [(found.path, found.size, found.md5) for found in signed.list()] == [
+        ("x", len(data), "")
+    ]
+    assert content(signed, "x") == data
+    assert ticket_of(signed, "x", len(data)).had == frozenset()
+
+
+def receipt(request: Request, data: bytes) -> Receipt:
+    part = bytes_of(request, data)
+    md5 = hashlib.md5(part).hexdigest()
+    block = base64.b64encode(f"{request.offset:016d}{md5}".encode()).decode()
+    return Receipt(etag="", block=block, size=len(part), md5=md5)
+
+
+def bytes_of(request: Request, data: bytes) -> bytes:
+    end = None if request.length is None else request.offset + request.length
+    return data[request.offset : end]
+
+
+def quoted(block: str) -> str:
+    return block.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_file_of_which_a_block_is_missing_does_not_become_visible(store: ArtifactStore) -> None:
+    data = bytes(2 << 20)
+    ticket = ticket_of(store, "x", len(data))
+    receipts = [receipt(request, data) for request in ticket.requests]
+    send(ticket.requests[0], bytes_of(ticket.requests[0], data), quoted(receipts[0].block))
+    with pytest.raises(StoreError, match="InvalidBlockList"):
+        store.commit(ticket, receipts)
+    assert names(store) == []
+
+
+@pytest.mark.parametrize("size", [(16 << 20) + 1, 1 << 40, 190 << 40])
+def test_no_size_has_more_blocks_than_the_service_takes(size: int) -> None:
+    parts = list(az._parts(size))
+    assert 1 < len(parts) <= 50_000
+    assert [offset for offset, _ in parts[1:]] == [
+        offset + (length or 0) for offset, length in parts[:-1]
+    ]
+    longest = max(parts[0][1] or 0, size - parts[-1][0])
+    assert 0 < size - parts[-1][0] <= longest <= 4000 << 20
+
+
+def test_who_has_only_a_signature_cannot_give_a_right_away_and_does_the_rest(
+    azurite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", with_signature(azurite, whole_account()))
+    store = open_store(f"az://{ACCOUNT}/container/{uuid.uuid4().hex}")
+    store.check()
+    store.upload("x", [b"abc"])
+    store.copy("x", "y")
+    assert content(store, "y") == b"abc"
+    store.delete("x")
+    assert names(store) == ["y"]
+    assert store.ticket("x", 3, lasts=HOUR) is None
+
+
+def whole_account() -> str:
+    return azure.storage.blob.generate_account_sas(
+        ACCOUNT,
+        KEY,
+        azure.storage.blob.ResourceTypes(service=True, container=True, object=True),
+        azure.storage.blob.AccountSasPermissions(read=True, write=True, delete=True, list=True),
+        datetime.now(timezone.utc) + timedelta(hours=1),
+    )
+
+
+def test_no_error_has_the_signature_in_it(azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(az, "RETRIES", {"retry_total": 0})
+    with between(azurite) as told:
+        told.meddle = lambda call: RESET
+        monkeypatch.setenv(
+            "AZURE_STORAGE_CONNECTION_STRING", with_signature(told.url, whole_account())
+        )
+        with pytest.raises(StoreError) as raised:
+            open_store(f"az://{ACCOUNT}/container/p").check()
+    signature = whole_account()
+    for place, kind in (("http://127.0.0.1:1/x", StoreError), ("http:/x", CredentialsError)):
+        for told_as in (with_signature(place, signature), f"BlobEndpoint={place}?{signature}"):
+            monkeypatch.setenv(
+                "AZURE_STORAGE_CONNECTION_STRING", f"AccountName={ACCOUNT};{told_as}"
+            )
+            with pytest.raises(kind) as unreached:
+                open_store("az://x/container/p").check()
+            for error in (raised.value, unreached.value):
+                assert "sig=" not in f"{error} {error.hint}".replace("sig=***", "")
+
+
+def test_the_signature_is_the_one_that_the_sdk_makes_for_that_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = azure.storage.blob._shared_access_signature
+    monkeypatch.setattr(module, "X_MS_VERSION", sas.VERSION)
+    expires = datetime(2027, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    theirs = azure.storage.blob.generate_blob_sas(
+        ACCOUNT,
+        "box",
+        "a b/ü%+",
+        account_key=KEY,
+        permission="cw",
+        expiry=expires,
+        protocol="https",
+    )
+    key = Key(value=Secret(KEY))
+    ours = blob_sas(ACCOUNT, "box", "a b/ü%+", key, expires=expires.timestamp(), https=True)
+    assert parse_qs(ours) == parse_qs(theirs)
+
+
+# ── A user's own key ─────────────────────────────────────────────────────────
+
+
+class Lender:
+    """`get_user_delegation_key` of the SDK's service."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, float]] = []
+        self.refusal: Exception | None = None
+
+    def get_user_delegation_key(self, start: datetime, end: datetime) -> Any:
+        self.asked.append((start.timestamp(), end.timestamp()))
+        if self.refusal is not None:
+            raise self.refusal
+        said = {name: name for name in ("oid", "tid", "start", "expiry", "service", "version")}
+        return SimpleNamespace(value=KEY, **{f"signed_{name}": said[name] for name in said})
+
+
+def test_a_key_is_asked_for_once_and_is_good_for_as_long_as_what_it_signs() -> None:
+    lender, now = Lender(), [1e9]
+    keys = sas.DelegationKey(lender, clock=lambda: now[0])
+    first = keys.key(HOUR)
+    for _ in range(24):
+        now[0] += HOUR
+        assert keys.key(HOUR) is first
+    assert keys.key(7 * 86400) is not first
+    now[0] += 900
+    assert keys.key(7 * 86400).expires >= now[0] + 7 * 86400 - HOUR
+    assert len(lender.asked) == 2
+    for start, end in lender.asked:
+        assert end - start < 7 * 86400
+
+
+def test_a_refusal_stands_for_all_files_and_is_asked_about_again_a_minute_later() -> None:
+    lender, now = Lender(), [1e9]
+    keys = sas.DelegationKey(lender, clock=lambda: now[0])
+    lender.refusal = HttpResponseError("no")
+    for _ in range(64):
+        with pytest.raises(HttpResponseError, match="no"):
+            keys.key(HOUR)
+    assert len(lender.asked) == 1
+    lender.refusal = None
+    now[0] += 61
+    assert keys.key(HOUR).facts["skoid"] == "oid"
+
+
+def test_no_right_is_good_for_longer_than_the_key_that_signed_it() -> None:
+    key = Key(value=Secret(KEY), facts={"skoid": "x"}, expires=1e9)
+    query = parse_qs(blob_sas(ACCOUNT, "box", "x", key, expires=2e9, https=True))
+    assert query["se"] == ["2001-09-09T01:46:40Z"]
+
+
+def test_a_right_to_read_is_no_right_to_write(store: ArtifactStore) -> None:
+    store.upload("x", [b"one"])
+    request = store.reading("x", lasts=HOUR)
+    assert request is not None
+    assert Stream(revealed(request), 3).read(3) == b"one"
+    assert parse_qs(request.url.reveal())["sp"] == ["r"]
+    written = replace(request, method="PUT", headers={"x-ms-blob-type": "BlockBlob"})
+    with pytest.raises(Refused, match="403"):
+        Stream(revealed(written), 3).read(3)
+    assert b"".join(store.download("x")) == b"one"
+
+
+# ── Through this machine ─────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_stream_may_follow_a_node_that_left_some_blocks_and_the_other_way_round(
+    store: ArtifactStore,
+) -> None:
+    data = os.urandom(2 << 20)
+    ticket = ticket_of(store, "x", len(data))
+    receipts = [receipt(request, data) for request in ticket.requests]
+
+    def stage(number: int) -> int:
+        request = ticket.requests[number]
+        part = quoted(receipts[number].block)
+        return send(request, bytes_of(request, data), part).status_code
+
+    def broken() -> Iterator[bytes]:
+        yield data[:900_000]
+        raise RuntimeError("the node is gone")
+
+    assert stage(0) == 201
+    with pytest.raises(RuntimeError, match="the node is gone"):
+        store.upload("x", broken())
+    assert stage(1) == 201
+    store.commit(ticket, receipts)
+    assert content(store, "x") == data
+    assert stage(0) == 201
+    store.upload("x", [data[::-1]])
+    assert content(store, "x") == data[::-1]
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_what_is_changed_on_the_way_is_refused_and_nothing_becomes_visible(
+    proxy: Between, store: ArtifactStore
+) -> None:
+    def change(call: Call) -> None:
+        if call.method == "PUT" and call.body:
+            call.body = call.body[:-1] + bytes([call.body[-1] ^ 1])
+
+    proxy.meddle = change
+    for size in (10, 1 << 20):
+        with pytest.raises(StoreError):
+            store.upload("x", [bytes(size)])
+    proxy.meddle = lambda call: None
+    assert names(store) == []
+
+
+def test_a_stream_of_any_length_has_few_enough_blocks() -> None:
+    sizes = [az.PART << number // (az.MOST_BLOCKS // 5) for number in range(az.MOST_BLOCKS)]
+    assert sum(sizes) > 1 << 40
+    assert max(sizes) <= 64 << 20
+
+
+# ── In the store itself ──────────────────────────────────────────────────────
+
+
+def test_a_copy_is_made_in_the_store_itself(proxy: Between, store: ArtifactStore) -> None:
+    store.upload("a b/ü%+?", [b"abc"])
+    proxy.calls.clear()
+    store.copy("a b/ü%+?", "again/y")
+    assert content(store, "again/y") == b"abc"
+    assert [found.md5 for found in store.list("again/")] == [hashlib.md5(b"abc").hexdigest()]
+    assert [call.method for call in proxy.calls][:1] == ["PUT"]
+    assert not [call for call in proxy.calls if call.body]
+
+
+def test_a_copy_that_takes_its_time_is_waited_for(proxy: Between, store: ArtifactStore) -> None:
+    store.upload("x", [b"abc"])
+    asked = []
+
+    def pend(call: Call, headers: dict[str, str]) -> None:
+        if "x-ms-copy-source" in call.headers:
+            headers["x-ms-copy-status"] = "pending"
+        elif call.method == "HEAD":
+            asked.append(call)
+            headers["x-ms-copy-status"] = "pending" if len(asked) < 3 else "success"
+
+    proxy.retouch = pend
+    store.copy("x", "y")
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("fault", ["refused", "failed", "stuck"])
+def test_what_the_store_cannot_copy_comes_through_this_machine(
+    proxy: Between, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    store.upload("x", [b"abc"])
+    monkeypatch.setattr(az, "COPY_SECONDS", 0.2)
+
+    def refuse(call: Call) -> Answer | None:
+        if "x-ms-copy-source" in call.headers and fault == "refused":
+            return refusal(403, "CannotVerifyCopySource")
+        if "comp=copy" in call.path:
+            return 204, {}, b""
+        return None
+
+    def fail(call: Call, headers: dict[str, str]) -> None:
+        if "x-ms-copy-source" in call.headers or call.method == "HEAD":
+            headers["x-ms-copy-status"] = "failed" if fault == "failed" else "pending"
+
+    proxy.meddle, proxy.retouch = refuse, fail
+    store.copy("x", "y")
+    assert [call.body for call in proxy.calls if call.body] == [b"abc", b"abc"]
+    assert content(store, "y") == b"abc"
+    assert bool([call for call in proxy.calls if "comp=copy" in call.path]) == (fault == "stuck")
+
+
+def test_a_copy_of_nothing_is_an_error(store: ArtifactStore) -> None:
+    with pytest.raises(StoreError, match="BlobNotFound"):
+        store.copy("nothing", "y")
+    assert names(store) == []
+
+
+def test_what_is_not_there_is_deleted_without_a_word(store: ArtifactStore) -> None:
+    store.delete("nothing")
+    store.upload("x", [b"1"])
+    store.delete("x")
+    assert names(store) == []
+
+
+# ── The container ────────────────────────────────────────────────────────────
+
+
+def test_a_container_is_made_where_there_is_none_for_its_owner_alone(
+    proxy: Between, azurite: str
+) -> None:
+    name = f"new-{uuid.uuid4().hex}"
+    store = open_store(f"az://{ACCOUNT}/{name}/p")
+    assert store.create("eastus") is True
+    assert store.create(None) is False
+    store.upload("x", [b"1"])
+    assert requests.get(f"{azurite}/{name}/p/x", timeout=60).status_code in (403, 404)
+    access = service(azurite).get_container_client(name).get_container_access_policy()
+    assert access["public_access"] is None
+
+
+def test_two_that_make_one_container_both_go_on(proxy: Between) -> None:
+    store = open_store(f"az://{ACCOUNT}/new-{uuid.uuid4().hex}")
+    together = threading.Barrier(2, timeout=60)
+
+    def wait(call: Call) -> None:
+        if call.method == "PUT":
+            together.wait()
+
+    proxy.meddle = wait
+    made: list[bool] = []
+    threads = [threading.Thread(target=lambda: made.append(store.create(None))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False, True]
+
+
+def test_a_storage_account_that_is_not_there_is_not_made_and_its_maker_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lookup(*_: object, **__: object) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Identity)
+    monkeypatch.setattr(az, "RETRIES", {"retry_total": 0})
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    with pytest.raises(StoreError, match=r"az://nobody/box: .*nobody\.blob") as raised:
+        open_store("az://nobody/box").create(None)
+    assert "az storage account create --name nobody" in str(raised.value.hint)
+
+
+# ── Refusals ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "hint"),
+    [
+        (401, "InvalidAuthenticationInfo", CredentialsError, "az login"),
+        (401, "NoAuthenticationInformation", CredentialsError, "az login"),
+        (403, "AuthenticationFailed", CredentialsError, "az login"),
+        (403, "AuthorizationPermissionMismatch", PermissionsError, "Blob Data Contributor"),
+        (403, "AuthorizationFailure", PermissionsError, "firewall"),
+        (403, "KeyBasedAuthenticationNotPermitted", PermissionsError, "Blob Data Contributor"),
+        (404, "ContainerNotFound", StoreError, "az storage container create"),
+        (409, "ContainerBeingDeleted", StoreError, "half a minute"),
+        (400, "Md5Mismatch", StoreError, "not what was sent"),
+        (412, "LeaseIdMissing", StoreError, "same command again"),
+        (503, "ServerBusy", StoreError, "same command again"),
+    ],
+)
+def test_every_refusal_is_told_with_its_code_and_what_to_do(
+    azurite: str,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+    kind: type[CloudtrainError],
+    hint: str,
+) -> None:
+    monkeypatch.setattr(az, "RETRIES", {"retry_total": 0})
+    with between(azurite) as told:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", az_connection(told.url))
+        told.meddle = lambda call: refusal(status, code)
+        store = open_store(f"az://{ACCOUNT}/container/p")
+        for act in (store.check, lambda: list(store.list()), lambda: store.delete("x")):
+            if act is not store.check and status == 404:
+                continue
+            with pytest.raises(kind, match="Said so") as raised:
+                act()
+            assert type(raised.value) is kind
+            assert code in str(raised.value) or kind is CredentialsError
+            assert hint in str(raised.value.hint)
+
+
+def test_a_service_that_is_busy_is_asked_again(
+    proxy: Between, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    proxy.meddle = lambda call: refusal(503, "ServerBusy") if len(proxy.calls) < 4 else None
+    store.upload("x", [b"1"])
+    assert len(proxy.calls) == 4

@@ -1,0 +1,625 @@
+"""S3: what nodes store themselves arrives whole, verified by the server, whatever breaks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    NameTakenError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
+from cloudtrain.landing.direct import Sent, send
+from cloudtrain.landing.inventory import Stop
+from cloudtrain.landing.land import land, unlanded
+from cloudtrain.landing.manifest import Manifest
+from cloudtrain.model import Node
+from cloudtrain.protocols import ArtifactStore, Ticket
+from cloudtrain.shell import Secret
+from cloudtrain.stores import open_store, s3_tickets
+from cloudtrain.stores.s3 import S3Store
+from cloudtrain.stores.s3_tickets import MOST_PARTS, Tickets, part_length
+from tests.standins.faults import Fault, Faults
+from tests.standins.s3_door import S3Door
+from tests.standins.serve import serving
+from tests.standins.stores import strict_s3
+from tests.support.landing_parts import RUN, Cluster, FolderTransport, node
+from tests.support.web_store import until
+
+PART = 5 << 20
+"""The least that S3 takes, so that a large file is soon sent."""
+
+LARGE = 2 * PART + (2 << 20)
+
+
+@dataclass
+class World:
+    door: S3Door
+    faults: Faults
+    client: Any
+    """Not through the door: what it asks is not counted, and never goes wrong."""
+
+    def calls(self, word: str) -> list[str]:
+        return [call["action"] for call in self.faults.calls() if word in call["action"]]
+
+    def uploads(self, store: ArtifactStore) -> list[str]:
+        """Keys of what is not ended, under the store's prefix."""
+        prefix = store.uri.partition("bucket/")[2] + "/"
+        told = self.client.list_multipart_uploads(Bucket="bucket", Prefix=prefix)
+        return [each["Key"].removeprefix(prefix) for each in told.get("Uploads", [])]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[World, dict[str, str]]]:
+    import boto3
+
+    with strict_s3() as (port, environment):
+        door = S3Door(port)
+        faults = Faults(door)
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            region_name="us-east-1",
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        )
+        client.create_bucket(Bucket="bucket")
+        with serving(faults) as url:
+            yield World(door, faults, client), {**environment, "AWS_ENDPOINT_URL_S3": url}
+
+
+@pytest.fixture
+def world(
+    server: tuple[World, dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[World]:
+    world, environment = server
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(s3_tickets, "PART", PART)
+    monkeypatch.setattr(s3_tickets, "SMALL", PART)
+    world.faults.forget()
+    yield world
+    world.faults.disarm()
+    world.door.corrupt, world.door.has_own_key = 0, False
+
+
+def new_store() -> ArtifactStore:
+    return open_store(f"s3://bucket/{uuid.uuid4().hex}")
+
+
+class Sender:
+    """A node with a work folder, and a store that it reaches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node: Node = node("chief0")
+        self.transport = FolderTransport(folder / "nodes")
+        self.work = folder / "nodes" / self.node.name / "task/work"
+        self.work.mkdir(parents=True)
+        self.store = new_store()
+
+    def put(self, name: str, data: bytes) -> bytes:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return data
+
+    def send(self, *names: str) -> Sent:
+        sizes = {name: (self.work / name).stat().st_size for name in names}
+        places = {name: f"run/{name}" for name in names}
+        with ThreadPoolExecutor(4) as pool:
+            return send(
+                self.node, "task/work", places, sizes, self.transport, self.store, pool, Stop()
+            )
+
+    def stored(self, name: str) -> bytes:
+        return b"".join(self.store.download(f"run/{name}"))
+
+
+@pytest.fixture
+def sender(world: World, tmp_path: Path) -> Sender:
+    return Sender(tmp_path)
+
+
+# ── What a node stores itself ────────────────────────────────────────────────
+
+
+def test_a_node_stores_files_of_any_name_and_s3_tells_their_md5(
+    world: World, sender: Sender
+) -> None:
+    names = ["empty", "a b/ü+%?#&=", "new\nline", "世界🙂", os.fsdecode(b"\xff"), "~!*'()"]
+    data = {name: sender.put(name, name.encode("utf-8", "surrogateescape")) for name in names}
+    data["empty"] = sender.put("empty", b"")
+    sent = sender.send(*names)
+    assert (sent.changed, sent.why) == (set(), None)
+    for name in names:
+        assert sent.arrived[name].sha256 == hashlib.sha256(data[name]).hexdigest()
+        assert sender.stored(name) == data[name]
+    listed = {found.path: (found.size, found.md5) for found in sender.store.list("run/")}
+    assert listed == {
+        f"run/{name}": (len(data[name]), hashlib.md5(data[name]).hexdigest()) for name in names
+    }
+
+
+def test_a_large_file_goes_in_parts_and_leaves_no_upload(
+    world: World, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = sender.put("large", os.urandom(40 << 20))
+    monkeypatch.setattr(s3_tickets, "PART", 10 << 20)
+    sent = sender.send("large")
+    assert sent.why is None
+    assert sent.arrived["large"].sha256 == hashlib.sha256(data).hexdigest()
+    assert sender.stored("large") == data
+    assert len(world.calls("partNumber=")) == 4
+    assert world.uploads(sender.store) == []
+    assert [found.md5 for found in sender.store.list("run/large")] == [""]
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_time(
+    world: World, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.put("x", b"1" * 100)
+    pass_on = S3Door.__call__
+
+    def change(door: S3Door, environ: Any, start_response: Any) -> Any:
+        sender.put("x", b"2" * 100)
+        return pass_on(door, environ, start_response)
+
+    monkeypatch.setattr(S3Door, "__call__", change)
+    sent = sender.send("x")
+    assert (sent.arrived, sent.changed) == ({}, {"x"})
+
+
+@pytest.mark.parametrize("size", [1000, LARGE])
+def test_what_does_not_arrive_as_it_was_sent_is_refused_by_s3(
+    world: World, sender: Sender, size: int
+) -> None:
+    sender.put("x", os.urandom(size))
+    ticket = sender.store.ticket
+    sender.store.ticket = lambda *a, **k: _then(ticket(*a, **k), world)  # type: ignore[method-assign]
+    sent = sender.send("x")
+    assert sent.arrived == {}
+    assert "BadDigest" in (sent.why or "")
+    assert list(sender.store.list("run/")) == []
+
+
+def _then(ticket: Ticket | None, world: World) -> Ticket | None:
+    world.door.corrupt = 1
+    return ticket
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="answer", action="PUT *", status=503, code="SlowDown", retry_after=0),
+        Fault(kind="answer", action="PUT *", status=500, code="InternalError", times=2),
+        Fault(kind="reset", action="PUT *"),
+        Fault(kind="reset", action="PUT *", after=True),
+        Fault(kind="answer", action="POST *uploadId=*", status=503, code="SlowDown"),
+        Fault(kind="reset", action="POST *uploadId=*", after=True),
+    ],
+    ids=["slow down", "500 twice", "reset", "reset after", "end: slow down", "end: reset after"],
+)
+def test_what_passes_is_waited_for(world: World, sender: Sender, fault: Fault) -> None:
+    data = sender.put("x", os.urandom(PART + 1000))
+    world.faults.arm(fault)
+    sent = sender.send("x")
+    assert sent.why is None
+    assert set(sent.arrived) == {"x"}
+    assert sender.stored("x") == data
+    assert world.uploads(sender.store) == []
+
+
+def test_what_is_refused_comes_the_other_way_and_its_upload_is_ended(
+    world: World, tmp_path: Path
+) -> None:
+    cluster = landing_cluster(tmp_path, tasks=1)
+    data = os.urandom(PART + 1000)
+    cluster.write("chief0", "output/large", data)
+    world.faults.arm(Fault(kind="answer", action="PUT *partNumber=2*", status=403, code="No"))
+    landing(cluster)
+    assert b"".join(cluster.store.download(f"{RUN}/chief0/output/large")) == data
+    assert world.uploads(cluster.store) == []
+    assert any("come through this machine: 403" in line for line in cluster.console.said)
+
+
+def test_a_request_that_expired_comes_the_other_way(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.landing.direct.LASTS", 1.0)
+    cluster = landing_cluster(tmp_path, tasks=1)
+    cluster.write("chief0", "output/x", "1")
+    world.faults.arm(Fault(kind="delay", action="PUT *output/x*", seconds=2.5))
+    landing(cluster)
+    assert b"".join(cluster.store.download(f"{RUN}/chief0/output/x")) == b"1"
+    assert any("Request has expired" in line for line in cluster.console.said)
+
+
+def test_a_node_that_does_not_reach_s3_sends_its_files_here_and_that_is_said(
+    world: World, tmp_path: Path
+) -> None:
+    cluster = landing_cluster(tmp_path, tasks=1)
+    cluster.write("chief0", "output/x", "1")
+    signing = cluster.store.ticket
+
+    def elsewhere(path: str, size: int | None, *, lasts: float) -> Ticket | None:
+        ticket = signing(path, size, lasts=lasts)
+        assert ticket is not None
+        url = ticket.requests[0].url.reveal()
+        moved = Secret(url.replace(urlsplit(url).netloc, f"127.0.0.1:{closed}"))
+        return replace(ticket, requests=(replace(ticket.requests[0], url=moved),))
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        closed = one.getsockname()[1]
+        cluster.store.ticket = elsewhere  # type: ignore[method-assign]
+        landing(cluster)
+    assert b"".join(cluster.store.download(f"{RUN}/chief0/output/x")) == b"1"
+    assert any("Connection refused" in line for line in cluster.console.said)
+
+
+# ── Going on ─────────────────────────────────────────────────────────────────
+
+
+def break_off(world: World, sender: Sender, name: str, parts: int) -> None:
+    """The node's sender is killed when so many parts have arrived."""
+    world.faults.arm(Fault(kind="silence", action="PUT *partNumber=*", skip=parts, times=99))
+
+    def kill() -> None:
+        until(lambda: _answered(world) >= parts)
+        os.killpg(sender.transport.processes[-1].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sent = sender.send(name)
+    killer.join()
+    assert sent.arrived == {}
+    world.faults.disarm()
+    world.faults.forget()
+
+
+def _answered(world: World) -> int:
+    calls = world.faults.calls()
+    return len([c for c in calls if "partNumber=" in c["action"] and c["status"] == 200])
+
+
+def test_after_a_kill_only_the_missing_parts_are_sent(world: World, sender: Sender) -> None:
+    data = sender.put("large", os.urandom(LARGE))
+    break_off(world, sender, "large", parts=2)
+    again = Sender.__new__(Sender)
+    again.__dict__ |= {**sender.__dict__, "store": open_store(sender.store.uri)}
+    sent = again.send("large")
+    assert set(sent.arrived) == {"large"}
+    assert len(world.calls("partNumber=")) == 1
+    assert again.stored("large") == data
+    assert world.uploads(sender.store) == []
+
+
+def test_equal_parts_are_not_taken_for_each_other(world: World, sender: Sender) -> None:
+    data = sender.put("zeros", bytes(3 * PART))
+    break_off(world, sender, "zeros", parts=1)
+    sent = sender.send("zeros")
+    assert set(sent.arrived) == {"zeros"}
+    assert len(world.calls("partNumber=")) == 2
+    assert sender.stored("zeros") == data
+
+
+def test_parts_of_an_older_content_are_not_kept(world: World, sender: Sender) -> None:
+    sender.put("large", os.urandom(LARGE))
+    break_off(world, sender, "large", parts=2)
+    data = sender.put("large", os.urandom(LARGE))
+    assert set(sender.send("large").arrived) == {"large"}
+    assert sender.stored("large") == data
+    assert world.uploads(sender.store) == []
+
+
+def test_an_upload_that_was_cut_otherwise_is_ended(world: World, sender: Sender) -> None:
+    data = sender.put("large", os.urandom(LARGE))
+    key = f"{sender.store.uri.partition('bucket/')[2]}/run/large"
+    other = world.client.create_multipart_upload(Bucket="bucket", Key=key)["UploadId"]
+    world.client.upload_part(
+        Bucket="bucket", Key=key, UploadId=other, PartNumber=1, Body=b"x" * PART + b"y"
+    )
+    world.client.create_multipart_upload(Bucket="bucket", Key=f"{key}r")
+    assert set(sender.send("large").arrived) == {"large"}
+    assert sender.stored("large") == data
+    assert world.uploads(sender.store) == ["run/larger"]
+
+
+def test_a_check_ends_uploads_of_a_week_ago(
+    world: World, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.put("large", os.urandom(LARGE))
+    break_off(world, sender, "large", parts=1)
+    sender.store.check()
+    assert world.uploads(sender.store) == ["run/large"]
+    monkeypatch.setattr("cloudtrain.stores.s3.UNFINISHED_DAYS", -1)
+    sender.store.check()
+    assert world.uploads(sender.store) == []
+
+
+def test_without_the_right_to_list_uploads_a_new_one_is_begun(world: World, sender: Sender) -> None:
+    data = sender.put("large", os.urandom(PART + 1))
+    denied = {"status": 403, "code": "AccessDenied", "times": 99}
+    world.faults.arm(Fault(kind="answer", action="GET *uploads*", **denied))  # type: ignore[arg-type]
+    assert set(sender.send("large").arrived) == {"large"}
+    assert sender.stored("large") == data
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────
+
+
+def test_a_request_is_signed_for_the_host_alone_and_a_week_at_most(world: World) -> None:
+    store = new_store()
+    for size in (None, 5, 20 << 20):
+        ticket = store.ticket("x", size, lasts=1e9)
+        assert ticket is not None
+        for request in ticket.requests:
+            assert request.headers == {}
+            query = parse_qs(urlsplit(request.url.reveal()).query)
+            assert query["X-Amz-SignedHeaders"] == ["host"]
+            assert query["X-Amz-Expires"] == ["604800"]
+            assert not [name for name in query if "checksum" in name]
+
+
+def test_requests_of_small_files_are_made_without_a_call(world: World) -> None:
+    store = new_store()
+    for number in range(20):
+        store.ticket(f"{number}", 10, lasts=60.0)
+    assert [call["action"] for call in world.faults.calls()] == ["HEAD /bucket"]
+
+
+def test_a_request_is_for_the_region_of_the_bucket(world: World) -> None:
+    name = f"b{uuid.uuid4().hex}"
+    assert open_store(f"s3://{name}").create("eu-west-1a")
+    ticket = open_store(f"s3://{name}/x").ticket("y", 1, lasts=60.0)
+    assert ticket is not None
+    assert "%2Feu-west-1%2Fs3%2F" in ticket.requests[0].url.reveal()
+
+
+@pytest.mark.parametrize(
+    ("region", "bucket", "host"),
+    [
+        ("us-east-1", "bucket", "bucket.s3.amazonaws.com"),
+        ("eu-west-1", "bucket", "bucket.s3.eu-west-1.amazonaws.com"),
+        ("eu-west-1", "with.dots", "s3.eu-west-1.amazonaws.com"),
+        ("cn-north-1", "bucket", "bucket.s3.cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_a_request_goes_to_the_bucket_s_own_region_and_not_to_the_host_that_redirects(
+    region: str, bucket: str, host: str
+) -> None:
+    import boto3
+    from botocore.config import Config
+    from botocore.stub import Stubber
+
+    session = boto3.Session("AKIATEST", "test")
+    home = "cn-northwest-1" if region.startswith("cn") else "us-west-2"
+    client = session.client("s3", region_name=home)
+
+    def make(region: str, **options: Any) -> Any:
+        return session.client("s3", region_name=region, config=Config(**options))
+
+    with Stubber(client) as stub:
+        headers = {"HTTPHeaders": {"x-amz-bucket-region": region}}
+        stub.add_response("head_bucket", {"ResponseMetadata": headers})
+        url = Tickets(bucket, client, make).ticket("x", 1, lasts=60.0).requests[0].url.reveal()
+    assert urlsplit(url).netloc == host
+    assert f"%2F{region}%2Fs3%2F" in url
+
+
+@pytest.mark.parametrize("size", [PART + 1, 100 << 30, 5 << 40])
+def test_any_file_that_s3_takes_is_at_most_ten_thousand_parts(size: int) -> None:
+    length = part_length(size)
+    assert 5 << 20 <= length <= 5 << 30
+    assert -(-size // length) <= MOST_PARTS
+
+
+def test_without_credentials_it_is_said_which_command_gives_some(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(CredentialsError) as raised:
+        new_store().ticket("x", 1, lasts=60.0)
+    assert "aws configure" in str(raised.value.hint)
+
+
+# ── Landing ──────────────────────────────────────────────────────────────────
+
+
+def landing_cluster(folder: Path, tasks: int = 3) -> Cluster:
+    cluster = Cluster(folder, workers=tasks - 1)
+    cluster.store = new_store()  # type: ignore[assignment]
+    return cluster
+
+
+def landing(cluster: Cluster) -> Manifest:
+    return land(
+        cluster.run,
+        cluster.nodes,
+        cluster.rules,
+        checkpoints=None,
+        transport=cluster.transport,
+        store=cluster.store,
+        console=cluster.console,
+        final=True,
+    )
+
+
+def left(cluster: Cluster) -> tuple[str, ...]:
+    return unlanded(
+        list(cluster.nodes.values()),
+        "mnist",
+        cluster.rules,
+        checkpoints=None,
+        transport=cluster.transport,
+        store=cluster.store,
+    )
+
+
+def fill(cluster: Cluster) -> dict[str, bytes]:
+    data = {
+        f"{task}/output/{name}": content
+        for task in cluster.nodes
+        for name, content in {
+            "model.pb": os.urandom(100_000),
+            "empty": b"",
+            "de ep/é": task.encode(),
+        }.items()
+    }
+    data["worker1/output/large"] = os.urandom(PART + 12345)
+    for path, content in data.items():
+        task, _, name = path.partition("/")
+        cluster.write(task, name, content)
+    return data
+
+
+def test_three_tasks_land_in_s3_by_their_nodes_own_hands(world: World, tmp_path: Path) -> None:
+    cluster = landing_cluster(tmp_path)
+    data = fill(cluster)
+    manifest = landing(cluster)
+    assert manifest.complete
+    assert set(manifest.files) == set(data)
+    for path, content in data.items():
+        assert b"".join(cluster.store.download(f"{RUN}/{path}")) == content
+    assert left(cluster) == ()
+    assert cluster.console.said == []
+    assert not any("tar --create" in line for line in cluster.transport.commands)
+    text = json.loads(b"".join(cluster.store.download(f"{RUN}/manifest.json")))
+    assert text["complete"] is True
+
+
+@pytest.mark.parametrize("when", ["from the start", "since a while"])
+def test_etags_that_are_no_md5s_hide_nothing_that_landed(
+    world: World, tmp_path: Path, when: str
+) -> None:
+    """As in a bucket whose default encryption is SSE-KMS, which no listing tells."""
+    world.door.has_own_key = when == "from the start"
+    cluster = landing_cluster(tmp_path)
+    data = fill(cluster)
+    landing(cluster)
+    world.door.has_own_key = True
+    world.faults.forget()
+    assert landing(cluster).complete
+    assert left(cluster) == ()
+    assert [call for call in world.calls("PUT") if "output" in call] == []
+    assert (
+        b"".join(cluster.store.download(f"{RUN}/chief0/output/de ep/é"))
+        == (data["chief0/output/de ep/é"])
+    )
+
+
+def test_a_file_that_was_replaced_in_the_bucket_has_not_landed(
+    world: World, tmp_path: Path
+) -> None:
+    cluster = landing_cluster(tmp_path)
+    fill(cluster)
+    landing(cluster)
+    cluster.store.upload(f"{RUN}/worker0/output/model.pb", [b"!" * 100_000])
+    assert left(cluster) == (f"{RUN}/worker0/output/model.pb",)
+
+
+# ── The bucket ───────────────────────────────────────────────────────────────
+
+
+def test_a_bucket_is_made_once_private_in_its_region_and_clears_up_after_itself(
+    world: World,
+) -> None:
+    name = f"b{uuid.uuid4().hex}"
+    store = open_store(f"s3://{name}/prefix")
+    with pytest.raises(NoBucketError, match="NoSuchBucket"):
+        store.check()
+    assert store.create("us-west-2-lax-1a")
+    assert not store.create("eu-west-1")
+    assert not open_store(f"s3://{name}/other").create(None)
+    store.check()
+    where = world.client.get_bucket_location(Bucket=name)["LocationConstraint"]
+    assert where == "us-west-2"
+    blocked = world.client.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"]
+    assert set(blocked.values()) == {True}
+    (rule,) = world.client.get_bucket_lifecycle_configuration(Bucket=name)["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+
+
+def test_a_bucket_is_made_where_the_service_knows_nothing_of_its_privacy(world: World) -> None:
+    world.faults.arm(
+        Fault(kind="answer", action="PUT *?publicAccessBlock", status=501, code="NotImplemented")
+    )
+    world.faults.arm(
+        Fault(kind="answer", action="PUT *?lifecycle", status=501, code="NotImplemented")
+    )
+    assert open_store(f"s3://b{uuid.uuid4().hex}").create(None)
+
+
+def test_a_bucket_in_the_first_region_has_no_location(world: World) -> None:
+    name = f"b{uuid.uuid4().hex}"
+    assert open_store(f"s3://{name}").create("us-east-1a")
+    assert world.client.get_bucket_location(Bucket=name)["LocationConstraint"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (403, "AccessDenied", PermissionsError),
+        (403, "InvalidAccessKeyId", CredentialsError),
+        (400, "ExpiredToken", CredentialsError),
+        (403, "RequestTimeTooSkewed", CredentialsError),
+        (404, "NoSuchBucket", NoBucketError),
+        (503, "SlowDown", StoreError),
+        (400, "BadDigest", StoreError),
+    ],
+)
+def test_a_refusal_is_told_in_s3_s_own_words(
+    world: World,
+    status: int,
+    code: str,
+    kind: type[CloudtrainError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda seconds: None))
+    store = new_store()
+    refused = {"status": status, "code": code, "times": 99, "retry_after": 0.0}
+    world.faults.arm(Fault(kind="answer", action="* /bucket*", **refused))  # type: ignore[arg-type]
+    for use in uses(store):
+        with pytest.raises(CloudtrainError, match=f"{code}: a fault") as raised:
+            use()
+        assert type(raised.value) is kind
+        assert raised.value.hint
+
+
+def uses(store: ArtifactStore) -> list[Callable[[], object]]:
+    return [
+        lambda: store.upload("x", [b"1"]),
+        lambda: list(store.list()),
+        lambda: store.delete("x"),
+        lambda: store.ticket("x", 20 << 20, lasts=60.0),
+    ]
+
+
+def test_a_name_that_another_account_has_is_said_to_be_taken(world: World) -> None:
+    taken = {"status": 409, "code": "BucketAlreadyExists"}
+    world.faults.arm(Fault(kind="answer", action="PUT /*", **taken))  # type: ignore[arg-type]
+    store = open_store(f"s3://b{uuid.uuid4().hex}")
+    assert isinstance(store, S3Store)
+    with pytest.raises(NameTakenError, match="BucketAlreadyExists"):
+        store.create("eu-west-1")

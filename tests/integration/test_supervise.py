@@ -1,0 +1,354 @@
+"""A task starts once, as written, and its end is known whatever dies around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from cloudtrain import supervise
+from cloudtrain.errors import NodeError
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Secret
+from tests.support.fakes import eventually
+from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
+
+
+@pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "home", request.param)
+    yield machine
+    machine.kill_all()
+
+
+@pytest.fixture
+def attempt(machine: Machine) -> Attempt:
+    return Attempt(machine)
+
+
+def test_a_task_runs_in_its_work_folder_and_its_exit_code_is_kept(attempt: Attempt) -> None:
+    assert attempt.status().state == "absent"
+    assert attempt.start("pwd; cat; exit 3") == "started"
+    status = attempt.wait()
+    assert (status.state, status.exit_code, status.pid) == ("exited", 3, None)
+    assert attempt.log == f"{attempt.machine.home}/work\n".encode()
+    assert status.size == len(attempt.log)
+    assert status.started is not None
+    assert status.ended is not None
+    assert abs(status.ended - time.time()) < 60
+
+
+def test_nothing_is_left_running_after_a_task_has_ended(attempt: Attempt) -> None:
+    attempt.start("exit 0")
+    attempt.wait()
+    eventually(lambda: not attempt.machine.marked())
+
+
+def test_every_exit_code_is_told_and_those_of_signals_are_negative(machine: Machine) -> None:
+    def end_of(code: int) -> int | None:
+        attempt = Attempt(machine, code)
+        attempt.start(f"exit {code}")
+        return attempt.wait().exit_code
+
+    codes = [0, 1, 2, 42, 126, 127, 128, 129, 137, 143, 159, 160, 255]
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(end_of, codes))
+    assert ends == [0, 1, 2, 42, 126, 127, 128, -1, -9, -15, -31, 160, 255]
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGHUP", "SIGINT", "SIGABRT"])
+def test_a_death_by_signal_is_its_negative_number(attempt: Attempt, name: str) -> None:
+    number = signal.Signals[name].value
+    attempt.start(f"kill -{number} $$; sleep 60")
+    assert attempt.wait().exit_code == -number
+
+
+def test_a_signal_to_a_child_of_the_users_line_counts_as_the_tasks_own(attempt: Attempt) -> None:
+    attempt.start("sh -c 'kill -9 $$'; exit $?")
+    assert attempt.wait().exit_code == -9
+
+
+def test_the_task_can_be_interrupted_by_its_own_sigint(attempt: Attempt) -> None:
+    """A shell makes what it starts with `&` deaf to SIGINT for good."""
+    attempt.start(f"{PYTHON} -c 'import signal; print(signal.getsignal(2))'")
+    attempt.wait()
+    assert b"default_int_handler" in attempt.log
+
+
+def test_the_task_survives_signals_to_the_group_that_started_it(attempt: Attempt) -> None:
+    remote = attempt.remote("echo up; sleep 60")
+    starter = attempt.machine.popen(remote.command)
+    starter.communicate(remote.stdin)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(starter.pid, signal.SIGKILL)
+    assert attempt.status().state == "running"
+    pid = attempt.status().pid
+    assert pid is not None
+    assert os.getsid(pid) == pid
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "two words",
+        "it's",
+        'say "hi"',
+        "$(touch injected)`touch injected`; touch injected",
+        "two\nlines\n",
+        "\n#end\ntouch injected\n",
+        "Grüße, 世界",
+        "back\\slash \\n %s",
+        "",
+        "-n",
+        '{"cluster": {"chief": ["10.0.0.1:8900"]}, "task": {"type": "chief", "index": 0}}',
+    ],
+)
+def test_environment_values_arrive_as_written_and_execute_nothing(
+    attempt: Attempt, value: str
+) -> None:
+    show = "import os; print(os.environb[b'TF_CONFIG'])"
+    attempt.start(f'{PYTHON} -c "{show}"', {"TF_CONFIG": value})
+    assert attempt.wait().exit_code == 0
+    assert attempt.log.decode() == f"{value.encode()!r}\n"
+    assert not list(attempt.machine.home.rglob("injected"))
+
+
+def test_every_byte_of_an_environment_value_arrives(attempt: Attempt) -> None:
+    value = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
+    show = "import os; print(list(os.environb[b'ALL']))"
+    attempt.start(f'{PYTHON} -c "{show}"', {"ALL": value})
+    attempt.wait()
+    assert json.loads(attempt.log) == list(range(1, 256))
+
+
+def test_a_long_environment_arrives(attempt: Attempt) -> None:
+    value = json.dumps({"cluster": {"worker": [f"10.0.{i}.1:8900" for i in range(5000)]}})
+    attempt.start(
+        f'{PYTHON} -c \'import os; print(len(os.environ["A"] + os.environ["B"]))\'',
+        {"A": value, "B": value},
+    )
+    attempt.wait()
+    assert int(attempt.log) == 2 * len(value)
+
+
+def test_names_that_the_supervisor_uses_itself_can_be_the_users(attempt: Attempt) -> None:
+    names = {"folder": "1", "work": "2", "payload": "3", "stat": "4", "PATH": "/none"}
+    attempt.start("/usr/bin/env", names)
+    attempt.wait()
+    assert {f"{name}={value}" for name, value in names.items()} <= set(attempt.log.decode().split())
+
+
+COMMANDS = {
+    "quotes": ("printf '%s\\n' \"it's\" 'say \"hi\"'", b'it\'s\nsay "hi"\n'),
+    "lines": ("echo one\necho two # comment\n\necho three", b"one\ntwo\nthree\n"),
+    "expansion": ("X=a; echo $(echo ${X}b) `echo c` $((1+1))", b"ab c 2\n"),
+    "marker": ("cat <<'#end'\nbody\n#end\necho after", b"body\nafter\n"),
+    "unicode": ("echo 'Grüße'", "Grüße\n".encode()),
+    "bytes": (b"echo '\x81\xff'".decode("utf-8", "surrogateescape"), b"\x81\xff\n"),
+    "bash": ("[[ a == a* ]] && echo $BASH | grep -o bash", b"bash\n"),
+    "percent": ("printf '%%s %%d\\n'", b"%s %d\n"),
+}
+
+
+@pytest.mark.parametrize("which", COMMANDS)
+def test_the_users_line_runs_as_written(attempt: Attempt, which: str) -> None:
+    command, printed = COMMANDS[which]
+    attempt.start(command)
+    assert attempt.wait().exit_code == 0
+    assert attempt.log == printed
+
+
+def test_a_line_that_is_no_shell_ends_with_the_shells_own_words(attempt: Attempt) -> None:
+    attempt.start("echo 'unfinished")
+    assert attempt.wait().exit_code not in (0, None)
+    assert b"unexpected EOF" in attempt.log
+
+
+def test_secrets_are_on_no_command_line_and_in_no_file(attempt: Attempt) -> None:
+    remote = attempt.remote('echo "$TOKEN" | wc -c; sleep 60', {"TOKEN": Secret("hunter2-hunter2")})
+    assert "hunter2" not in repr(remote) + remote.command.shell()
+    completed = attempt.machine.run(remote.command, remote.stdin)
+    assert completed.stdout.startswith(b"started ")
+    attempt.wait_for_log(b"16\n")
+    assert not any("hunter2" in line for line in attempt.machine.marked().values())
+    assert len(attempt.machine.marked()) >= 2
+    for file in attempt.machine.home.rglob("*"):
+        assert b"hunter2" not in (file.read_bytes() if file.is_file() else os.fsencode(file))
+
+
+def test_a_second_start_starts_nothing_and_says_so(attempt: Attempt) -> None:
+    assert attempt.start("echo once; sleep 60") == "started"
+    assert attempt.start("echo twice") == "already"
+    attempt.stop(0)
+    assert attempt.start("echo thrice") == "already"
+    assert attempt.log == b"once\n"
+
+
+def test_of_twenty_starts_at_once_exactly_one_runs(attempt: Attempt) -> None:
+    remote = attempt.remote("echo here; sleep 60")
+    starters = [attempt.machine.popen(remote.command) for _ in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda one: one.communicate(remote.stdin)[0].split()[0], starters))
+    assert sorted(answers) == [b"already"] * 19 + [b"started"]
+    attempt.wait_for_log(b"here\n")
+    eventually(lambda: len(attempt.machine.marked()) == 2)  # watcher, sleep
+    assert attempt.log == b"here\n"
+
+
+def test_half_an_environment_starts_nothing_and_a_whole_one_then_does(attempt: Attempt) -> None:
+    remote = attempt.remote("echo ran", {"A": "1", "B": "x" * 1000})
+    for length in (0, 1, 20, len(remote.stdin) - 20, len(remote.stdin) - 2):
+        completed = attempt.machine.run(remote.command, remote.stdin[:length])
+        with pytest.raises(NodeError, match=r"n: the task was not started: .* not arrive whole"):
+            supervise.parse_start("n", completed)
+    assert attempt.status().state == "absent"
+    assert attempt.start("echo ran") == "started"
+    attempt.wait()
+    assert attempt.log == b"ran\n"
+
+
+def test_a_missing_work_folder_is_named_and_the_start_can_be_tried_again(attempt: Attempt) -> None:
+    (attempt.machine.home / "work").rmdir()
+    with pytest.raises(NodeError, match="not started: there is no folder work"):
+        attempt.start("true")
+    (attempt.machine.home / "work").mkdir()
+    assert attempt.start("true") == "started"
+
+
+def test_a_folder_that_cannot_be_made_is_named(attempt: Attempt) -> None:
+    (attempt.machine.home / ".cloudtrain").write_text("a file")
+    with pytest.raises(NodeError, match="attempt-1 cannot be made"):
+        attempt.start("true")
+
+
+WRAPPER = """#!/bin/sh
+# Kills whoever called {tool}, {when} it did its work.
+[ {when} = after ] && {real} "$@"
+kill -9 $PPID
+[ {when} = before ] && exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("tool", ["mkdir", "cat", "setsid", "ln", "readlink"])
+def test_a_start_killed_anywhere_never_runs_twice_and_never_hangs(
+    attempt: Attempt, tmp_path: Path, tool: str, when: str
+) -> None:
+    """The caller of each tool in turn dies by SIGKILL; then the start is sent again."""
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / tool
+    wrapper.write_text(WRAPPER.format(tool=tool, when=when, real=which(tool)))
+    wrapper.chmod(0o755)
+    path = attempt.machine.environment["PATH"]
+    attempt.machine.environment["PATH"] = f"{wrapper.parent}:{path}"
+    remote = attempt.remote("echo ran; sleep 0.3")
+    process = attempt.machine.popen(remote.command)
+    process.communicate(remote.stdin, timeout=20)
+    attempt.machine.environment["PATH"] = path
+    answer = attempt.start("echo ran; sleep 0.3")
+    assert answer in ("started", "already")
+    status = attempt.wait()
+    assert attempt.log in (b"ran\n", b"")
+    if answer == "started":
+        assert (status.state, status.exit_code, attempt.log) == ("exited", 0, b"ran\n")
+
+
+def test_a_start_killed_at_a_random_moment_never_runs_twice(machine: Machine) -> None:
+    seed = random.randrange(1 << 30)
+    moments = random.Random(seed)
+
+    def once(number: int) -> None:
+        attempt = Attempt(machine, number)
+        remote = attempt.remote("echo ran; sleep 0.2")
+        process = machine.popen(remote.command)
+        assert process.stdin is not None
+        process.stdin.write(remote.stdin)
+        process.stdin.close()
+        time.sleep(moments.random() * 0.03)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        answer = attempt.start("echo ran; sleep 0.2")
+        status = attempt.wait()
+        assert attempt.log in (b"ran\n", b""), seed
+        assert answer != "started" or status.exit_code == 0, seed
+        assert status.state in ("exited", "lost"), seed
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(once, range(12)))
+
+
+def watcher_of(attempt: Attempt) -> int:
+    return int(str((attempt.path / "task").readlink()).split(":")[3])
+
+
+def test_a_task_whose_watcher_was_killed_runs_on_and_is_then_lost(attempt: Attempt) -> None:
+    attempt.start("echo up; while ! [ -e ../go ]; do sleep 0.05; done")
+    os.kill(watcher_of(attempt), signal.SIGKILL)
+    assert attempt.status().state == "running"
+    (attempt.machine.home / "go").touch()
+    status = attempt.wait()
+    assert (status.state, status.exit_code) == ("lost", None)
+
+
+def test_a_task_that_kills_its_own_group_is_seen_to_end(attempt: Attempt) -> None:
+    attempt.start("kill -9 0")
+    assert attempt.wait().exit_code == -9
+
+
+def test_a_record_of_another_boot_is_lost_and_not_taken_for_a_process(attempt: Attempt) -> None:
+    attempt.start("sleep 60")
+    record = attempt.path / "task"
+    pid, start, _, *rest = str(record.readlink()).split(":")
+    record.unlink()
+    record.symlink_to(":".join([pid, start, "otherboot", *rest]))
+    assert attempt.status().state == "lost"
+
+
+def test_a_reused_process_number_is_not_taken_for_the_task(attempt: Attempt) -> None:
+    attempt.path.mkdir(parents=True)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().split("-")[0]
+    (attempt.path / "task").symlink_to(f"{os.getpid()}:1:{boot}:{os.getpid()}:1")
+    assert attempt.status().state == "lost"
+    assert attempt.stop(0) == supervise.Stopped(termed=0, killed=0)
+
+
+def test_the_status_shows_the_processes_and_a_frozen_one_as_such(attempt: Attempt) -> None:
+    attempt.start("echo up; sleep 61; true")
+    attempt.wait_for_log(b"up")
+
+    def states() -> dict[str, str]:
+        return {process.name: process.state for process in attempt.status().processes}
+
+    eventually(lambda: states() == {"bash": "S", "sleep": "S"})
+    pid = attempt.status().pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: states() == {"bash": "T", "sleep": "S"})
+
+
+def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
+    attempt.start("echo up; sleep 60; true")
+    attempt.wait_for_log(b"up")
+    dump = attempt.machine.run(supervise.dump_stacks(attempt.folder, tag=attempt.tag))
+    assert f"== {attempt.status().pid} bash, state S".encode() in dump.stdout
+
+
+@pytest.mark.parametrize("garbage", [b"", b"login: \n", b"running x\n", b"- 1 S 0 a\n"])
+def test_an_answer_that_is_none_is_an_error_naming_the_node(garbage: bytes) -> None:
+    completed = Completed(exit_code=127, stdout=garbage, stderr=b"sh: not found")
+    for parse in (supervise.parse_start, supervise.parse_status, supervise.parse_stop):
+        with pytest.raises(NodeError, match=r"n: no answer to .*127.*sh: not found"):
+            parse("n", completed)
+
+
+def test_a_command_with_a_nul_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        supervise.start("f", tag="t", work="w", command="a\0b", environment={})

@@ -1,0 +1,278 @@
+"""A user's process at work on a cloud's stand-in, forked from a warm one: a test kills it anywhere.
+
+`python -m tests.support.cloud_client CLOUD` has everything imported and no thread. For each line of
+stdin, the folder of a Job, it forks, says the child's process id, waits for another line, lets the
+child go, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
+from cloudtrain.providers._cloud.patience import Pace
+from tests.standins.cloud import ROOT, Cloud
+
+CALLER = "203.0.113.7/32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Haste:
+    """Time that goes faster from `origin` (Unix time) on, for all of a test's processes alike."""
+
+    speed: float = 100.0
+    origin: float = field(default_factory=time.time)
+
+    def now(self) -> float:
+        return self.origin + (time.time() - self.origin) * self.speed
+
+    def clock(self) -> float:
+        return time.monotonic() * self.speed
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / self.speed)
+
+    def pace(self) -> Pace:
+        """As patient as it is in reality; what a call itself takes is not hastened."""
+        at_most = Pace.at_most * self.speed
+        return Pace(now=self.now, clock=self.clock, sleep=self.sleep, at_most=at_most)
+
+
+PACE = Haste().pace()
+ANSWER = 0.4
+"""Seconds after which a call counts as not answered."""
+PATIENCE = 40.0
+"""Seconds after which it counts as hung."""
+
+Verb = Literal["create", "remove", "destroy", "sweep"]
+"""`remove` takes the last node of the plan away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    do: Verb
+    plan: Plan
+    identity: Identity
+    pace: Pace = field(default_factory=lambda: PACE)
+    expected: bool = True
+    """`destroy` knows from the journal which nodes were asked for, as `cloudtrain down` does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`killed` by SIGKILL, or what it returned, or what it raised."""
+
+    killed: bool = False
+    value: Any = None
+    error: str = ""
+    """The name of the exception's class."""
+    message: str = ""
+    kinds: frozenset[str] = frozenset()
+    """Of several nodes' failures: the names of their classes."""
+    clean: bool = True
+    """Not an exception that users see as a traceback."""
+    seconds: float = 0.0
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        assert not self.error, f"{self.error}: {self.message}"
+        made: tuple[Node, ...] = self.value
+        return made
+
+    @property
+    def clusters(self) -> list[str]:
+        assert not self.error, f"{self.error}: {self.message}"
+        found: tuple[Holding, ...] = self.value
+        return [holding.cluster for holding in found]
+
+
+@dataclass
+class Running:
+    """A child that waits, or works."""
+
+    client: Client
+    folder: Path
+    pid: int
+
+    def go(self) -> Running:
+        self.client.say("go")
+        return self
+
+    def outcome(self) -> Outcome:
+        impatience = threading.Timer(PATIENCE, os.kill, (self.pid, signal.SIGABRT))
+        impatience.start()
+        status = int(self.client.hear())
+        impatience.cancel()
+        if os.WIFSIGNALED(status):
+            killed = os.WTERMSIG(status) == signal.SIGKILL
+            return Outcome(killed=killed, error="" if killed else "hung", clean=killed)
+        result = self.folder / "outcome.pickle"
+        outcome: Outcome = pickle.loads(result.read_bytes())
+        return outcome
+
+
+@dataclass
+class Client:
+    process: subprocess.Popen[str]
+    folder: Path
+    jobs: int = field(default=0)
+
+    def ready(self, job: Job, journal: Path) -> Running:
+        """A child that has not begun."""
+        self.jobs += 1
+        folder = self.folder / f"job{self.jobs}"
+        folder.mkdir()
+        (folder / "job.pickle").write_bytes(pickle.dumps((job, journal)))
+        self.say(str(folder))
+        return Running(self, folder, int(self.hear()))
+
+    def run(self, job: Job, journal: Path) -> Outcome:
+        return self.ready(job, journal).go().outcome()
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
+    """One warm process, with the cloud's environment and no proxy."""
+    environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.cloud_client", cloud.name],
+        cwd=ROOT,
+        env={**environment, **cloud.environment, "HOME": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        made = Client(process, folder)
+        assert made.hear() == "warm"
+        yield made
+
+
+# ── In the process itself ────────────────────────────────────────────────────
+
+
+def main() -> None:
+    name = sys.argv[1]
+    _be_impatient()
+    assert provider(name, _nothing(name), PACE).sweep() == ()  # every module is loaded now
+    assert threading.active_count() == 1
+    print("warm", flush=True)
+    for line in sys.stdin:
+        folder = Path(line.strip())
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            if os.read(reading, 1):
+                _work(name, folder)
+            os._exit(0)
+        os.close(reading)
+        print(child, flush=True)
+        sys.stdin.readline()
+        os.write(writing, b"!")
+        os.close(writing)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+def _work(name: str, folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.enable()  # where it hangs
+    begun = time.monotonic()
+    job: Job
+    job, journal = pickle.loads((folder / "job.pickle").read_bytes())
+    try:
+        outcome = Outcome(value=_do(name, job, journal))
+    except BaseException as error:  # noqa: BLE001 - the test looks at it
+        failures = error.failures.values() if isinstance(error, NodesError) else [error]
+        outcome = Outcome(
+            error=type(error).__name__,
+            message=str(error),
+            kinds=frozenset(type(one).__name__ for one in failures),
+            clean=isinstance(error, CloudtrainError | KeyboardInterrupt),
+        )
+        if not outcome.clean:
+            import traceback
+
+            traceback.print_exc()
+    outcome = Outcome(**{**vars(outcome), "seconds": time.monotonic() - begun})
+    made = folder / "outcome.new"
+    made.write_bytes(pickle.dumps(outcome))
+    made.rename(folder / "outcome.pickle")
+
+
+def _do(name: str, job: Job, journal: Path) -> Any:
+    config = job.plan.config
+    clouds = provider(name, config, job.pace)
+
+    def write(kind: str, **facts: Any) -> None:
+        with journal.open("a") as file:
+            file.write(json.dumps({"event": kind, "time": job.pace.now(), **facts}) + "\n")
+
+    if job.do == "create":
+        return clouds.create(job.plan, job.identity, write)
+    if job.do == "remove":
+        late = asked_for(journal) if job.expected else None
+        return clouds.remove(config.name, [job.plan.nodes[-1].name], write, late)
+    if job.do == "destroy":
+        return clouds.destroy(config.name, write, asked_for(journal) if job.expected else None)
+    return clouds.sweep()
+
+
+def asked_for(journal: Path) -> dict[str, float]:
+    """The nodes that were asked for, and when."""
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    return {event["node"]: event["time"] for event in events if event["event"] == "create"}
+
+
+def provider(name: str, config: ClusterConfig, pace: Pace) -> Any:
+    """As the module's own `provider` makes it, but for the pace."""
+    from cloudtrain.providers._cloud.provider import CloudProvider
+
+    module = importlib.import_module(f"cloudtrain.providers.{name}")
+    account = getattr(module, f"{name.capitalize()}Account")(config, pace)
+    return CloudProvider(account, caller=lambda: CALLER, pace=pace)
+
+
+def _nothing(name: str) -> ClusterConfig:
+    return ClusterConfig(name="none", provider=name, strategy="custom", nodes={})  # type: ignore[arg-type]
+
+
+def _be_impatient() -> None:
+    """The drivers wait a minute for an answer."""
+    from requests.adapters import HTTPAdapter
+
+    send = HTTPAdapter.send
+
+    def sooner(self: HTTPAdapter, *given: Any, **named: Any) -> Any:
+        return send(self, *given, **{**named, "timeout": ANSWER})
+
+    HTTPAdapter.send = sooner  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    importlib.import_module(
+        "tests.support.cloud_client"
+    ).main()  # what it pickles is of that module

@@ -1,0 +1,58 @@
+"""One real node, without a cloud: as a provider makes it and `up` enters it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from cloudtrain.first_login import first_login
+from cloudtrain.keys import create_identity, load_identity
+from cloudtrain.model import Node
+from cloudtrain.providers._cloud.boot import user_data
+from cloudtrain.transports.ssh import SshTransport
+from tests.standins.nodes import Nodes
+from tests.support.nodes_here import Remembered
+
+NAME = "mnist-chief0"
+
+
+class Machine:
+    """One node, as a provider makes it and `up` enters it."""
+
+    def __init__(self, folder: Path, binds: Sequence[Path] = (), files: Path | None = None) -> None:
+        self.folder = folder
+        self.down: list[str] = []
+        self.nodes = Nodes(on_shutdown=self.down.append, binds=binds, files=files)
+        self.address = self.nodes.address()
+        self.node = Node(
+            name=NAME,
+            role="chief",
+            index=0,
+            state="running",
+            address=self.address,
+            internal=self.address,
+        )
+        create_identity(folder, [NAME])
+
+    def start(self, expires: float | None = None) -> None:
+        identity = load_identity(self.folder)
+        data = user_data(
+            public_key=identity.public_key, host_key=identity.host_keys[NAME], expires=expires
+        )
+        self.nodes.start(NAME, data, self.address)
+
+    def enter(self) -> None:
+        identity = load_identity(self.folder)
+        with SshTransport(identity) as transport:
+            first_login([self.node], identity, self.folder, transport, transport, Remembered())
+
+    def ask(self, script: str) -> str:
+        with SshTransport(load_identity(self.folder)) as transport:
+            done = transport.ask(self.node, script)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout.decode()
+
+    def answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((self.address, 22)) == 0

@@ -1,0 +1,191 @@
+"""A user's project in a temporary folder, and the `cloudtrain` command run on it for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parents[1] / "data"
+
+
+class Project:
+    """Own home, own store, own ports. `files` of it are the user's code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "state home"
+        self.store = folder / "store"
+        self.code = folder / "code"
+        self.code.mkdir(parents=True)
+        self.port = free_ports(16)
+        self.name = f"t{os.getpid() % 100000}-{self.port}"
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("CLOUDTRAIN_")},
+            "CLOUDTRAIN_HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+        }
+
+    def config(self, **sections: Any) -> Path:
+        """Writes cluster.yaml: a mirrored chief and worker of tests/data/rank.py, changed so."""
+        values: dict[str, Any] = {
+            "name": self.name,
+            "provider": "local",
+            "strategy": "multi_worker_mirrored",
+            "nodes": {"chief": {}, "worker": {"count": 1}},
+            "code": {"path": str(self.code)},
+            "train": {},
+            "artifacts": {"store": self.store.as_uri()},
+        }
+        for name, section in sections.items():
+            old = values.get(name)
+            mergeable = isinstance(section, dict) and isinstance(old, dict) and name != "nodes"
+            values[name] = {**old, **section} if mergeable else section
+        values["train"] = {
+            "command": "python3 rank.py --output {output}",
+            "port": self.port,
+            "checkpoints": "ckpt",
+            "grace": "1s",
+            **values["train"],
+        }
+        if not (self.code / "rank.py").exists():
+            (self.code / "rank.py").write_bytes((DATA / "rank.py").read_bytes())
+        path = self.folder / "cluster.yaml"
+        path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+        return path
+
+    def cloudtrain(
+        self, *arguments: str | Path, timeout: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cloudtrain", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """The command in a session of its own, its output in files of the folder."""
+        with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
+            return subprocess.Popen(
+                [sys.executable, "-m", "cloudtrain", *map(str, arguments)],
+                stdout=out,
+                stderr=err,
+                text=True,
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def stdout(self) -> str:
+        return (self.folder / "stdout").read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The run records that landed in the store."""
+        return [json.loads(path.read_text()) for path in sorted(self.store.glob("*/run.json"))]
+
+    def landed(self, task: str, path: str) -> str:
+        (found,) = self.store.glob(f"*/{task}/{path}")
+        return found.read_text()
+
+    def processes(self) -> dict[int, str]:
+        """Every process of this project's nodes and tasks that is left on this machine."""
+        found = {}
+        own = {os.getpid(), os.getppid()}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) in own:
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            ours = str(self.home).encode() in environment or str(self.home) in words
+            tagged = re.search(rb"CLOUDTRAIN_NODE=[^\0]*/%b/" % self.name.encode(), environment)
+            if ours or tagged:
+                found[int(entry.name)] = words
+        return found
+
+    def pid_of(self, task: str) -> int:
+        """The pid that the task printed when it started, latest attempt."""
+        logs = sorted(self.home.glob(f"clusters/*/runs/*/*{task}*"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return int([line for line in lines if f"{task} started, pid" in line][-1].split()[-1])
+
+    def end(self) -> None:
+        self.cloudtrain("down", self.name, "--discard", "--yes")
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def until(condition: Callable[[], Any], within: float, what: str = "") -> Any:
+    """Waits for something that a real process does; fails the test where it does not."""
+    limit = time.monotonic() + within
+    while time.monotonic() < limit:
+        try:
+            result = condition()
+        except (OSError, IndexError, ValueError):
+            result = None
+        if result:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(f"not within {within} s: {what or condition}")
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive ports that are free on every address now.
+
+    Each worker of a parallel test run has a range of its own, below the ephemeral ports.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    low = 12_000 + worker * 1_600
+    first = low + (time.monotonic_ns() // 1000 * count) % 1_500
+    for start in [*range(first, low + 1_500, count), *range(low, first, count)]:
+        if all(is_free(port) for port in range(start, start + count)):
+            return start
+    raise AssertionError("no free ports")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def project(folder: Path) -> Iterator[Project]:
+    """The body of the `project` fixture."""
+    made = Project(folder)
+    try:
+        yield made
+    finally:
+        made.end()
+        assert made.processes() == {}, "a test left processes"

@@ -1,0 +1,128 @@
+"""Imports run one way, and nothing heavy is imported before it is used."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.strategies import STRATEGIES
+
+PACKAGE = Path(__file__).parents[2] / "cloudtrain"
+
+LAYERS = [
+    {"model", "listing", "shell", "errors"},
+    {
+        *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
+        "retry",
+        "strategies",
+        "catalogue",
+    },
+    {
+        *{"config", "records", "console", "keys", "supervise"},
+        *{"transports", "stores", "providers", "playbooks"},
+    },
+    {
+        "plan",
+        "session",
+        "whose",
+        "lease",
+        "nodes",
+        "drift",
+        "recorded_drift",
+        "lifetime",
+        "first_login",
+        "rotation",
+        "ready",
+        "apply",
+        "reboot",
+        "landing",
+    },
+    {"training"},
+    {"verbs"},
+    {"cli"},
+    {"__main__"},
+]
+SIDEWAYS = {0, 1, 3}
+"""Layers whose modules may import each other."""
+
+
+def layer_of(module: str) -> int:
+    name = module.split(".")[1] if "." in module else module
+    for number, names in enumerate(LAYERS):
+        if name in names:
+            return number
+    raise AssertionError(f"{module} is in no layer: add it to LAYERS and docs/architecture.md")
+
+
+def modules() -> list[Path]:
+    folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
+    paths = {path for folder in folders for path in folder.rglob("*.py")}
+    return sorted(path for path in paths if path.name != "__init__.py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if node.module == "cloudtrain" else {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_run_one_way(path: Path) -> None:
+    own = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    if path.name == "fabfile.py":
+        own = "cli"  # what `fab` starts, as Python starts __main__
+    own_layer = layer_of(f"cloudtrain.{own}")
+    for module in imports(path):
+        assert module.split(".")[0] not in {"providers", "playbooks", "configs"}
+        if not module.startswith("cloudtrain.") or module == "cloudtrain.__version__":
+            continue
+        other = module.split(".")[1]
+        if other == own:
+            continue
+        layer = layer_of(module)
+        if own in {"providers", "playbooks"}:
+            assert layer <= 1, f"{own} sees only nouns, not {module}"
+        elif layer == own_layer:
+            assert layer in SIDEWAYS, f"{own} imports {module} from its own layer"
+        else:
+            assert layer < own_layer, f"{own} imports {module} from a layer above"
+
+
+def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
+    """It is asked often, while one writes a config: each part that it does not need is time."""
+    program = (
+        "import sys; import cloudtrain.config, cloudtrain.config.check, cloudtrain.verbs.plan;"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = done.stdout.decode().split()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
+    assert not ours & {"landing", "transports", "nodes", "apply", "providers", "supervise"}
+    assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}
+
+
+def asks_for_a_strategys_name(path: Path) -> list[str]:
+    """Lines with such a name as a string, and those that compare a `.strategy` with a value."""
+    compares = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in STRATEGIES:
+            found.append(f"{node.lineno}: {node.value!r}")
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], compares):
+            sides = [node.left, *node.comparators]
+            if any(isinstance(side, ast.Attribute) and side.attr == "strategy" for side in sides):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
+    elsewhere = [path for path in modules() if path.parent != PACKAGE / "strategies"]
+    found = {str(path): lines for path in elsewhere if (lines := asks_for_a_strategys_name(path))}
+    assert found == {}

@@ -1,0 +1,396 @@
+"""The root cause of a failed attempt, judged on what TensorFlow 2.21 really printed.
+
+`data/failures/<case>.<task>.log` are the ends of real logs: docs/failures.md.
+"""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.model import Cause, Task
+from cloudtrain.training.cause import (
+    LINES_SHOWN,
+    Observation,
+    decided,
+    headline,
+    hint_for,
+    is_retryable,
+    last_lines,
+    root_cause,
+)
+
+LOGS = Path(__file__).parents[1] / "data" / "failures"
+RAISED = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n'
+LOST_PEER = (
+    b"Traceback (most recent call last):\n"
+    b"tensorflow.python.framework.errors_impl.UnavailableError: Socket closed\n"
+)
+
+
+def task(name: str) -> Task:
+    role, index = name.rstrip("0123456789"), int(name[-1])
+    return Task(role=role, index=index, node=f"mnist-{name}", port=8900)
+
+
+def log(case: str, name: str) -> bytes:
+    return (LOGS / f"{case}.{name}.log").read_bytes()
+
+
+def of_case(case: str, exits: dict[str, int | None], frozen: str = "") -> list[Observation]:
+    """The tasks of a case in the order in which they ended."""
+    return [
+        Observation(
+            task=task(name),
+            exit_code=code,
+            ended=None if code is None else float(moment),
+            frozen=name == frozen,
+            log=log(case, name),
+        )
+        for moment, (name, code) in enumerate(exits.items())
+    ]
+
+
+def cause_of(*observations: Observation) -> Cause:
+    cause = root_cause(observations)
+    assert cause is not None
+    return cause
+
+
+def exited(name: str, code: int, *, at: float = 0.0, log: bytes = b"") -> Observation:
+    return Observation(task=task(name), exit_code=code, ended=at, log=log)
+
+
+# ── What TensorFlow really printed ───────────────────────────────────────────
+
+
+def test_a_killed_worker_is_the_cause_although_the_others_were_seen_first() -> None:
+    seen = of_case("mirrored_worker1_killed", {"chief0": 1, "worker0": 1, "worker1": -9})
+    cause = cause_of(*seen)
+    assert (cause.task, cause.node, cause.kind) == ("worker1", "mnist-worker1", "signal")
+    assert (cause.text, cause.exit_code) == ("killed by SIGKILL", -9)
+    assert cause.collateral == ("chief0", "worker0")
+    assert is_retryable(cause)
+
+
+def test_a_killed_chief_is_the_cause() -> None:
+    seen = of_case("mirrored_chief0_killed", {"worker0": 1, "worker1": 1, "chief0": 137})
+    assert cause_of(*seen).task == "chief0"
+
+
+def test_a_worker_that_aborts_is_the_cause() -> None:
+    seen = of_case("mirrored_worker1_aborts", {"chief0": 1, "worker0": 1, "worker1": -6})
+    assert cause_of(*seen).text == "killed by SIGABRT"
+
+
+def test_a_frozen_worker_is_the_cause_although_it_never_ends() -> None:
+    exits = {"chief0": 1, "worker0": 1, "worker1": None}
+    cause = cause_of(*of_case("mirrored_worker1_frozen", exits, frozen="worker1"))
+    assert (cause.task, cause.kind, cause.exit_code) == ("worker1", "frozen", None)
+    assert is_retryable(cause)
+
+
+def test_a_frozen_chief_is_the_cause_although_it_never_ends() -> None:
+    exits = {"worker0": 1, "worker1": 1, "chief0": None}
+    cause = cause_of(*of_case("mirrored_chief0_frozen", exits, frozen="chief0"))
+    assert cause.task == "chief0"
+
+
+@pytest.mark.parametrize(
+    ("case", "guilty"),
+    [("mirrored_worker1_raises", "worker1"), ("mirrored_chief0_raises", "chief0")],
+)
+def test_the_task_whose_script_raises_is_the_cause_whoever_ended_first(
+    case: str, guilty: str
+) -> None:
+    names = [name for name in ("chief0", "worker0", "worker1") if name != guilty]
+    cause = cause_of(*of_case(case, dict.fromkeys([*names, guilty], 1)))
+    assert cause.task == guilty
+    assert cause.text == "exit code 1: ValueError: labels outside of the range of the classes"
+    assert cause.last_lines[-1] == "ValueError: labels outside of the range of the classes"
+    assert not is_retryable(cause)
+
+
+def test_a_worker_that_exits_without_a_word_is_the_cause() -> None:
+    seen = of_case("mirrored_worker1_exits_3", {"chief0": 1, "worker0": 1, "worker1": 3})
+    assert cause_of(*seen).text == "exit code 3"
+
+
+def test_a_rank_whose_peer_has_gone_is_not_the_cause() -> None:
+    seen = of_case("horovod_worker1_exits_3", {"worker0": 1, "worker1": 3})
+    cause = cause_of(*seen)
+    assert (cause.task, cause.text) == ("worker1", "exit code 3")
+    assert cause.collateral == ("worker0",)
+
+
+def test_one_worker_that_lacks_its_data_is_the_cause_and_the_hint_says_so() -> None:
+    seen = of_case("mirrored_worker1_lacks_data", {"worker1": 1, "chief0": 1, "worker0": 1})
+    cause = cause_of(*seen)
+    assert cause.task == "worker1"
+    assert cause.hint is not None
+    assert "the path is not on that node" in cause.hint
+
+
+def test_others_that_wait_for_ever_do_not_hide_the_one_that_lacks_a_module() -> None:
+    exits = {"chief0": None, "worker0": None, "worker1": 1}
+    seen = of_case("mirrored_worker1_lacks_a_module", exits)
+    assert decided(seen)
+    cause = cause_of(*seen)
+    assert cause.task == "worker1"
+    assert cause.collateral == ()
+    assert cause.hint is not None
+    assert cause.hint.startswith("add what provides `nosuchmodule` to `setup.packages`")
+
+
+def test_a_killed_ps_is_the_cause_and_the_chief_collateral() -> None:
+    exits = {"chief0": 1, "ps0": -9, "worker0": None, "worker1": None}
+    cause = cause_of(*of_case("ps_ps0_killed", exits))
+    assert (cause.task, cause.collateral) == ("ps0", ("chief0",))
+
+
+def test_what_is_shown_of_the_chief_of_a_killed_ps_is_its_error_not_native_chatter() -> None:
+    shown = last_lines(log("ps_ps0_killed", "chief0"))
+    assert any("UnavailableError: recvmsg:Connection reset by peer" in line for line in shown)
+    assert not any("context.cc" in line for line in shown)
+
+
+HINTS = [
+    ("mirrored_worker0_port_taken", "worker0", "train.port"),
+    ("mirrored_with_bare_keras", "chief0", "import `tensorflow.keras`, not `keras`"),
+    ("ps_with_keras_3", "chief0", "setup.keras: legacy"),
+    ("ps_saves_on_another_disk", "chief0", "experimental_io_device"),
+    ("estimator_on_2_21", "chief0", 'setup.tensorflow: "2.15"'),
+    ("mirrored_file_sharding", "chief0", "AutoShardPolicy.DATA"),
+]
+
+
+@pytest.mark.parametrize(("case", "name", "hint"), HINTS)
+def test_a_known_message_comes_with_what_to_do_next(case: str, name: str, hint: str) -> None:
+    cause = cause_of(exited(name, 1, log=log(case, name)))
+    assert cause.kind == "exit"
+    assert hint in str(cause.hint)
+
+
+def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
+    assert headline(log("ps_saves_on_another_disk", "chief0")).startswith(
+        "NotFoundError: Graph execution error: (0) NOT_FOUND:"
+    )
+
+
+def test_the_stack_that_is_not_available_is_no_headline() -> None:
+    assert headline(log("mirrored_file_sharding", "chief0")).startswith(
+        "InvalidArgumentError: Graph execution error: Could not apply FILE based sharding: the "
+        "dataset only has 1 file(s), which is not enough for the required 2 shards"
+    )
+
+
+MESSAGES = json.loads((Path(__file__).parents[1] / "data" / "gpu_messages.json").read_text("utf-8"))
+MISLEADING = ("the path is not on that node", "add what provides")
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["hint"][0][:30])
+def test_a_message_of_a_gpu_or_of_data_has_a_hint_that_helps(message: dict[str, Any]) -> None:
+    number = signal.SIGABRT if "SIGABRT" in message["from"] else None
+    hint = hint_for("exit", f"Epoch 1/5\n{message['log']}\n".encode(), number)
+    assert hint is not None
+    for words in message["hint"]:
+        assert words in hint
+    assert not any(words in hint for words in MISLEADING)
+
+
+def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> None:
+    chatter = (
+        "2026-01-10 11:12:13.141516: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:92]"
+        " Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN when"
+        " one has already been registered\n"
+        "2026-01-10 11:12:14.141516: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT"
+        " Warning: Could not find TensorRT\n"
+    )
+    assert hint_for("exit", f"{chatter}ValueError: my own\n".encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'tensorflow'", "setup.tensorflow"),
+        ("ModuleNotFoundError: No module named 'tensorflow_core'", 'setup.tensorflow: "2.1"'),
+        (
+            "ValueError: The filepath provided must end in `.keras` (Keras model format). Received:"
+            " filepath=ckpt",
+            "setup.keras: legacy",
+        ),
+        ("ValueError: Cannot convert '1' to a shape.", "setup.keras: legacy"),
+        ("python3: can't open file '/home/x/t.py': [Errno 2] No such file", "train.dir"),
+        ("sh: 1: pyton: not found", "train.command"),
+        ("t.py: error: unrecognized arguments: --job-dir x", "`--job-dir x`"),
+        ("t.py: error: the following arguments are required: --out", "add `--out`"),
+        ("OSError: [Errno 28] No space left on device", "disk_gb"),
+        ("PermissionError: [Errno 13] Permission denied: '/data'", "`{output}`"),
+        ("sh: 1: /root/.venv/bin/python: Permission denied", "may not execute"),
+        ("bash: line 1: ./train.sh: Permission denied", "`./train.sh`"),
+        ("KeyError: 'TF_CONFIG'", "train.tf_config: true"),
+        (
+            "InternalError: Collective ops is aborted by: Collective instance 122 expected type 1",
+            "train.checkpoints",
+        ),
+        ("KeyError: 'worker'", "expects a `worker`"),
+        ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "deliver"),
+        ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch"),
+        ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
+        ("TBNotInstalledError: TensorBoard is not installed, missing", "tensorboard"),
+        ("ValueError: Argument(s) not recognized: {'lr': 0.1}", "setup.keras: legacy"),
+        ("AttributeError: 'Mean' object has no attribute 'reset_states'.", "setup.keras: legacy"),
+        ("AttributeError: 'X' object has no attribute 'experimental_run_v2'", "2.15"),
+    ],
+)
+def test_each_known_line_has_its_hint(line: str, hint: str) -> None:
+    assert hint in str(hint_for("exit", f"Epoch 1/5\n{line}\n".encode()))
+
+
+# ── Kinds and their order ────────────────────────────────────────────────────
+
+
+def test_a_lost_node_goes_before_everything_else() -> None:
+    cause = cause_of(
+        exited("chief0", -9, at=1),
+        Observation(task=task("worker0"), frozen=True),
+        Observation(task=task("worker1"), lost=True),
+    )
+    assert (cause.task, cause.kind) == ("worker1", "lost")
+    assert cause.text == "its node mnist-worker1 no longer answers"
+    assert is_retryable(cause)
+
+
+def test_a_preempted_node_is_said_to_be_preempted() -> None:
+    cause = cause_of(Observation(task=task("worker1"), lost=True, preempted=True))
+    assert cause.text == "its node mnist-worker1 was preempted"
+
+
+def test_a_signal_goes_before_an_error_of_its_own_that_came_earlier() -> None:
+    cause = cause_of(exited("chief0", 1, at=1, log=RAISED), exited("worker0", -9, at=2))
+    assert cause.task == "worker0"
+
+
+def test_of_two_errors_the_first_by_time_is_the_cause() -> None:
+    second, first = exited("chief0", 1, at=2, log=RAISED), exited("worker0", 1, at=1, log=RAISED)
+    assert cause_of(second, first).task == "worker0"
+
+
+def test_a_crash_while_winding_up_after_a_lost_peer_is_collateral() -> None:
+    cause = cause_of(exited("chief0", -6, at=2, log=LOST_PEER), exited("worker0", 1, log=RAISED))
+    assert (cause.task, cause.collateral) == ("worker0", ("chief0",))
+
+
+def test_an_error_raised_while_a_lost_peer_was_handled_is_collateral() -> None:
+    chained = LOST_PEER + (
+        b"\nDuring handling of the above exception, another exception occurred:\n\n"
+    )
+    cause = cause_of(
+        exited("chief0", 1, at=1, log=chained + RAISED), exited("worker0", 1, at=2, log=RAISED)
+    )
+    assert cause.task == "worker0"
+
+
+def test_a_lost_peer_that_was_survived_does_not_make_a_later_error_collateral() -> None:
+    survived = b"E0000 00:00:1795244979.2 1 a.cc:1] Failed to send RPC to coordination service\n"
+    assert decided([exited("chief0", 1, log=survived + LOST_PEER + b"Epoch 9\n" + RAISED)])
+
+
+def test_only_collateral_exits_leave_the_cause_open_and_name_the_first() -> None:
+    seen = [exited("chief0", 1, at=2, log=LOST_PEER), exited("worker0", 1, at=1, log=LOST_PEER)]
+    assert not decided(seen)
+    cause = cause_of(*seen)
+    assert cause.task == "worker0"
+    assert "look at the network" in str(cause.hint)
+    assert is_retryable(cause)
+
+
+def test_a_task_that_never_came_up_is_the_cause_before_those_that_gave_up_on_it() -> None:
+    waiting = Observation(task=task("worker1"), started=False, log=b"importing\n")
+    cause = cause_of(exited("chief0", 1, log=LOST_PEER), waiting)
+    assert (cause.task, cause.kind) == ("worker1", "not_started")
+    assert cause.text == "its port 8900 never opened"
+    assert cause.last_lines == ("importing",)
+    assert not is_retryable(cause)
+
+
+def test_a_task_that_is_still_starting_decides_nothing() -> None:
+    assert not decided([Observation(task=task("chief0"), started=False)])
+
+
+def test_what_this_program_ended_itself_is_no_cause() -> None:
+    stopped = Observation(task=task("chief0"), exit_code=-9, stopped=True)
+    assert root_cause([stopped, exited("worker0", 0)]) is None
+    assert cause_of(stopped, exited("worker0", 1, log=RAISED)).collateral == ()
+
+
+def test_a_frozen_task_that_was_then_ended_is_still_the_frozen_one() -> None:
+    ended = Observation(task=task("worker0"), frozen=True, stopped=True, exit_code=-9)
+    assert cause_of(ended, exited("chief0", 1, log=LOST_PEER)).kind == "frozen"
+
+
+def test_nothing_failed_where_all_exited_0_or_run_on() -> None:
+    assert root_cause([exited("chief0", 0), Observation(task=task("worker0"))]) is None
+
+
+# ── Once more or not ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable"),
+    [
+        *((code, True) for code in (-9, 137, -15, 143, 42, -11)),
+        *((code, False) for code in (1, 2, 127, 255)),
+    ],
+)
+def test_an_exit_is_retried_by_its_code(code: int, retryable: bool) -> None:
+    assert is_retryable(cause_of(exited("worker0", code, log=RAISED))) is retryable
+
+
+def test_the_users_own_codes_are_retried() -> None:
+    cause = cause_of(exited("worker0", 7, log=RAISED))
+    assert is_retryable(cause, retry_exit_codes=(7,))
+    assert not is_retryable(cause, retry_exit_codes=(8,))
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_task_killed_for_want_of_memory_is_not_retried(code: int) -> None:
+    cause = cause_of(Observation(task=task("worker0"), exit_code=code, oom=True))
+    assert (cause.kind, cause.exit_code) == ("oom", -9)
+    assert cause.text == "the kernel killed it: out of memory"
+    assert "smaller batch" in str(cause.hint)
+    assert not is_retryable(cause)
+
+
+# ── Logs of any kind ─────────────────────────────────────────────────────────
+
+
+def test_a_progress_bar_shows_what_it_showed_last() -> None:
+    assert last_lines(b"1/9 [>..]\b\b\b\b9/9 [===]\r\n") == ("9/9 [===]",)
+
+
+def test_an_exception_far_above_the_end_is_still_shown() -> None:
+    body = "".join(f"  detail {number}\n" for number in range(50))
+    shown = last_lines(b"Traceback (most recent call last):\nOSError: no disk\n" + body.encode())
+    assert shown[0] == "OSError: no disk"
+    assert len(shown) == LINES_SHOWN
+
+
+def test_an_exception_ignored_at_exit_does_not_hide_the_real_one() -> None:
+    ignored = b"Exception ignored in: <function f>\n" + LOST_PEER
+    assert headline(RAISED + ignored) == "ValueError: no"
+
+
+@given(st.binary(max_size=400), st.integers(-70, 300), st.booleans())
+def test_no_log_and_no_exit_code_breaks_the_judgement(
+    data: bytes, code: int, started: bool
+) -> None:
+    seen = Observation(task=task("chief0"), exit_code=code, log=data, started=started)
+    cause = root_cause([seen])
+    assert (cause is None) == (code == 0)
+    if cause is not None:
+        is_retryable(cause)

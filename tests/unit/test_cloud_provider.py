@@ -1,0 +1,609 @@
+"""Up and down on any cloud, over an account in memory: nothing is ever left or doubled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import (
+    CapacityError,
+    CloudConfigError,
+    CredentialsError,
+    LeftoverError,
+    NodesError,
+    NotAskedError,
+    PermissionsError,
+    QuotaError,
+    TransientError,
+)
+from cloudtrain.listing import Whereabouts
+from cloudtrain.model import Identity, Owner, Plan
+from cloudtrain.providers._cloud import labels
+from cloudtrain.providers._cloud.account import Machine, Place, Resource
+from cloudtrain.providers._cloud.creation import uninterrupted
+from cloudtrain.providers._cloud.provider import CloudProvider
+from tests.support.fake_account import ME, PLACES, FakeAccount, cloud_plan
+from tests.support.fakes import make_identity, make_plan
+
+CALLER = "198.51.100.7/32"
+EVE = Owner(id="eve", name="eve")
+
+
+class Rig:
+    """One provider, its account, a plan of a chief and two workers, and the journal's lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.account = FakeAccount()
+        self.provider = CloudProvider(
+            self.account, caller=lambda: CALLER, pace=self.account.clock.pace()
+        )
+        self.plan: Plan = cloud_plan(make_plan(workers=2))
+        self.identity: Identity = make_identity(folder, cloud_plan(make_plan(workers=4)))
+        self.lines: list[str] = []
+
+    def journal(self, kind: str, **facts: object) -> None:
+        self.lines.append(" ".join([kind, *map(str, facts.values())]))
+
+    def create(self, plan: Plan | None = None) -> list[str]:
+        nodes = self.provider.create(plan or self.plan, self.identity, self.journal)
+        return [f"{node.name} {node.placement}" for node in nodes]
+
+    def refuse(self, place: str, error: Exception, node: str = "mnist-worker1") -> None:
+        self.account.refuses[place, node] = error
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_all_nodes_are_made_in_the_first_place(rig: Rig) -> None:
+    assert rig.create() == [
+        "mnist-chief0 east-a",
+        "mnist-worker0 east-a",
+        "mnist-worker1 east-a",
+    ]
+    assert rig.account.callers == [CALLER]
+    order = rig.account.orders[0]
+    assert order.labels[labels.CLUSTER] == "mnist"
+    assert order.expires == 1_000_000.0 + 12 * 3600
+
+
+def test_a_place_without_capacity_gives_all_back_and_the_next_one_is_tried(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("no T4 in east-a", scope="zone"))
+    assert rig.create() == [
+        "mnist-chief0 east-b",
+        "mnist-worker0 east-b",
+        "mnist-worker1 east-b",
+    ]
+    assert {m.place.zone for m in rig.account.machines()} == {"east-b"}
+    assert "refused east-a CapacityError mnist-worker1: no T4 in east-a" in rig.lines
+    assert sorted(line for line in rig.lines if line.startswith("destroy")) == [
+        "destroy mnist-chief0",
+        "destroy mnist-worker0",
+    ]
+
+
+def test_a_refusal_of_the_region_passes_over_its_other_zones(rig: Rig) -> None:
+    rig.refuse("east-a", QuotaError("8 of 8 cores", scope="region"))
+    assert rig.create()[0] == "mnist-chief0 west-a"
+    assert {str(order.place) for order in rig.account.orders} == {"east-a", "west-a"}
+    assert {r.region for r in rig.account.resources()} == {"", "west"}
+
+
+def test_a_refusal_of_the_account_ends_it_and_leaves_nothing(rig: Rig) -> None:
+    rig.refuse("east-a", QuotaError("GPUS_ALL_REGIONS", scope="account", hint="ask for more"))
+    with pytest.raises(QuotaError, match="GPUS_ALL_REGIONS") as raised:
+        rig.create()
+    assert raised.value.hint == "ask for more"
+    assert rig.account.holds() == []
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+
+
+def test_no_capacity_anywhere_names_every_place_and_leaves_nothing(rig: Rig) -> None:
+    for place in PLACES:
+        rig.refuse(str(place), CapacityError(f"no T4 in {place}", scope="zone"))
+    with pytest.raises(CapacityError) as raised:
+        rig.create()
+    assert raised.value.message.split("\n") == [
+        "no placement has the nodes:",
+        "east-a: mnist-worker1: no T4 in east-a",
+        "east-b: mnist-worker1: no T4 in east-b",
+        "west-a: mnist-worker1: no T4 in west-a",
+    ]
+    assert raised.value.exit_code == 3
+    assert rig.account.holds() == []
+
+
+@pytest.mark.parametrize("error", [CredentialsError("expired"), CloudConfigError("no such image")])
+def test_credentials_and_config_do_not_tour_the_places(rig: Rig, error: Exception) -> None:
+    rig.refuse("east-a", error)
+    with pytest.raises(type(error), match=f"mnist-worker1: {error}"):
+        rig.create()
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+    assert rig.account.holds() == []
+
+
+def test_several_refused_nodes_are_one_refusal_as_wide_as_the_widest(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
+    rig.refuse("east-a", QuotaError("8 of 8", scope="region"), "mnist-worker1")
+    assert rig.create()[0] == "mnist-chief0 west-a"
+
+
+def test_one_other_failure_among_refusals_is_no_refusal(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
+    rig.refuse("east-a", CredentialsError("expired"), "mnist-worker1")
+    with pytest.raises(Exception, match="expired") as raised:
+        rig.create()
+    assert raised.value.exit_code == 4
+    assert rig.account.holds() == []
+
+
+def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(rig: Rig) -> None:
+    rig.account.dies_starting["mnist-worker0"] = CapacityError("out of hosts", scope="zone")
+    with pytest.raises(CapacityError, match="mnist-worker0: out of hosts"):
+        rig.create()
+    assert len({order.place for order in rig.account.orders}) == len(PLACES)
+    assert rig.account.holds() == []
+
+
+def test_a_node_that_is_listed_late_is_waited_for(rig: Rig) -> None:
+    rig.account.lag = 20.0
+    assert len(rig.create()) == 3
+
+
+def test_a_node_that_is_never_listed_is_given_back(rig: Rig) -> None:
+    rig.account.lag = 100.0
+    with pytest.raises(TransientError, match="does not list the node"):
+        rig.create()
+    assert rig.account.holds() == []
+
+
+def test_an_answer_lost_after_the_work_was_done_leaks_nothing(rig: Rig) -> None:
+    """The node appears only after it was asked for in vain: it is waited for, then erased."""
+    rig.account.breaks_after.add("mnist-worker0")
+    rig.account.lag = 30.0
+    with pytest.raises(TransientError, match="mnist-worker0: connection reset"):
+        rig.create()
+    assert rig.account.holds() == []
+
+
+def test_a_second_create_adopts_and_completes(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.lines.clear()
+    assert len(rig.create()) == 3
+    assert rig.lines == [
+        "place east-a east",
+        "create mnist-worker1",
+        "made mnist-worker1 i-3-mnist-worker1 east-a",
+    ]
+    assert [order.node.name for order in rig.account.orders[2:]] == ["mnist-worker1"]
+
+
+def test_what_was_adopted_is_kept_when_the_rest_cannot_be_had(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    before = rig.account.holds()
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    with pytest.raises(CapacityError):
+        rig.create()
+    assert rig.account.holds() == before
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+
+
+def test_nothing_to_make_still_lets_the_caller_in(rig: Rig) -> None:
+    rig.create()
+    rig.lines.clear()
+    rig.create()
+    assert rig.lines == []
+    assert rig.account.callers == [CALLER, CALLER]
+
+
+def test_a_stopped_node_is_started_again(rig: Rig) -> None:
+    rig.create()
+    id, machine = next(iter(rig.account.machines_.items()))
+    rig.account.machines_[id] = replace(machine, node=replace(machine.node, state="stopped"))
+    assert len(rig.create()) == 3
+    assert {node.state for node in rig.provider.nodes("mnist")} == {"running"}
+    assert len(rig.account.orders) == 3
+
+
+def test_of_two_vms_for_one_node_the_first_made_stays(rig: Rig) -> None:
+    rig.create()
+    first = next(m for m in rig.account.machines() if m.node.name == "mnist-worker0")
+    later = replace(first, id="i-twin", node=replace(first.node, created=2e6))
+    rig.account.machines_["i-twin"] = later
+    rig.account.listed_from["i-twin"] = 0.0
+    rig.create()
+    assert [m.id for m in rig.account.machines() if m.node.name == "mnist-worker0"] == [first.id]
+
+
+def test_a_node_that_joins_ends_with_its_cluster(rig: Rig) -> None:
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.account.clock.time += 3600
+    rig.create()
+    assert len({order.expires for order in rig.account.orders}) == 1
+
+
+def test_where_an_end_has_to_lie_ahead_all_of_the_cluster_moves_to_it(rig: Rig) -> None:
+    rig.account.soonest_end = 2100.0
+    rig.create(cloud_plan(make_plan(workers=1)))
+    rig.account.clock.time += 12 * 3600 - 300.0
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    assert end == pytest.approx(rig.account.clock.now() + 2100.0, abs=1.0)
+
+
+def test_a_stopped_node_ends_with_the_others_when_it_is_started_again(rig: Rig) -> None:
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    id, machine = next(iter(rig.account.machines_.items()))
+    rig.account.machines_[id] = replace(machine, node=replace(machine.node, state="stopped"))
+    rig.account.clock.time += 3600
+    rig.create()
+    assert {machine.node.expires for machine in rig.account.machines()} == {end}
+
+
+def test_a_cluster_whose_end_has_come_begins_a_new_life_as_one(rig: Rig) -> None:
+    rig.create()
+    rig.account.clock.time += 13 * 3600
+    for id, machine in list(rig.account.machines_.items()):
+        state = "stopped" if machine.node.name != "mnist-chief0" else "running"
+        rig.account.machines_[id] = replace(machine, node=replace(machine.node, state=state))
+    rig.create()
+    (end,) = {machine.node.expires for machine in rig.account.machines()}
+    assert end == pytest.approx(rig.account.clock.now() + 12 * 3600, abs=1.0)
+
+
+def test_where_nodes_have_no_room_close_together_the_same_place_is_asked_without(
+    rig: Rig,
+) -> None:
+    rig.account.close, rig.account.no_room_close = True, {"east-a"}
+    assert rig.create() == [
+        "mnist-chief0 east-a",
+        "mnist-worker0 east-a",
+        "mnist-worker1 east-a",
+    ]
+    assert "apart east-a" in rig.lines
+    assert len(rig.account.machines()) == 3
+
+
+def test_without_a_group_a_place_that_is_full_is_asked_once(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("no T4 in east-a", scope="zone"))
+    assert rig.create()[0] == "mnist-chief0 east-b"
+    assert [line for line in rig.lines if line.startswith("refused east-a")] == [
+        "refused east-a CapacityError mnist-worker1: no T4 in east-a"
+    ]
+
+
+def test_one_wish_has_one_token_and_another_place_another(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    rig.create()
+    tokens = [order.token for order in rig.account.orders]
+    assert len(set(tokens)) == len(tokens) == 6
+    again = Rig(rig.identity.private_key.parent)
+    again.identity = rig.identity
+    again.refuse("east-a", CapacityError("none", scope="zone"))
+    again.create()
+    assert sorted(order.token for order in again.account.orders) == sorted(tokens)
+
+
+def test_destroy_asks_again_until_nothing_is_listed(rig: Rig) -> None:
+    rig.create()
+    rig.account.busy = 2
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_destroy_waits_for_a_node_that_was_asked_for_and_is_not_listed_yet(rig: Rig) -> None:
+    rig.create()
+    for id in rig.account.machines_:
+        rig.account.listed_from[id] = rig.account.clock.now() + 30.0
+    rig.account.resources_.clear()
+    rig.provider.destroy("mnist", rig.journal, {"mnist-chief0": rig.account.clock.now()})
+    assert rig.account.holds() == []
+
+
+def test_destroy_does_not_wait_for_what_was_asked_for_long_ago(rig: Rig) -> None:
+    before = rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal, {"mnist-chief0": before - 3600.0})
+    assert rig.account.clock.time == before
+
+
+def test_what_cannot_be_erased_is_named(rig: Rig) -> None:
+    rig.create()
+    stuck = next(m.id for m in rig.account.machines() if m.node.name == "mnist-worker0")
+    rig.account.stays.add(stuck)
+    with pytest.raises(LeftoverError) as raised:
+        rig.provider.destroy("mnist", rig.journal)
+    assert raised.value.message == (
+        f"still there: instance mnist-worker0 ({stuck}) in east-a, network mnist"
+        " (network mnist ), subnet mnist (subnet mnist east) in east: the network is in use"
+    )
+
+
+def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig) -> None:
+    rig.refuse("east-a", CredentialsError("expired"))
+
+    def cannot(machines: list[Machine], resources: list[Resource]) -> None:
+        raise CredentialsError("expired too")
+
+    rig.account.erase = cannot  # type: ignore[method-assign,assignment]
+    with pytest.raises(CredentialsError, match="mnist-worker1: expired") as raised:
+        rig.create()
+    assert raised.value.hint is not None
+    assert "still there: instance mnist-chief0" in raised.value.hint
+    assert any(line.startswith("left over still there: instance") for line in rig.lines)
+
+
+def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(rig: Rig) -> None:
+    launch = rig.account.launch
+    arrived = threading.Event()
+
+    def slow(order):  # type: ignore[no-untyped-def]
+        if order.node.name == "mnist-worker0":
+            arrived.wait(10)
+        return launch(order)
+
+    rig.account.launch = slow  # type: ignore[method-assign]
+    interrupting(rig, arrived)
+    with pytest.raises(KeyboardInterrupt):
+        rig.create()
+    assert rig.account.holds() == []
+    assert "mnist-worker0" in {order.node.name for order in rig.account.orders}
+
+
+def interrupting(rig: Rig, arrived: threading.Event) -> None:
+    """SIGINT to this process once two nodes are there; then the third goes on."""
+    import os
+    import signal
+    import time
+
+    def press() -> None:
+        while len(rig.account.orders) < 2:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        arrived.set()
+
+    threading.Thread(target=press).start()
+
+
+def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then() -> None:
+    import os
+    import signal
+    import time
+
+    done: list[bool] = []
+
+    def work() -> None:
+        time.sleep(0.1)
+        done.append(True)
+
+    threading.Timer(0.03, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(work)
+    assert done == [True]
+
+
+# ── Refused, in use, late ────────────────────────────────────────────────────
+
+
+def erasing(rig: Rig, *refusals: Exception | None) -> list[tuple[int, int]]:
+    """How many machines and resources each erase was asked for; the first ones are refused."""
+    asked: list[tuple[int, int]] = []
+    erase = rig.account.erase
+
+    def watched(machines: list[Machine], resources: list[Resource]) -> None:
+        asked.append((len(machines), len(resources)))
+        refusal = refusals[len(asked) - 1] if len(asked) <= len(refusals) else None
+        if refusal is not None:
+            raise refusal
+        erase(machines, resources)
+
+    rig.account.erase = watched  # type: ignore[method-assign,assignment]
+    return asked
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        PermissionsError("ScopeLocked"),
+        NodesError({"a": TransientError("no answer"), "b": PermissionsError("not authorized")}),
+    ],
+)
+def test_a_refusal_for_good_is_told_at_once_with_what_is_billed(
+    rig: Rig, refusal: Exception
+) -> None:
+    rig.create()
+    asked, before = erasing(rig, *[refusal] * 9), rig.account.clock.time
+    with pytest.raises(LeftoverError, match="still there: instance mnist-chief0") as raised:
+        rig.provider.destroy("mnist", rig.journal)
+    assert len(asked) == 1
+    assert rig.account.clock.time == before
+    assert "billed until they are gone" in str(raised.value.hint)
+
+
+def test_credentials_that_have_expired_are_tried_once_more(rig: Rig) -> None:
+    rig.create()
+    asked = erasing(rig, CredentialsError("ExpiredToken"))
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+    again = Rig(rig.identity.private_key.parent)
+    again.create()
+    asked = erasing(again, *[CredentialsError("ExpiredToken")] * 9)
+    with pytest.raises(LeftoverError, match="ExpiredToken"):
+        again.provider.destroy("mnist", again.journal)
+    assert len(asked) == 2
+
+
+def test_what_a_late_node_may_use_stays_until_that_is_listed(rig: Rig) -> None:
+    rig.create()
+    late = next(id for id in rig.account.machines_ if id.endswith("worker0"))
+    rig.account.listed_from[late] = rig.account.clock.now() + 20.0
+    expected = {"mnist-worker0": rig.account.clock.now()}
+    asked, before = erasing(rig), rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal, expected)
+    assert rig.account.holds() == []
+    assert asked == [(2, 0), (1, 2)]
+    assert rig.account.clock.time - before < 30.0
+
+
+def test_what_is_in_use_is_looked_at_anew_before_it_is_waited_for(rig: Rig) -> None:
+    """No record tells of the node that is listed late."""
+    rig.create()
+    for id in rig.account.listed_from:
+        rig.account.listed_from[id] = rig.account.clock.now() + 8.0
+    before = rig.account.clock.time
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+    assert rig.account.clock.time - before < 40.0
+
+
+def test_what_stays_in_use_is_given_up_in_the_end(rig: Rig) -> None:
+    rig.create()
+    rig.account.busy = 10**6
+    before = rig.account.clock.time
+    with pytest.raises(LeftoverError, match=r"network mnist .* the network is in use"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert 200.0 < rig.account.clock.time - before < 320.0
+
+
+def test_what_was_made_is_named_where_the_cloud_answers_no_more(rig: Rig) -> None:
+    """As credentials do that expire right after the instances were asked for."""
+    launch, expired = rig.account.launch, CredentialsError("DescribeInstances: ExpiredToken")
+
+    def last(order):  # type: ignore[no-untyped-def]
+        machine = launch(order)
+        rig.account.broken = expired
+        return machine
+
+    rig.account.launch = last  # type: ignore[method-assign]
+    erasing(rig, *[expired] * 9)
+    with pytest.raises(CredentialsError) as raised:
+        rig.create(cloud_plan(make_plan(workers=0)))
+    assert "may be still there, and billed: instance mnist-chief0 (i-1-mnist-chief0) in east-a" in (
+        str(raised.value.hint)
+    )
+    assert "made mnist-chief0 i-1-mnist-chief0 east-a" in rig.lines
+
+
+def test_what_was_made_is_deleted_by_its_id_where_no_list_answers(rig: Rig) -> None:
+    launch = rig.account.launch
+
+    def last(order):  # type: ignore[no-untyped-def]
+        machine = launch(order)
+        rig.account.broken = TransientError("DescribeInstances: 503")
+        return machine
+
+    rig.account.launch = last  # type: ignore[method-assign]
+    with pytest.raises(TransientError):
+        rig.create(cloud_plan(make_plan(workers=0)))
+    assert rig.account.machines_ == {}
+
+
+# ── Places that do not answer ────────────────────────────────────────────────
+
+
+def known_in(rig: Rig, *places: str, complete: bool = True) -> None:
+    rig.provider.whereabouts = Whereabouts(cluster="mnist", places=places, complete=complete)
+
+
+def test_a_place_elsewhere_that_does_not_answer_matters_to_nobody(rig: Rig) -> None:
+    known_in(rig, "east-a")
+    rig.account.silent = {"west-a"}
+    rig.create()
+    assert len(rig.provider.nodes("mnist")) == 3
+    assert rig.create()[0] == "mnist-chief0 east-a"
+
+
+@pytest.mark.parametrize("place", ["east-a", "east"])
+def test_a_place_that_counts_must_answer(rig: Rig, place: str) -> None:
+    known_in(rig, place)
+    rig.account.silent = {"east-a"}
+    for ask in (lambda: rig.provider.nodes("mnist"), rig.create):
+        with pytest.raises(NotAskedError, match=r"not asked: east-a \(it does not answer\)"):
+            ask()
+    assert rig.account.orders == []
+
+
+def test_where_nothing_is_known_of_a_cluster_every_place_counts(rig: Rig) -> None:
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="west-a"):
+        rig.provider.nodes("mnist")
+    assert [each.place for each in rig.provider.find("mnist").not_asked] == ["west-a"]
+
+
+def test_destroy_deletes_all_that_is_seen_before_it_names_what_was_not_asked(rig: Rig) -> None:
+    rig.create()
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="all that was seen is deleted; not asked: west-a"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_destroy_is_done_where_the_record_has_nothing_there(rig: Rig) -> None:
+    rig.create()
+    known_in(rig, "east-a")
+    rig.account.silent = {"west-a"}
+    assert [each.place for each in rig.provider.destroy("mnist", rig.journal)] == ["west-a"]
+    assert rig.account.holds() == []
+
+
+def test_destroy_is_not_done_where_the_record_is_not_of_all_its_life(rig: Rig) -> None:
+    rig.create()
+    known_in(rig, "east-a", complete=False)
+    rig.account.silent = {"west-a"}
+    with pytest.raises(NotAskedError, match="west-a"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_nodes_in_a_place_that_nobody_has_seen_stay(rig: Rig) -> None:
+    rig.create()
+    before = [m.id for m in rig.account.machines()]
+    with pytest.raises(LeftoverError):
+        rig.provider.destroy("mnist", rig.journal, spared=("east-a",))
+    assert [m.id for m in rig.account.machines()] == before
+
+
+def test_a_place_is_on_record_before_anything_is_asked_for_there(rig: Rig) -> None:
+    rig.refuse("east-a", CapacityError("none", scope="zone"))
+    rig.create()
+    places = [line for line in rig.lines if line.startswith("place ")]
+    assert places == ["place east-a east", "place east-b east"]
+    assert rig.lines[0] == "place east-a east"
+
+
+def test_sweep_tells_what_was_not_asked(rig: Rig) -> None:
+    rig.create()
+    rig.account.silent = {"west-a"}
+    held = rig.provider.sweep()
+    assert [h.cluster for h in held] == ["mnist"]
+    assert [each.place for each in held.not_asked] == ["west-a"]
+
+
+def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:
+    rig.create()
+    rig.account.resources_["orphan"] = Resource(
+        cluster="old", kind="disk", name="old-chief0", id="d-1", region="west", owner=EVE
+    )
+    held = rig.provider.sweep()
+    assert [(h.cluster, len(h.nodes), h.resources, h.owners) for h in held] == [
+        (
+            "mnist",
+            3,
+            ("network mnist (network mnist )", "subnet mnist (subnet mnist east) in east"),
+            (ME,),
+        ),
+        ("old", 0, ("disk old-chief0 (d-1) in west",), (EVE,)),
+    ]
+
+
+def test_places_read_as_people_write_them() -> None:
+    written: Callable[[Place], str] = str
+    assert written(Place(region="us-east4", zone="us-east4-c")) == "us-east4-c"
+    assert written(Place(region="eastus")) == "eastus"

@@ -1,0 +1,168 @@
+"""What is published about the file is true: schema, templates, the demo, docs/config.md."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import jsonschema
+import pytest
+import yaml
+
+from cloudtrain import model
+from cloudtrain.config import load, schema
+from cloudtrain.config.file import File, Section
+from cloudtrain.errors import UsageError
+from cloudtrain.verbs.init import SCHEMA, cluster_name, init, providers
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "config.md"
+EXAMPLES = sorted((ROOT / "configs").rglob("*.yaml"))
+ENVIRON = {"HOME": "/home/me"}
+
+
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def validator() -> Any:
+    return jsonschema.Draft202012Validator(schema())
+
+
+def test_the_schema_in_the_repository_is_current() -> None:
+    text = (ROOT / "configs" / "schema.json").read_text(encoding="utf-8")
+    assert text == generate().schema_text(), "run: python docs/generate.py"
+    jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_the_tables_of_the_page_are_current() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == generate().page(text), "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_loads_and_fits_the_schema(path: Path) -> None:
+    assert load(path, ENVIRON).provider
+    validator().validate(yaml.safe_load(path.read_text()))
+    reference = re.match(r"# yaml-language-server: \$schema=(.*)\n", path.read_text())
+    assert reference
+    assert (path.parent / reference[1]).resolve() == ROOT / "configs" / "schema.json"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_what_a_template_holds_in_comments_is_right_too(path: Path, tmp_path: Path) -> None:
+    """Fields that are commented out load once the comment sign goes."""
+    text = re.sub(r"(?m)^(\s*)# (?=( *[a-zA-Z_]+: ))", r"\1", path.read_text())
+    text = re.sub(r"(?m)^(Every field|To rehearse|The same file).*\n", "", text)
+    text = text.replace("  git: https", "  # git: https").replace("  ref: main", "  # ref: main")
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(text)
+    assert load(changed, ENVIRON)
+
+
+def test_the_demo_runs_the_example_on_a_chief_and_two_workers() -> None:
+    config = load(ROOT / "configs" / "local.yaml", ENVIRON)
+    assert (config.provider, config.strategy) == ("local", "multi_worker_mirrored")
+    assert {role: group.count for role, group in config.nodes.items()} == {"chief": 1, "worker": 2}
+    assert (config.folder / str(config.code.path)).resolve() == ROOT / "examples"
+    assert (ROOT / "examples" / config.train.command.split()[1]).is_file()
+    assert config.artifacts.store == "file:///home/me/cloudtrain-artifacts/digits"
+
+
+def test_the_pages_big_example_loads_and_has_most_fields(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "page.yaml").write_text(text)
+    assert load(tmp_path / "page.yaml", {}).name == "mnist"
+    tree = yaml.safe_load(text)
+    validator().validate(tree)
+    assert set(File.model_fields) - set(tree) == {"hosts"}
+    assert set(model.Train.__annotations__) == set(tree["train"])
+
+
+def nouns() -> list[type]:
+    """ClusterConfig and every dataclass that one of its fields holds."""
+    found: list[type] = []
+    for noun in [model.ClusterConfig, model.NodeGroup, model.Host]:
+        found += [noun]
+        found += [hint for hint in get_type_hints(noun).values() if is_dataclass(hint)]  # type: ignore[misc]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("noun", nouns(), ids=lambda noun: noun.__name__)
+def test_every_field_of_the_model_is_in_the_file_and_described(noun: type) -> None:
+    [section] = [section for section in Section.__subclasses__() if section.of is noun]
+    names = {item.name for item in fields(noun)} - {"source"}
+    assert names == set(section.model_fields)
+    page = PAGE.read_text(encoding="utf-8")
+    for name, field in section.model_fields.items():
+        assert field.description
+        assert f"| `{name}` |" in page
+        assert field.description in page
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("provider: local\nstrategy: mirrored", True),
+        ("provider: local\nstrategy: ${S}", True),
+        ("provider: local\nstrategy: mirrored\nsetup:\ntrain: {command: x, port: '${P}'}", True),
+        ("provider: local\nstrategy: mirrored\nsetup: {tensorflow: 2.21, keras: 3}", True),
+        ("provider: local\nstrategy: mirrored\nnodes: {chief: , worker: false}", True),
+        ("provider: local\nstrategy: mirrored\nlimits: {idle: off, max_lifetime: 12h}", True),
+        ("provider: local\nstrategy: mirrored\nhosts: cluster.ini", True),
+        ("provider: local", False),
+        ("provider: gcp\nstrategy: mirrored", False),
+        ("provider: local\nstrategy: mirored", False),
+        ("provider: local\nstrategy: mirrored\nnodes: {chief: {cuont: 1}}", False),
+        ("provider: local\nstrategy: mirrored\ntrain: {command: x, port: 80}", False),
+        ("provider: local\nstrategy: mirrored\nsecrets: {A: hunter2}", False),
+    ],
+)
+def test_an_editor_with_the_schema_agrees_with_us(text: str, good: bool) -> None:
+    assert validator().is_valid(yaml.safe_load(text)) is good
+
+
+# ── cloudtrain init ──────────────────────────────────────────────────────────
+
+
+def test_init_has_a_template_for_every_provider() -> None:
+    assert set(providers()) == {"gcp", "aws", "azure", "local", "hosts"}
+
+
+@pytest.mark.parametrize("provider", ["gcp", "aws", "azure", "local", "hosts"])
+def test_init_writes_a_config_that_loads_with_its_schema_beside_it(
+    provider: str, tmp_path: Path
+) -> None:
+    path = init(provider, tmp_path / "my job.yaml")
+    assert path == tmp_path / "my job.yaml"
+    config = load(path, ENVIRON)
+    assert config.name.startswith(cluster_name(tmp_path)[:-4])
+    assert config.provider == provider
+    assert path.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
+    assert json.loads((tmp_path / SCHEMA).read_text()) == schema()
+
+
+def test_init_names_the_file_for_a_folder_and_never_overwrites(tmp_path: Path) -> None:
+    path = init("local", tmp_path)
+    assert path == tmp_path / "local.yaml"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"local\.yaml: is there already"):
+        init("local", tmp_path)
+    assert path.read_text() == "mine"
+
+
+def test_init_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no provider 'gpc'"):
+        init("gpc", tmp_path)
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        init("local", tmp_path / "no" / "x.yaml")

@@ -1,0 +1,292 @@
+"""The lock that several machines heed: who has it is told, and it never ends or blocks for good."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cloudtrain import lease
+from cloudtrain.cli.app import cli
+from cloudtrain.config import to_json
+from cloudtrain.errors import LeasedError, StoreError
+from cloudtrain.lease import leased
+from cloudtrain.model import ArtifactRules, ClusterConfig
+from cloudtrain.owner import login
+from cloudtrain.protocols import Swapped
+from cloudtrain.records import Records
+from cloudtrain.stores import open_store
+from tests.support.fakes import FakeProvider, eventually, make_plan, no_journal
+
+PLACE = ".leases/gcp/mnist.json"
+
+
+class Told:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Machines:
+    """Two of them, with one store."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.uri = (folder / "store").as_uri()
+        self.told: Any = Told()
+        self.config = ClusterConfig(
+            name="mnist",
+            provider="gcp",
+            strategy="custom",
+            nodes={},
+            artifacts=ArtifactRules(store=self.uri),
+        )
+        self.be("one")
+
+    def be(self, name: str) -> None:
+        self.monkeypatch.setenv("CLOUDTRAIN_HOME", str(self.folder / name))
+
+    @contextmanager
+    def holding(self, doing: str = "train", **changes: Any) -> Iterator[None]:
+        must = changes.pop("must", True)
+        config = replace(self.config, **changes)
+        with leased(config, Records("mnist"), doing, self.told, must=must):
+            yield
+
+    def is_refused(self) -> bool:
+        try:
+            with self.holding("up"):
+                return False
+        except LeasedError:
+            return True
+
+    def on_store(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "store" / PLACE).read_text())
+        return found
+
+    def leave(self, data: str) -> None:
+        store = open_store(self.uri)
+        store.delete(PLACE)
+        store.swap(PLACE, data.encode(), "")
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    return Machines(tmp_path, monkeypatch)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, lasts: float = 1.0, every: float = 0.1) -> None:
+    monkeypatch.setattr(lease, "LASTS", lasts)
+    monkeypatch.setattr(lease, "EVERY", every)
+
+
+def test_another_machine_is_told_who_is_at_work_and_gets_in_once_it_has_ended(
+    machines: Machines,
+) -> None:
+    with machines.holding("train"):
+        machines.be("two")
+        with pytest.raises(LeasedError) as raised, machines.holding("down"):
+            pass
+        assert f"`cloudtrain train` (pid {machines.on_store()['pid']}, of {login()} on" in str(
+            raised.value
+        )
+        assert raised.value.exit_code == 2
+        assert "60 s after" in str(raised.value.hint)
+    with machines.holding("down"):
+        assert machines.on_store()["doing"] == "down"
+    assert not (machines.folder / "store" / PLACE).exists()
+
+
+def test_one_command_costs_two_requests(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bytes | None] = []
+    store = open_store(machines.uri)
+    whole = store.swap
+
+    def swap(path: str, data: bytes | None, version: str) -> Swapped:
+        calls.append(data)
+        return whole(path, data, version)
+
+    monkeypatch.setattr(store, "swap", swap)
+    monkeypatch.setattr("cloudtrain.lease.artifact_store", lambda *_: store)
+    with machines.holding():
+        pass
+    assert [data is None for data in calls] == [False, True]
+
+
+def test_a_holder_that_crashed_blocks_another_machine_no_longer_than_its_lease(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machines.holding():
+        left = json.dumps(machines.on_store())
+    machines.leave(left)
+    machines.be("two")
+    assert machines.is_refused()
+    quick(monkeypatch)
+    time.sleep(1.1)
+    assert not machines.is_refused()
+
+
+def test_a_holder_that_crashed_on_this_machine_blocks_nobody_there(machines: Machines) -> None:
+    with machines.holding():
+        left = json.dumps(machines.on_store())
+    machines.leave(left)
+    assert not machines.is_refused()
+    other = {**json.loads(left), "boot": "of a copy of this machine, or before it was started"}
+    machines.leave(json.dumps(other))
+    assert machines.is_refused()
+
+
+def test_it_is_renewed_as_long_as_the_command_goes_on(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    with machines.holding():
+        machines.be("two")
+        time.sleep(1.5)
+        assert machines.is_refused()
+    assert not machines.is_refused()
+
+
+def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a laptop has slept: another machine has come and gone meanwhile."""
+    with machines.holding():
+        pass
+    machines.be("two")
+    with machines.holding("down"):
+        theirs = json.dumps(machines.on_store())
+    machines.be("one")
+    quick(monkeypatch, lasts=30.0)
+    with machines.holding():
+        machines.leave(theirs)
+        eventually(lambda: machines.told.lines)
+        assert "another machine is at work too: `cloudtrain down`" in machines.told.lines[0]
+        assert machines.on_store()["doing"] == "down", "it is not taken from them"
+        open_store(machines.uri).delete(PLACE)
+        eventually(lambda: (machines.folder / "store" / PLACE).exists())
+        assert machines.on_store()["doing"] == "train"
+    assert len(machines.told.lines) == 1, "said once"
+
+
+def test_who_only_follows_a_run_is_not_refused(machines: Machines) -> None:
+    with machines.holding("up"):
+        machines.be("two")
+        with machines.holding("attend", must=False):
+            assert machines.on_store()["doing"] == "up"
+
+
+@pytest.mark.parametrize("data", ["", "{}", "[]", "null", '{"format": 9}', "{" * 5000])
+def test_a_lease_that_cannot_be_read_is_somebodys_for_as_long_as_one_lasts(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    machines.leave(data)
+    assert machines.is_refused()
+    quick(monkeypatch)
+    time.sleep(1.1)
+    assert not machines.is_refused()
+
+
+def test_a_store_that_refuses_or_is_not_there_stops_nothing(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machines.folder / "file").touch()
+    away = ArtifactRules(store=(machines.folder / "file").as_uri())
+    quick(monkeypatch)
+    with machines.holding(artifacts=away):
+        time.sleep(0.5)
+    assert len(machines.told.lines) == 1
+    assert machines.told.lines[0].startswith("no lease on mnist in its store: ")
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence = threading.Event()
+
+    def silent(*_: object) -> object:
+        silence.wait(30.0)
+        raise StoreError("it never answered")
+
+    monkeypatch.setattr("cloudtrain.lease.artifact_store", silent)
+    monkeypatch.setattr(lease, "PATIENCE", 0.2)
+    monkeypatch.setattr(lease, "FAREWELL", 0.2)
+    begun = time.monotonic()
+    with machines.holding():
+        pass
+    assert time.monotonic() - begun < 5.0
+    assert machines.told.lines == ["the store does not answer: no lease on mnist yet"]
+    silence.set()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"provider": "local"}, {"provider": "hosts"}, {"artifacts": ArtifactRules()}]
+)
+def test_there_is_none_where_no_other_machine_could_be_at_work(
+    machines: Machines, changes: dict[str, Any]
+) -> None:
+    with machines.holding(**changes):
+        assert not (machines.folder / "store").exists()
+
+
+def test_an_error_of_the_command_is_told_as_it_is(machines: Machines) -> None:
+    with pytest.raises(ZeroDivisionError), machines.holding():
+        raise ZeroDivisionError
+    assert not machines.is_refused()
+
+
+# ── the commands ─────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cloud(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    cloud = FakeProvider(name="gcp")
+    module = types.ModuleType("cloudtrain.providers.gcp")
+    module.__spec__ = types.SimpleNamespace(name="gcp")  # type: ignore[assignment]
+    module.provider = lambda config: cloud  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp", module)
+    cloud.create(make_plan("mnist", workers=0), None, no_journal)  # type: ignore[arg-type]
+    return cloud
+
+
+def known(machines: Machines) -> None:
+    records = Records("mnist")
+    records.create()
+    (records.folder / "key").touch(mode=0o600)
+    records.save_config(to_json(replace(machines.config, project="p", placement=("a",))))
+
+
+def test_a_second_machine_neither_trains_nor_ends_what_the_first_is_at_work_on(
+    machines: Machines, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(machines)
+    run: Callable[..., Any] = CliRunner().invoke
+    with machines.holding("train"):
+        machines.be("two")
+        known(machines)
+        for words in (
+            ["train", "mnist"],
+            ["down", "mnist", "--yes"],
+            ["down", "mnist", "--discard", "--yes"],
+        ):
+            done = run(cli, words)
+            assert done.exit_code == 2, done.stderr
+            assert "mnist is in use on another machine: `cloudtrain train` (pid" in done.stderr
+        assert run(cli, ["status", "mnist"]).exit_code in (0, 6)
+        assert cloud.nodes("mnist")
+    assert run(cli, ["down", "mnist", "--discard", "--yes"]).exit_code == 0
+    assert cloud.nodes("mnist") == ()
