@@ -50,7 +50,7 @@ from dataclasses import replace
 from pathlib import Path
 from cloudtrain.keys import create_identity
 from cloudtrain.model import NodeGroup
-from cloudtrain.plan import make_plan
+from cloudtrain.cluster.plan import make_plan
 from tests.standins.cloud import Cloud
 
 told, count, folder = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cloudtrain.cluster.session import artifact_store
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
 from cloudtrain.model import CLOUDS, ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import ArtifactStore, Console, Swapped
 from cloudtrain.records import Records
-from cloudtrain.session import artifact_store
 from cloudtrain.whose import this_machine
 
 LASTS = 60.0

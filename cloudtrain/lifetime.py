@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, StepFailed, UsageError
 from cloudtrain.model import Node
-from cloudtrain.session import Session
 
 LEAST = 60.0
 """Seconds that a new end lies ahead."""

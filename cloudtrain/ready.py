@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cloudtrain.apply import apply
+from cloudtrain.cluster.session import Session
 from cloudtrain.model import Node
 from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, tensorflow
-from cloudtrain.session import Session
 from cloudtrain.step import Step
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.session import recorded_config
 from cloudtrain.config.place import place_in_file
 from cloudtrain.drift import FIXED_END, Change, Drift, Made, drift_by_record, made_with, standing
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.lifetime import known_end, words
 from cloudtrain.model import Node, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.records import Records
-from cloudtrain.session import recorded_config
 
 
 def recorded_drift(plan: Plan) -> Drift:

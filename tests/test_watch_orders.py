@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.cluster.plan import deciding, serving
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
-from cloudtrain.plan import deciding, serving
 from cloudtrain.supervise import Served
 from cloudtrain.training.watch import (
     FROZEN_AFTER,

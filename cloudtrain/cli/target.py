@@ -46,7 +46,7 @@ def refuse_file_of_another_folder(argument: str | None) -> None:
     """A FILE whose name another project's cluster has does not change that one."""
     name, config = target_of(argument)
     if config is not None:
-        from cloudtrain.session import refuse_other_folder
+        from cloudtrain.cluster.session import refuse_other_folder
 
         refuse_other_folder(config, Records(name), adopt=False)
 
@@ -83,7 +83,7 @@ def config_of(argument: str | None) -> ClusterConfig:
     name, config = target_of(argument)
     if config is not None:
         return config
-    from cloudtrain.session import recorded_config
+    from cloudtrain.cluster.session import recorded_config
 
     return recorded_config(Records(name))
 

@@ -62,7 +62,7 @@ def command(
     """
     config = config_of(file)
     if config.provider not in FREE:
-        from cloudtrain.plan import make_plan
+        from cloudtrain.cluster.plan import make_plan
         from cloudtrain.verbs.price import wager
 
         plan = make_plan(config)

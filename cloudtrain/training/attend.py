@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
-from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.clustered import clustered
 from cloudtrain.training.finish import finish

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cloudtrain.cluster.plan import deciding, first_task
+from cloudtrain.cluster.provision import revive
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.landing.land import land, land_logs, missing, not_landed
 from cloudtrain.model import Cause, Run
-from cloudtrain.nodes import revive
-from cloudtrain.plan import deciding, first_task
-from cloudtrain.session import Session
 from cloudtrain.training import cause as causes
 from cloudtrain.training.keeping import take_left
 from cloudtrain.training.tasks import end_orphans, log_files, saved, seen_to_end

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.carried import carried, carrying
@@ -23,7 +24,6 @@ from cloudtrain.landing.land import source, wanted
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Ticket
-from cloudtrain.session import Session
 
 LASTS = 7 * 24 * 3600.0
 """Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""

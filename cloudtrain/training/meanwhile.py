@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from posixpath import normpath
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.landing.land import land, land_logs_so_far, take_checkpoint
 from cloudtrain.landing.manifest import Landed
 from cloudtrain.landing.runs import store_record
 from cloudtrain.model import Node, Run
-from cloudtrain.session import Session
 from cloudtrain.training.tasks import log_files
 from cloudtrain.training.watch import Watch
 

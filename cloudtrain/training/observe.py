@@ -6,10 +6,10 @@ import time
 from dataclasses import replace
 from queue import Empty
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Cause, Run
-from cloudtrain.session import Session
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
 from cloudtrain.training.clustered import (

@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.cluster.provision import created
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.model import Node, Plan, Run
-from cloudtrain.nodes import created
 from cloudtrain.protocols import Console, Stage
-from cloudtrain.session import Session
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
 """Seconds between two requests, doubled each time."""

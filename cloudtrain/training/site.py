@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.session import Session
 from cloudtrain.shell import Secret
 from cloudtrain.training.launch import Site, prepare_work
 from cloudtrain.transports.patient import AWAY

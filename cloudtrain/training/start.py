@@ -7,15 +7,15 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
+from cloudtrain.cluster.plan import serving, start_order
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
 from cloudtrain.model import Attempt, Run, Task
-from cloudtrain.plan import serving, start_order
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
-from cloudtrain.session import Session
 from cloudtrain.strategies import strategy_of
 from cloudtrain.training.keeping import take_left
 from cloudtrain.training.launch import Launch, launches, set_work_aside

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cloudtrain import layout, supervise
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, Run, Task
-from cloudtrain.session import Session
 from cloudtrain.transports.patient import AWAY
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from cloudtrain.cluster.plan import deciding, serving
 from cloudtrain.model import CLOUDS, Cause, ClusterConfig, Task, Train
-from cloudtrain.plan import deciding, serving
 from cloudtrain.strategies import strategy_of
 from cloudtrain.supervise import Served, Starved
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause

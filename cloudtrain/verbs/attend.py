@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cloudtrain.cluster.session import open_session, recorded_config
 from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend as attend_run
 from cloudtrain.training.background import DOING
 from cloudtrain.verbs.billed import what_is_billed_is_told

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from cloudtrain.catalogue.places import misspelt
+from cloudtrain.cluster.plan import tasks
 from cloudtrain.config import line_of
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan, Problem, Run
-from cloudtrain.plan import tasks
 from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
 from cloudtrain.training.launch import Launch, Site, launches
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.catalogue.bill import price_of, total
+from cloudtrain.cluster.session import Session, open_provider
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS, ClusterConfig, Node
 from cloudtrain.protocols import Console
-from cloudtrain.session import Session, open_provider
 from cloudtrain.verbs.price import dollars
 
 NAMED = 8

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cloudtrain import catalogue
+from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
+from cloudtrain.cluster.session import artifact_store, open_provider
 from cloudtrain.config import read_secrets
 from cloudtrain.drift import refuse_drift
 from cloudtrain.errors import (
@@ -20,13 +22,11 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.model import CLOUDS, ClusterConfig, Plan
-from cloudtrain.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 from cloudtrain.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.records import Records
-from cloudtrain.session import artifact_store, open_provider
 from cloudtrain.verbs.before import (
     evaluator_note,
     launched,

@@ -7,6 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from cloudtrain.cluster.provision import asked_for, revive
+from cloudtrain.cluster.session import (
+    Session,
+    open_provider,
+    open_session,
+    recorded_config,
+    refuse_other_account,
+    refuse_other_folder,
+    without_keys,
+)
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -19,18 +29,8 @@ from cloudtrain.landing.land import not_landed
 from cloudtrain.lease import leased
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.nodes import asked_for, revive
 from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.records import Records
-from cloudtrain.session import (
-    Session,
-    open_provider,
-    open_session,
-    recorded_config,
-    refuse_other_account,
-    refuse_other_folder,
-    without_keys,
-)
 from cloudtrain.training import idle
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import DOING

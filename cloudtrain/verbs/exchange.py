@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cloudtrain.cluster.provision import asked_for, leaving, shown
+from cloudtrain.cluster.session import Session
 from cloudtrain.drift import FIXED_END, Drift, drift, refuse_drift
 from cloudtrain.errors import UsageError
 from cloudtrain.lifetime import End, new_end
-from cloudtrain.nodes import asked_for, leaving, shown
 from cloudtrain.recorded_drift import fixed_ends
-from cloudtrain.session import Session
 from cloudtrain.verbs.down import land_everything
 
 

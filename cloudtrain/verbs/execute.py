@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.cluster.session import open_session, recorded_config
 from cloudtrain.errors import UsageError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, NodePlan
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import open_session, recorded_config
 from cloudtrain.shell import Command
 from cloudtrain.training.background import idle_is_watched
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cloudtrain.cluster.session import artifact_store, recorded_config, store_at
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.landing.runs import StoredRuns
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.records import Records, known
-from cloudtrain.session import artifact_store, recorded_config, store_at
 from cloudtrain.stores import open_store
 
 

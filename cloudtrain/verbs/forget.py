@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cloudtrain.cluster.session import open_provider, recorded_config
 from cloudtrain.errors import UsageError
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, recorded_config
 
 
 def forget(name: str, *, discard: bool, console: Console) -> None:

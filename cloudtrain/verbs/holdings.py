@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.errors import (
     CloudtrainError,
     ConfigError,
@@ -21,7 +22,6 @@ from cloudtrain.model import CLOUDS, ClusterConfig, Holding, Node, ProviderName
 from cloudtrain.owner import is_meant
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, known
-from cloudtrain.session import missing_extra, open_provider, recorded_config
 from cloudtrain.strategies.custom import CUSTOM
 from cloudtrain.verbs.standing import overdue, told_of
 from cloudtrain.verbs.status import node_json

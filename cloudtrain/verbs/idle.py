@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cloudtrain.cluster.session import recorded_config
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
 from cloudtrain.lease import leased
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import recorded_config
 from cloudtrain.training.idle import DOING, FAILED, idle_limit, last_use
 from cloudtrain.verbs.attend import attend
 from cloudtrain.verbs.down import bring_down

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from cloudtrain.cluster.session import open_session, recorded_config
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.landing.runs import LandedLogs
 from cloudtrain.lease import leased
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
-from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.find_run import Found, find_run

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from cloudtrain.cluster.session import artifact_store
 from cloudtrain.errors import CloudtrainError, LockedError
 from cloudtrain.landing.parcels import counted, may_keep, parcels_of, take_parcels
 from cloudtrain.model import ClusterConfig, Run
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.records import Records
-from cloudtrain.session import artifact_store
 from cloudtrain.verbs.find_run import Found
 
 

@@ -7,10 +7,7 @@ from typing import Any
 
 from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.kept import after_the_end
-from cloudtrain.config import line_of
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Plan
-from cloudtrain.plan import (
+from cloudtrain.cluster.plan import (
     CHOOSES,
     OTHER_GPUS,
     deciding,
@@ -20,6 +17,9 @@ from cloudtrain.plan import (
     tasks,
     without_code,
 )
+from cloudtrain.config import line_of
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.recorded_drift import lifetime_note, recorded_drift
 from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, unknown_places
 from cloudtrain.verbs.price import price_json, rounded, words

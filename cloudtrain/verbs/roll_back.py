@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from cloudtrain.cluster.provision import asked_for, not_given_back, shown
+from cloudtrain.cluster.session import Session
 from cloudtrain.drift import standing
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS
-from cloudtrain.nodes import asked_for, not_given_back, shown
-from cloudtrain.session import Session
 from cloudtrain.verbs.billed import billed
 
 

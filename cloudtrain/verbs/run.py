@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
-from cloudtrain.lease import leased
-from cloudtrain.model import ClusterConfig, Run
-from cloudtrain.protocols import Console
-from cloudtrain.records import Records
-from cloudtrain.session import (
+from cloudtrain.cluster.session import (
     Session,
     open_session,
     record,
     refuse_other_account,
     refuse_other_folder,
 )
+from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
+from cloudtrain.lease import leased
+from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.protocols import Console
+from cloudtrain.records import Records
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.billed import tell_billed

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
 from cloudtrain.errors import UsageError
 from cloudtrain.keys import load_identity
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, recorded_config, write_ssh_config
 from cloudtrain.training.background import watch_idle
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cloudtrain import keys
+from cloudtrain.cluster.session import open_provider, recorded_config
 from cloudtrain.errors import UsageError
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, recorded_config
 
 
 def ssh_config(name: str) -> str:

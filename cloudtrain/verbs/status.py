@@ -235,8 +235,8 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
-    from cloudtrain.plan import make_plan
-    from cloudtrain.session import open_provider, recorded_config
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.cluster.session import open_provider, recorded_config
 
     try:
         config = config or recorded_config(Records(cluster.name))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from cloudtrain.cluster.session import open_session, recorded_config
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.session import open_session, recorded_config
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.training.tasks import end_orphans

@@ -8,21 +8,21 @@ import string
 import time
 from collections.abc import Sequence
 
-from cloudtrain.errors import UsageError
-from cloudtrain.lease import leased
-from cloudtrain.model import ClusterConfig, Run
-from cloudtrain.nodes import awaited
-from cloudtrain.plan import tasks
-from cloudtrain.protocols import Console
-from cloudtrain.ready import make_ready
-from cloudtrain.records import Records
-from cloudtrain.session import (
+from cloudtrain.cluster.plan import tasks
+from cloudtrain.cluster.provision import awaited
+from cloudtrain.cluster.session import (
     Session,
     open_session,
     record,
     recorded_config,
     refuse_other_folder,
 )
+from cloudtrain.errors import UsageError
+from cloudtrain.lease import leased
+from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.protocols import Console
+from cloudtrain.ready import make_ready
+from cloudtrain.records import Records
 from cloudtrain.training.attend import attend, start_only
 from cloudtrain.training.background import attend_in_background, idle_is_watched
 from cloudtrain.training.tasks import saved

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from cloudtrain.catalogue import DEFAULT
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.provision import asked_for, make_whole
+from cloudtrain.cluster.session import open_provider, open_session, record
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import (
     ArtifactRules,
@@ -19,11 +22,8 @@ from cloudtrain.model import (
     Setup,
     Train,
 )
-from cloudtrain.nodes import asked_for, make_whole
-from cloudtrain.plan import make_plan
 from cloudtrain.protocols import Console, Finding
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, open_session, record
 from cloudtrain.strategies.one_device import ONE_DEVICE
 
 LIFETIME = 900.0

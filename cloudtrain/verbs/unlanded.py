@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cloudtrain.cluster.plan import tasks as planned
+from cloudtrain.cluster.session import Session
 from cloudtrain.landing.land import land, unlanded
 from cloudtrain.model import Run
-from cloudtrain.plan import tasks as planned
-from cloudtrain.session import Session
 
 
 def land_what_is_left(session: Session) -> tuple[str, ...]:

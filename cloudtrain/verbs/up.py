@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cloudtrain.lease import leased
-from cloudtrain.lifetime import announce, move_ends, settle_end
-from cloudtrain.model import Cluster, ClusterConfig, ProviderName
-from cloudtrain.nodes import make_whole
-from cloudtrain.protocols import Console
-from cloudtrain.ready import make_ready
-from cloudtrain.records import Records
-from cloudtrain.session import (
+from cloudtrain.cluster.provision import make_whole
+from cloudtrain.cluster.session import (
     Session,
     artifact_store,
     open_session,
@@ -19,6 +13,12 @@ from cloudtrain.session import (
     refuse_other_account,
     refuse_other_folder,
 )
+from cloudtrain.lease import leased
+from cloudtrain.lifetime import announce, move_ends, settle_end
+from cloudtrain.model import Cluster, ClusterConfig, ProviderName
+from cloudtrain.protocols import Console
+from cloudtrain.ready import make_ready
+from cloudtrain.records import Records
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.before import missing_script
 from cloudtrain.verbs.check import refuse

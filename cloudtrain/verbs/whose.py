@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cloudtrain.cluster.session import open_provider, recorded_config, refuse_other_account
 from cloudtrain.model import ClusterConfig
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, recorded_config, refuse_other_account
 from cloudtrain.whose import refuse_others, told
 
 

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.session import open_provider
 from cloudtrain.model import Network, NodeGroup
-from cloudtrain.plan import make_plan
-from cloudtrain.session import open_provider
 from tests.standins.cloud import Cloud, start
 from tests.support.cloud_rig import CLOUDS, config
 from tests.support.fakes import make_identity

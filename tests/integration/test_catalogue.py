@@ -18,6 +18,7 @@ from cloudtrain import catalogue
 from cloudtrain.catalogue import sold, table
 from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.refresh import refresh, rows_of, save
+from cloudtrain.cluster.plan import make_plan, misfits, remarks
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     CLOUDS,
@@ -28,7 +29,6 @@ from cloudtrain.model import (
     Plan,
     ProviderName,
 )
-from cloudtrain.plan import make_plan, misfits, remarks
 
 PACKAGED = date(2025, 3, 2)
 

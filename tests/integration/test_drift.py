@@ -13,15 +13,15 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from cloudtrain import nodes, session
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster import provision, session
+from cloudtrain.cluster.provision import leaving
 from cloudtrain.config.effect import EFFECT
 from cloudtrain.config.file import File, section_at
 from cloudtrain.drift import _FIELDS, serves
-from cloudtrain.nodes import leaving
 from cloudtrain.protocols import Completed
 from cloudtrain.records import Records
-from cloudtrain.verbs import check, down, up
+from cloudtrain.verbs import check, down, holdings, up
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -69,9 +69,9 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, check, down):
+    for module in (session, check, down, holdings):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
-    monkeypatch.setattr(nodes, "first_login", lambda *given, **named: None)
+    monkeypatch.setattr(provision, "first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "make_ready", lambda session: "")
     user = User(cloud)
     user.write()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import first_login as module
+from cloudtrain.cluster import bootstrap
+from cloudtrain.cluster.bootstrap import BOOT, first_login
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
-from cloudtrain.first_login import BOOT, first_login
 from cloudtrain.keys import load_identity, pin
 from cloudtrain.model import Identity, Node
 from cloudtrain.retry import Clock
@@ -160,11 +160,11 @@ def test_our_key_may_come_later_than_sshd(server: SshdNode) -> None:
 def test_cloud_init_is_let_finish_but_not_for_ever(
     server: SshdNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_CLOUD_INIT_WORKS", "true")
+    monkeypatch.setattr(bootstrap, "_CLOUD_INIT_WORKS", "true")
     time = Passing()
     stage = enter(server, time)
     assert ("test-chief0", "cloud-init is at work") in stage.lines
-    assert module.SETTLE.deadline <= time.time < module.SETTLE.deadline + 60
+    assert bootstrap.SETTLE.deadline <= time.time < bootstrap.SETTLE.deadline + 60
     assert kept(server).host_keys[server.node.name].rotated
 
 

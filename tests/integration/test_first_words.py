@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError, CredentialsError, UsageError
 from cloudtrain.model import Node
-from cloudtrain.plan import make_plan
 from cloudtrain.stores import open_store
 from cloudtrain.verbs.init import SCHEMA, init
 from cloudtrain.verbs.node_lines import node_lines

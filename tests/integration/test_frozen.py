@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from cloudtrain import layout, supervise
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.provision import asked_for, was_ready
 from cloudtrain.config import from_json
 from cloudtrain.landing.manifest import read_manifest
 from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Run, Task
-from cloudtrain.nodes import asked_for, was_ready
 from cloudtrain.records import Records, known
 from cloudtrain.stores import open_store
 from cloudtrain.training.idle import USES

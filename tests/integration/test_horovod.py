@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.apply import apply
+from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Setup, Train
-from cloudtrain.plan import make_plan, tasks
 from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.strategies import horovod

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.cluster.session import Session
 from cloudtrain.landing.carried import carried
 from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.landing.land import land
 from cloudtrain.landing.packer import listed
 from cloudtrain.model import Node
-from cloudtrain.session import Session
 from cloudtrain.training import attend, keeping
 from cloudtrain.training.watch import TaskWatch, Watch
 from tests.support.keeper_parts import Kept, metadata

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.session import open_provider, record
 from cloudtrain.errors import CloudError, TransientError
 from cloudtrain.model import Owner
 from cloudtrain.owner import digest, is_meant, label, login, machine_id, owner_of
 from cloudtrain.protocols import Principal
 from cloudtrain.providers._cloud import labels
 from cloudtrain.records import Records
-from cloudtrain.session import open_provider, record
 from cloudtrain.verbs.holdings import account_of
 from cloudtrain.whose import is_mine, me
 from tests.standins.cloud import Cloud, start
@@ -305,7 +305,7 @@ def file_of(cloud: Cloud, folder: Path) -> Path:
 
 def created(cloud: Cloud, folder: Path) -> None:
     """What `up` makes before it logs in: the nodes of a stand-in have no SSH here."""
-    from cloudtrain.plan import make_plan
+    from cloudtrain.cluster.plan import make_plan
 
     making = provider(cloud.name, config(cloud), PACE)
     plan = replace(make_plan(config(cloud)), owner=me(making))
@@ -370,7 +370,7 @@ def test_what_one_person_is_just_making_is_not_built_upon_by_another(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network is there, and no node yet."""
-    from cloudtrain.plan import make_plan
+    from cloudtrain.cluster.plan import make_plan
 
     def making() -> Any:
         plan = make_plan(config(cloud))

@@ -11,11 +11,11 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.session import record, recorded_config, refuse_other_folder
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.records import Records, known
-from cloudtrain.session import record, recorded_config, refuse_other_folder
 from cloudtrain.verbs.init import cluster_name
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.project import Project

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import NodePlan, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.providers._aws import permissions
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud import labels

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from werkzeug.wrappers import Request, Response
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place

@@ -13,8 +13,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.plan import make_plan
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.support.cloud_client import Client, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity

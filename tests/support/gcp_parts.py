@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
 from cloudtrain.providers._cloud.boot import user_data

@@ -18,11 +18,11 @@ from typing import Any, cast
 import pytest
 
 from cloudtrain import layout, supervise
+from cloudtrain.cluster.session import Session
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import take_parcels
 from cloudtrain.model import Attempt
 from cloudtrain.protocols import Ticket
-from cloudtrain.session import Session
 from cloudtrain.training import keeping
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import RUN, Cluster

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.first_login import first_login
+from cloudtrain.cluster.bootstrap import first_login
 from cloudtrain.keys import create_identity, load_identity
 from cloudtrain.model import Node
 from cloudtrain.providers._cloud.boot import user_data

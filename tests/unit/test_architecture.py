@@ -24,15 +24,12 @@ LAYERS = [
         *{"transports", "stores", "providers", "playbooks"},
     },
     {
-        "plan",
-        "session",
+        "cluster",
         "whose",
         "lease",
-        "nodes",
         "drift",
         "recorded_drift",
         "lifetime",
-        "first_login",
         "rotation",
         "ready",
         "apply",
@@ -104,7 +101,8 @@ def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     loaded = done.stdout.decode().split()
     ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
-    assert not ours & {"landing", "transports", "nodes", "apply", "providers", "supervise"}
+    assert "cloudtrain.cluster.provision" not in loaded
+    assert not ours & {"landing", "transports", "apply", "providers", "supervise"}
     assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}
 
 

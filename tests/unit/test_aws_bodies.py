@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import ClusterConfig, Network, NodeGroup, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.providers._aws import bodies
 from cloudtrain.providers._aws.nouns import Ground, Image, Subnet
 from cloudtrain.providers._cloud.account import Order

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.session import record
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
 from cloudtrain.listing import Listing, NotAsked
@@ -21,7 +22,6 @@ from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.owner import digest, login
 from cloudtrain.protocols import Principal
 from cloudtrain.records import Records
-from cloudtrain.session import record
 from cloudtrain.whose import this_machine
 from tests.support.fakes import FakeProvider
 
@@ -87,7 +87,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
         "cloudtrain.verbs.holdings.missing_extra",
         lambda name: None if name in ("gcp", "local") else "libcloud",
     )
-    monkeypatch.setattr("cloudtrain.session.missing_extra", lambda name: None)
+    monkeypatch.setattr("cloudtrain.cluster.session.missing_extra", lambda name: None)
     return cloud
 
 

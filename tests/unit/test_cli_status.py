@@ -92,7 +92,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
 
 def use(fake: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the session's doors: the provider that any config leads to."""
-    doors = types.ModuleType("cloudtrain.session")
+    doors = types.ModuleType("cloudtrain.cluster.session")
     vars(doors).update(
         open_provider=lambda config: fake,
         recorded_config=lambda records: from_json(records.config()),

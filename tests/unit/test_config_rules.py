@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Host, NodeGroup
-from cloudtrain.plan import make_plan
 
 
 def read(folder: Path, text: str) -> ClusterConfig:

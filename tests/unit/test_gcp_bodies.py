@@ -10,9 +10,9 @@ from typing import Any
 import libcloud
 import pytest
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.providers._cloud.account import Order
 from cloudtrain.providers._gcp import bodies, reading
 from cloudtrain.providers._gcp.bodies import Ground

@@ -8,8 +8,8 @@ import pytest
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda, gpus, sold
+from cloudtrain.cluster.plan import make_plan, remarks
 from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.plan import make_plan, remarks
 from tests.unit.test_config_page import ROOT, generate
 
 

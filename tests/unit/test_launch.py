@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.cluster.plan import deciding, make_plan, start_order, tasks
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Run, Train
-from cloudtrain.plan import deciding, make_plan, start_order, tasks
 from cloudtrain.training.launch import Site, fill, launch, path_prefix
 
 

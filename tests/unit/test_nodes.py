@@ -11,6 +11,17 @@ from typing import Any
 import pytest
 
 from cloudtrain import keys
+from cloudtrain.cluster.plan import tasks
+from cloudtrain.cluster.provision import (
+    asked_for,
+    created,
+    identity_for,
+    make_whole,
+    not_given_back,
+    serial_logs_shown,
+    was_ready,
+)
+from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.errors import (
     CapacityError,
     NodesError,
@@ -22,18 +33,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.listing import NotAsked, Whereabouts
 from cloudtrain.model import Node, Plan
-from cloudtrain.nodes import (
-    asked_for,
-    created,
-    identity_for,
-    make_whole,
-    not_given_back,
-    serial_logs_shown,
-    was_ready,
-)
-from cloudtrain.plan import tasks
 from cloudtrain.records import Records
-from cloudtrain.session import Session, adopt_identity
 from cloudtrain.verbs.down import being_destroyed, bring_down
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.model import Limits, Node, Plan, Run, Train
 from cloudtrain.records import Records
-from cloudtrain.session import Session, adopt_identity
 from cloudtrain.training.replacing import whole_again
 from cloudtrain.verbs.billed import billed
 from tests.support.fakes import FakeProvider, make_plan

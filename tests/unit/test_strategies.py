@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import tf_config
+from cloudtrain.cluster.plan import deciding, make_plan, serving, tasks
 from cloudtrain.config import load
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Run, Setup, Task, Train
-from cloudtrain.plan import deciding, make_plan, serving, tasks
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.strategies import STRATEGIES, strategy_of
 from cloudtrain.strategies.strategy import Library, Strategy, requires

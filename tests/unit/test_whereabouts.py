@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cluster.session import asked_in, whereabouts
 from cloudtrain.config import to_json
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, NodeGroup
 from cloudtrain.records import Records
-from cloudtrain.session import asked_in, whereabouts
 
 
 @pytest.mark.parametrize(

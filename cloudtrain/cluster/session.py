@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, settled, to_json
 from cloudtrain.errors import (
     CloudtrainError,
@@ -21,7 +22,6 @@ from cloudtrain.errors import (
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
-from cloudtrain.plan import make_plan
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, Transport
 from cloudtrain.records import Records
 from cloudtrain.retry import CLOCK, Clock

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from cloudtrain.cluster.bootstrap import first_login
+from cloudtrain.cluster.session import Session, in_order, write_ssh_config
 from cloudtrain.drift import made, made_with
 from cloudtrain.errors import (
     CapacityError,
@@ -20,11 +22,9 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.first_login import first_login
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal, Stage
-from cloudtrain.session import Session, in_order, write_ssh_config
 from cloudtrain.whose import me
 
 

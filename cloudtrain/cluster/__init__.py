@@ -1,0 +1,1 @@
+"""A cluster from its plan to its nodes, open for a command."""
