@@ -1,4 +1,4 @@
-"""Playbook steps on all nodes side by side: ask what is missing, do that, prove it done."""
+"""Runs playbook steps on all nodes side by side: check, run what is missing, check again."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def apply(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """Bring every node to where all its steps are done; what is there already is left alone.
+    """Bring every node to where all its steps' checks pass; what passes already is left alone.
 
-    A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError holding
-    every node's failure. Ctrl-C closes the transport, so that nobody waits for a long step.
+    A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError holding every
+    node's failure. Ctrl-C closes the transport, so that nobody waits for a long step.
     """
     interrupted = threading.Event()
     hosts = _Hosts()
@@ -53,7 +53,7 @@ def apply(
 
 @dataclass(frozen=True)
 class _Work:
-    """One node's way through its steps."""
+    """One node's progress through its steps."""
 
     node: Node
     transport: Transport
@@ -74,7 +74,7 @@ class _Work:
         self.stage.done(self.node.name, took if missing else "nothing to do")
 
     def _missing(self, steps: Sequence[Step]) -> list[Step]:
-        """All checks in one round trip: one character each, in order."""
+        """Run all checks in one round trip: one character each, in order."""
         checks = [step.unless for step in steps if step.unless is not None]
         if not checks:
             return list(steps)
@@ -91,9 +91,9 @@ class _Work:
         return [step for step in steps if step.unless is None or next(there) == "n"]
 
     def _in_turn(self, step: Step) -> bool:
-        """Nodes of a host run it one after another, and only those that still lack it.
+        """Run a step on one node of a host after another, and only on those that still lack it.
 
-        False where it failed on one of them: that one's error is raised, once.
+        False if it failed on one of them: that node's error is raised, once.
         """
         host = self.hosts.of(self.node)
         if host.lock.locked():
@@ -153,7 +153,9 @@ class _Work:
 
 @dataclass
 class _Host:
-    """What is shared by nodes of one host: one does a step at a time, and its outcome is known."""
+    """Shared by the nodes of one host: one runs a step at a time, and its outcome is known to
+    all.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     tried: set[Command] = field(default_factory=set)
@@ -199,9 +201,9 @@ class _Output:
 
 
 def telling(lines: Sequence[str]) -> Sequence[str]:
-    """The lines that say what went wrong: from the first that pip marks, else the last ones.
+    """The lines that show what went wrong: from the first that pip marks, else the last ones.
 
-    Below its first error pip says which packages do not fit each other, and then much advice.
+    Below its first error pip lists the conflicting packages, and then much advice.
     """
     marked = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
     start = marked[0] if marked else max(0, len(lines) - SHOWN_LINES)

@@ -1,4 +1,4 @@
-"""The same work on many items side by side; every result comes back, or every failure."""
+"""Runs the same work on many items side by side; returns every result or raises every failure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def fan_out(
     workers: int = 64,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """`work` of every item, in the items' order, in at most `workers` threads.
+    """Run `work` on every item in at most `workers` threads; results in the items' order.
 
-    Every item is worked on also when others fail. One failure alone is raised as it is; several
-    as a NodesError with all of them by `name`. Ctrl-C starts nothing more, calls `on_interrupt`
-    once (which may make work end sooner, like closing a transport), waits for all that is in
-    flight, as a node that is being created must not be lost, and is then raised.
+    Every item is worked on also when others fail. A single failure is raised as it is; several as a
+    NodesError with all of them by `name`. Ctrl-C starts nothing more, calls `on_interrupt` once
+    (which may make work end sooner, like closing a transport), waits for all that is in flight, as
+    a node that is being created must not be lost, and is then raised.
     """
     if len(items) == 1:
         return [work(items[0])]
@@ -45,7 +45,7 @@ def fan_out(
 def ask_all(
     items: Sequence[T], ask: Callable[[T], R], *, name: Callable[[T], str], workers: int = 64
 ) -> list[R]:
-    """`fan_out` for questions, which change nothing: Ctrl-C does not wait for the answers."""
+    """`fan_out` for queries, which change nothing: Ctrl-C does not wait for the answers."""
     if len(items) == 1:
         return [ask(items[0])]
     batch = _Batch(items, ask)
@@ -59,7 +59,7 @@ def ask_all(
 
 
 class _Batch(Generic[T, R]):
-    """`missing` counts the items that are waiting or in flight."""
+    """Work on a batch of items. `missing` counts those that wait or are in flight."""
 
     def __init__(self, items: Sequence[T], work: Callable[[T], R]) -> None:
         self.results: dict[int, R] = {}
@@ -70,7 +70,7 @@ class _Batch(Generic[T, R]):
         self._changed = threading.Condition()
 
     def finish(self, workers: int, on_interrupt: Callable[[], None]) -> KeyboardInterrupt | None:
-        """Returns once nothing is missing, with the interrupt that came meanwhile."""
+        """Wait until nothing is missing; returns the interrupt that came meanwhile."""
         try:
             for _ in range(min(workers, len(self._waiting))):
                 threading.Thread(target=self._drain).start()
@@ -85,7 +85,7 @@ class _Batch(Generic[T, R]):
         return None
 
     def answer(self, workers: int) -> None:
-        """The same where nothing is lost with what is in flight when Ctrl-C comes."""
+        """Wait likewise, but return at once on Ctrl-C: nothing is lost with what is in flight."""
         try:
             count = min(workers, len(self._waiting))
             threads = [threading.Thread(target=self._drain, daemon=True) for _ in range(count)]
@@ -123,7 +123,7 @@ class _Batch(Generic[T, R]):
 
 
 def _to_the_end(step: Callable[[], None]) -> None:
-    """However often Ctrl-C is pressed."""
+    """Run `step` to completion, ignoring KeyboardInterrupt."""
     while True:
         try:
             return step()
@@ -134,7 +134,7 @@ def _to_the_end(step: Callable[[], None]) -> None:
 def _by_name(
     items: Sequence[T], failures: Mapping[int, BaseException], name: Callable[[T], str]
 ) -> dict[str, BaseException]:
-    """In the items' order; a second failure of one name gets a name of its own."""
+    """Failures by name in the items' order; a second failure of one name gets a name of its own."""
     named: dict[str, BaseException] = {}
     for number in sorted(failures):
         label = name(items[number])

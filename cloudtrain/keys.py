@@ -1,4 +1,4 @@
-"""The keys of one cluster: made once, pinned, and written down for OpenSSH's own programs."""
+"""Keys of one cluster: created once, pinned, and written for OpenSSH's own programs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _PEM = re.compile(
 
 
 def create_identity(folder: Path, nodes: Sequence[str]) -> Identity:
-    """An Ed25519 user key and one host key for each node, in `folder`, open to its owner only.
+    """Create an Ed25519 user key and one host key for each node, in `folder`, readable by its owner
+    only.
 
-    What is there already is kept; a missing or damaged key is made anew, so a second call after
-    a kill repairs the first one's work.
+    Existing keys are kept; a missing or damaged key is created again, so a second call after a kill
+    repairs the first one's work.
     """
     hosts = folder / "host_keys"
     for place in (folder, hosts):
@@ -43,7 +44,7 @@ def create_identity(folder: Path, nodes: Sequence[str]) -> Identity:
 
 
 def load_identity(folder: Path) -> Identity:
-    """The keys that `create_identity` made there. Raises CredentialsError naming a bad one."""
+    """Load the keys that `create_identity` created. Raises CredentialsError naming a bad one."""
     host_keys = {}
     for path in sorted((folder / "host_keys").glob("[!.]*")):
         if path.suffix == _ACCEPTED:
@@ -64,19 +65,20 @@ def load_identity(folder: Path) -> Identity:
 
 
 def new_host_key() -> HostKey:
-    """A pair that is on no disk yet."""
+    """Create a host key pair that is on no disk yet."""
     text = _generate()
     return HostKey(public=_public(text), private=Secret(text))
 
 
 def accept(folder: Path, node: str, public_keys: Sequence[str]) -> None:
-    """From now on, also for commands that come later, that node answers with one of these."""
+    """Record the host keys that the node may have from now on, also for later commands."""
     _write(folder / "host_keys" / f"{node}{_ACCEPTED}", "".join(f"{key}\n" for key in public_keys))
 
 
 def renew_host_key(folder: Path, node: str) -> HostKey:
-    """For a node that is made again: the key that its predecessor was made with may be known to
-    who could read the user data, and the one that it got then is gone with it."""
+    """Create a new bootstrap host key for a recreated node: the old one was exposed in user
+    data.
+    """
     path = folder / "host_keys" / node
     made = new_host_key()
     _write(path, made.private.reveal())
@@ -131,7 +133,7 @@ def _adopt_or_make(path: Path) -> str:
 
 
 def _generate() -> str:
-    """A new private key as OpenSSH writes it."""
+    """Create a private key in OpenSSH's format."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -146,8 +148,8 @@ def _generate() -> str:
 def _public(private: str) -> str:
     """`ssh-ed25519 AAAA…` of an unencrypted private key; ValueError unless it is whole.
 
-    The public key stands in the file in the clear (OpenSSH, PROTOCOL.key), so no second file
-    can disagree and no crypto library is loaded to read it.
+    The public key stands in the file in the clear (OpenSSH, PROTOCOL.key), so no second file can
+    disagree and no crypto library is loaded to read it.
     """
     match = _PEM.match(private)
     if not match:
@@ -190,7 +192,7 @@ _REPAIR = "`cloudtrain up` makes missing keys anew"
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, for its owner only from the first byte. Left alone where it is so."""
+    """Write atomically, for its owner only from the first byte. An equal file is left alone."""
     if _holds(path, text):
         path.chmod(0o600)
         return
@@ -207,7 +209,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _holds(path: Path, text: str) -> bool:
-    """Each command opens the keys anew: a write is an fsync, some 10 ms on an ordinary disk."""
+    """True if the file has this content already: each command writes the keys, and an fsync
+    takes some 10 ms.
+    """
     try:
         return not path.is_symlink() and path.read_bytes() == text.encode()
     except OSError:
@@ -215,12 +219,12 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _known_as(node: Node) -> str:
-    """OpenSSH and paramiko look up a bare address for port 22, `[address]:port` for others."""
+    """Name in known_hosts: a bare address for port 22, `[address]:port` for others."""
     return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"
 
 
 def _percent(path: Path) -> str:
-    """ssh_config expands `%h` and the like in these values."""
+    """Escape `%`: ssh_config expands `%h` and the like in these values."""
     return str(path).replace("%", "%%")
 
 

@@ -1,4 +1,4 @@
-"""Where things are on a node: relative paths that start in the user's home there."""
+"""Paths on a node, relative to the user's home there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ ROOT = ".cloudtrain"
 
 
 def cluster_folder(cluster: str) -> str:
-    """Everything that we put on a node outside the cache, and all that leaving it removes."""
+    """Holds everything of ours on a node outside the cache, and all that leaving the node
+    deletes.
+    """
     return f"{ROOT}/{cluster}"
 
 
@@ -20,7 +22,7 @@ def runs_folder(cluster: str) -> str:
 
 
 def work_folder(cluster: str, run: str, task: str) -> str:
-    """The folder of one task over all attempts; the task starts in it (or in `train.dir` below it).
+    """Folder of one task over all attempts; the task starts in it (or in `train.dir` below it).
 
     One for each task: two ranks that share one corrupt each other's checkpoints.
     """
@@ -33,5 +35,5 @@ def attempt_folder(cluster: str, run: str, task: str, attempt: int) -> str:
 
 
 def tag(cluster: str, run: str, task: str, attempt: int) -> str:
-    """The value of CLOUDTRAIN_TASK in the environment of every process of one attempt."""
+    """Value of CLOUDTRAIN_TASK in the environment of every process of one attempt."""
     return f"{cluster}/{run}/{task}/{attempt}"

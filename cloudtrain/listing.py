@@ -1,4 +1,4 @@
-"""What a question to a whole account brings: what was seen, and where nobody could look."""
+"""Result of a query over a whole account: what was seen, and where nobody could look."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class NotAsked:
-    """A zone or region that could not be asked what it holds."""
+    """A zone or region that could not be queried."""
 
     place: str
     why: str
     """In the cloud's own words."""
     denied: bool = False
-    """This account may not use it: an organization's policy, and no outage."""
+    """True if this account may not use it: an organization's policy, and no outage."""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.why})"
 
 
 class Listing(tuple[T, ...]):
-    """What was seen; `not_asked` has the places in which nobody could look."""
+    """Items that were seen; `not_asked` has the places that could not be queried."""
 
     not_asked: tuple[NotAsked, ...]
 
@@ -37,16 +37,16 @@ class Listing(tuple[T, ...]):
 
 @dataclass(frozen=True, kw_only=True)
 class Whereabouts:
-    """Where a cluster is, or may be."""
+    """Places where a cluster may be."""
 
     cluster: str
     places: tuple[str, ...] = ()
-    """Zones and regions: those in which it was asked for, by the record, and its placement."""
+    """Zones and regions in which it was requested, by the record, and its placement."""
     complete: bool = False
-    """The record has every place in which anything of it was ever asked for."""
+    """True if the record has every place in which anything of it was ever requested."""
 
     def has(self, place: str) -> bool:
-        """Whether that zone or region is one of the places, around one or within one."""
+        """True if that zone or region is one of the places, around one or within one."""
         return any(
             place == known or is_within(place, known) or is_within(known, place)
             for known in self.places
@@ -54,6 +54,7 @@ class Whereabouts:
 
 
 def is_within(zone: str, region: str) -> bool:
-    """`us-east1-b` in `us-east1`, `us-east-1a` in `us-east-1`, `us-west-2-lax-1a` in `us-west-2`,
-    `eastus-1` in `eastus`."""
+    """True for `us-east1-b` in `us-east1`, `us-east-1a` in `us-east-1`, `us-west-2-lax-1a` in
+    `us-west-2`, `eastus-1` in `eastus`.
+    """
     return zone.startswith(region) and re.match(r"-|[a-z]\Z", zone[len(region) :]) is not None

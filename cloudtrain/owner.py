@@ -1,4 +1,4 @@
-"""Whose a cluster is: the account's principal, a name for people, and a machine."""
+"""Owner of a cluster: the account's principal, a name for people, and a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloudtrain.protocols import Principal
 
 
 def label(text: str) -> str:
-    """Fit for a label's value on any cloud: `[a-z0-9_-]{1,63}`.
+    """Make a text fit for a label's value on any cloud: `[a-z0-9_-]{1,63}`.
 
     https://cloud.google.com/compute/docs/labeling-resources#requirements is the strictest.
     """
@@ -22,7 +22,7 @@ def label(text: str) -> str:
 
 
 def login() -> str:
-    """The name of this user here."""
+    """Login name of this user."""
     try:
         return label(getpass.getuser())
     except (KeyError, OSError):
@@ -30,7 +30,7 @@ def login() -> str:
 
 
 def owner_of(principal: Principal | None, machine: str) -> Owner:
-    """What labels tell. Where no account tells who we are, it is this user of this machine."""
+    """Owner for new labels. If no account reports who we are, it is this user of this machine."""
     if principal is None:
         name = login()
         return Owner(id=digest(f"{name} on {machine}"), name=name, machine=machine)
@@ -38,19 +38,19 @@ def owner_of(principal: Principal | None, machine: str) -> Owner:
 
 
 def is_meant(owner: Owner, words: str) -> bool:
-    """Whether `--owner WORDS` means this one: by its name, its id, or the principal itself."""
+    """True if `--owner WORDS` means this one: by its name, its id, or the principal itself."""
     if "@" in words or ":" in words:  # an e-mail or an ARN, which is nobody else's
         return owner.id == digest(words)
     return words.lower() == owner.id or label(words) == owner.name
 
 
 def digest(principal: str) -> str:
-    """Short, and not to be taken for what anybody is called."""
+    """Short hash that cannot be mistaken for a name."""
     return hashlib.sha256(f"cloudtrain owner {principal.lower()}".encode()).hexdigest()[:12]
 
 
 def machine_id(home: Path) -> str:
-    """This machine and state folder: the host's name and something random, kept in `home`.
+    """Id of this machine and state folder: the host's name and a random part, kept in `home`.
 
     A copy of the folder, and the same folder seen by another host, is another machine.
     """
@@ -74,7 +74,7 @@ def machine_id(home: Path) -> str:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Whole, and of several that are made at once the first. Raises OSError."""
+    """Write the id atomically; of several writers the first wins. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -1,4 +1,4 @@
-"""A node is started again and waited for, until it answers from a new boot."""
+"""Reboots a node and waits until it answers from a new boot."""
 
 from __future__ import annotations
 

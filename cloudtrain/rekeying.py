@@ -1,4 +1,4 @@
-"""Keeps paramiko's reading thread, of a client as of a server, from waiting for itself."""
+"""Keeps paramiko's reading thread, in clients and servers, from waiting for itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ else:
 
 
 class Rekeying(_Transport):
-    """Mixed into a paramiko.Transport, before it.
+    """Mix-in for a paramiko.Transport, to be named before it.
 
-    paramiko lets no message out while keys change (each 512 MB), by blocking. Its reading thread,
-    which answers the close of a channel, would so wait for itself, until the connection is given
-    up after 30 s (paramiko 5.1.0, Transport._send_user_message).
+    paramiko blocks all messages while keys change (each 512 MB). Its reading thread, which answers
+    the close of a channel, would wait for itself until the connection is given up after 30 s
+    (paramiko 5.1.0, Transport._send_user_message).
     """
 
     _held: list[paramiko.Message]

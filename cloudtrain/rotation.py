@@ -1,4 +1,4 @@
-"""A node's host key changed for one that nobody else has ever seen, over a verified connection."""
+"""Replaces a node's host key by one that nobody else has ever seen, over a verified connection."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def rotate(
     place: str = HOST_KEY,
     clock: Clock = CLOCK,
 ) -> None:
-    """`node` answers with a new host key and no other; its private half was never on a disk here.
+    """Install a new host key on `node` and accept no other; its private half was never on a disk
+    here.
 
     `folder` is the cluster's, `host_keys` those that `transport` accepts. Killed at any point, the
-    keys that the node may answer with are on disk, and a second call completes it. Raises
-    StepFailed, NodeUnreachable, HostKeyMismatch.
+    keys that the node may have are on disk, and a second call completes it. Raises StepFailed,
+    NodeUnreachable, HostKeyMismatch.
     """
     new = keys.new_host_key()
     both = (*host_key.pins, new.public)
@@ -60,7 +61,7 @@ def rotate(
 def _verify(
     node: Node, both: tuple[str, ...], transport: Transport, host_keys: HostKeys, clock: Clock
 ) -> None:
-    """The node answers with the last of `both`; the transport takes no other from now on."""
+    """Check that the node has the last of `both`; the transport accepts no other from now on."""
     looks = itertools.count()
 
     def look() -> None:
@@ -78,7 +79,9 @@ def _verify(
 
 
 def _reload(node: Node, transport: Transport, how: str) -> None:
-    """Where it goes wrong, or cuts this connection off, is seen by what sshd answers with."""
+    """Make sshd load the key. A failure, or a cut connection, shows in the key that sshd then
+    has.
+    """
     try:
         transport.run(node, _as_root(how), timeout=30.0)
     except NodeUnreachable:
@@ -86,7 +89,7 @@ def _reload(node: Node, transport: Transport, how: str) -> None:
 
 
 def _as_root(text: str, place: str = HOST_KEY) -> Command:
-    """Without sudo where the keys are the user's own."""
+    """Run as root, or as the user who owns the keys."""
     return script(
         '[ -w "${1%/*}" ] || exec sudo -n /bin/sh -c "$2" sh "$1"; exec /bin/sh -c "$2" sh "$1"',
         place,

@@ -1,4 +1,4 @@
-"""Command lines as values: built first, compared and printed, quoted in this one place."""
+"""Command lines as values: built first, compared and printed, quoted only here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 
 class Secret:
-    """A value that prints as `***` everywhere; `reveal()` gives it to the process that needs it."""
+    """A value that prints as `***` everywhere; `reveal()` returns it for the process that needs
+    it.
+    """
 
     __slots__ = ("_value",)
 
@@ -24,7 +26,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Command:
-    """One command with its arguments; `shell()` is the quoted line that a POSIX shell reads."""
+    """One command with its arguments; `shell()` is the quoted line for a POSIX shell."""
 
     arguments: tuple[str, ...]
 
@@ -36,7 +38,7 @@ class Command:
 
 
 def command(*arguments: str) -> Command:
-    """`command("pip", "install", "x y")`: every argument arrives as written.
+    """Build a command: in `command("pip", "install", "x y")` every argument arrives as written.
 
     A `Secret` is refused (TypeError): it goes on stdin, never on a command line.
     """
@@ -49,7 +51,9 @@ def command(*arguments: str) -> Command:
 
 
 def script(text: str, *arguments: str) -> Command:
-    """A POSIX sh script with its arguments as `$1`, `$2`, …; nothing is pasted into its text."""
+    """Build a POSIX sh script with its arguments as `$1`, `$2`, …; nothing is pasted into its
+    text.
+    """
     return command("/bin/sh", "-c", text, "sh", *arguments)
 
 

@@ -1,4 +1,4 @@
-"""A playbook step as a pure value: what to run on a node, unless it is there already."""
+"""A playbook step as a pure value: a command and the check that makes it unnecessary."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from cloudtrain.shell import Command
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Run `run` unless `unless` exits 0; then `unless` must exit 0.
+    """Run `run` unless the check `unless` exits 0; then `unless` must exit 0.
 
-    A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for
-    each node. `once_per_host`: nodes that share a host take turns, and one whose `unless` is
-    fulfilled by another's run leaves it out.
-    `reboots`: where `unless` still fails after `run`, the node is started again and both are
-    tried once more.
-    `timeout`: seconds without output.
+    A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for each
+    node. `once_per_host`: nodes that share a host take turns, and one whose `unless` passes after
+    another's run skips it. `reboots`: if `unless` still fails after `run`, the node is rebooted and
+    both are tried once more. `timeout`: seconds without output.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Files that are private, whole after a crash, and whose faults are named."""
+"""Private files that are whole after a crash; errors name the file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DiskFull(UsageError):
-    """No room for a record."""
+    """No space for a record."""
 
 
 @contextmanager
 def named_faults(path: Path) -> Iterator[None]:
-    """An OSError inside becomes one clear error that names the file (full, no permission)."""
+    """Turn an OSError inside into one clear error that names the file (disk full, no
+    permission).
+    """
     try:
         yield
     except OSError as error:
@@ -36,7 +38,7 @@ def named_faults(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """`path` and the folders above it, those that are new with mode 0700."""
+    """Create `path` and missing folders above it with mode 0700."""
     with named_faults(path):
         missing = itertools.takewhile(lambda folder: not folder.is_dir(), (path, *path.parents))
         for folder in reversed(list(missing)):
@@ -46,7 +48,9 @@ def make_folder(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Old content or new content, also after a power cut: another file, fsync, rename."""
+    """Write atomically: old or new content, also after a power cut (another file, fsync,
+    rename).
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
     with named_faults(path):
         try:
@@ -62,7 +66,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """One line at the end, on disk on return. A torn last line is ended first, never joined."""
+    """Append one line, on disk on return. A torn last line is ended first, never joined."""
     with named_faults(path), _private(path, os.O_APPEND) as file:
         size = os.fstat(file.fileno()).st_size
         torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"

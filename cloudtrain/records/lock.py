@@ -1,4 +1,4 @@
-"""One command at a time on a cluster: a kernel lock that dies with its holder."""
+"""Lets one command at a time work on a cluster: a kernel lock that ends with its holder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLLOWS = ("train", "run", "attend", "logs -f")
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who works on a cluster now: `doing` is the command, `since` Unix time."""
+    """The command that holds the lock: `doing` is its name, `since` Unix time."""
 
     doing: str
     pid: int
@@ -42,9 +42,9 @@ class Holder:
 
 @contextmanager
 def locked(path: Path, name: str, doing: str, *, folder: Path, wait: float) -> Iterator[None]:
-    """Hold the lock file `path`, which is gone afterwards, and the folder where there is one.
+    """Hold the lock file `path`, which is deleted afterwards with its folder if that is empty.
 
-    Raises LockedError naming the holder where it is not free within `wait` seconds.
+    Raises LockedError naming the holder if it is not free within `wait` seconds.
     """
     deadline = time.monotonic() + wait
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def locked(path: Path, name: str, doing: str, *, folder: Path, wait: float) -> I
 
 
 def holder(path: Path) -> Holder | None:
-    """Who holds the lock. Only reads: a try of the lock itself could refuse another command."""
+    """The lock's holder. Only reads: trying the lock itself could refuse another command."""
     try:
         facts = json.loads(path.read_text("utf-8"))
         found = Holder(
@@ -84,7 +84,9 @@ _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    """A forked child shares the open file, and would hold the lock after our death."""
+    """Close the lock in a forked child, which shares the open file and would hold the lock after
+    our death.
+    """
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -138,7 +140,7 @@ def _refusal(name: str, found: Holder | None) -> LockedError:
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
-    """Whether the name still is the file that we locked: its last holder may have unlinked it."""
+    """True if the name still is the file that we locked: its last holder may have unlinked it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -146,7 +148,7 @@ def _leads_to(path: Path, descriptor: int) -> bool:
 
 
 def _release(path: Path, descriptor: int) -> None:
-    """Unlink while it is still locked: whoever has opened the old file sees `_leads_to` fail."""
+    """Unlink while still locked: whoever has opened the old file sees `_leads_to` fail."""
     if descriptor in _held:  # a forked child that comes by here holds nothing
         path.unlink(missing_ok=True)
         _let_go(descriptor)
@@ -168,7 +170,7 @@ def _write_holder(descriptor: int, path: Path, doing: str) -> None:
 
 
 def birth(pid: int) -> str | None:
-    """When a process started (a pid alone is used again), None for one that has ended."""
+    """Start of a process (a pid alone is reused); None for one that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
@@ -179,7 +181,7 @@ def birth(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """Without /proc (macOS) a pid is all there is."""
+    """True if the holder lives. Without /proc (macOS) the pid alone counts."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

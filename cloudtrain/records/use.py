@@ -1,4 +1,4 @@
-"""Who is on a cluster's nodes without its lock: open shells and commands, by their processes."""
+"""Processes that use a cluster's nodes without its lock: open shells and commands."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cloudtrain.records.lock import birth
 
 
 def begin(folder: Path) -> None:
-    """This process is on the nodes until it ends, also when another program takes its place.
+    """Record that this process uses the nodes until it ends, also after exec.
 
-    A file, and no lock: OpenSSH closes what it was not given (`closefrom` in its ssh.c).
+    A file, not a lock: OpenSSH closes descriptors that it was not given (`closefrom` in its ssh.c).
     """
     make_folder(folder)
     pid = os.getpid()
@@ -25,13 +25,13 @@ def end(folder: Path) -> None:
 
 
 def is_going_on(folder: Path) -> bool:
-    """Whether any of them is there still; forgets those that are not."""
+    """True if any recorded process lives; forgets the others."""
     living = [path for path in _marks(folder) if _lives(path)]
     return bool(living)
 
 
 def last(folder: Path) -> float:
-    """Unix time of the last beginning, or end that was noticed; 0: never."""
+    """Unix time of the last start, or of an end that was noticed; 0 if never."""
     try:
         return folder.stat().st_mtime
     except FileNotFoundError:

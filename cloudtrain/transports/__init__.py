@@ -1,1 +1,1 @@
-"""How commands reach a node."""
+"""SSH connections to nodes."""

@@ -1,4 +1,4 @@
-"""One SSH connection to one node: the pinned host key, the cluster's key, its channels."""
+"""One SSH connection to one node: pinned host key, the cluster's key, channels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROKEN = (paramiko.SSHException, OSError, EOFError)
 
 
 class Refused(Exception):
-    """The server lives and answers, and opens no such channel."""
+    """The server runs and answers, but refuses another channel."""
 
 
 WINDOW_BYTES = 1 << 23
@@ -55,7 +55,7 @@ _NAMELESS_SIGNAL = 128
 
 
 class Connection:
-    """Open and authenticated once made; `alive` until it breaks or is closed."""
+    """An authenticated connection; `alive` until it breaks or is closed."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Connection:
         key: paramiko.PKey,
         timeout: float,
     ) -> None:
-        """`pinned`: the public keys that the node may answer with."""
+        """Connect. `pinned`: the public host keys that the node may have."""
         self._node = node
         self._timeout = timeout
         self._transport = _Transport(socket)
@@ -85,7 +85,7 @@ class Connection:
         return self._transport.is_active()
 
     def session(self) -> paramiko.Channel:
-        """Raises Refused where the server has given out as many as it may, or one of BROKEN."""
+        """Open a session. Raises Refused if the server allows no more, or one of BROKEN."""
         began = time.monotonic()
         try:
             return self._transport.open_session(timeout=self._timeout)
@@ -154,12 +154,12 @@ def why_ended(channel: paramiko.Channel) -> str:
 
 
 def load_key(path: Path) -> paramiko.PKey:
-    """Raises OSError or one of BROKEN for a file that is no private key."""
+    """Load a private key. Raises OSError, or one of BROKEN for any other file."""
     return paramiko.Ed25519Key.from_private_key_file(str(path))
 
 
 def start(channel: paramiko.Channel, line: str) -> None:
-    """Ask for the command's start and do not wait for the answer: a refusal closes the channel.
+    """Request the command's start without waiting for the answer: a refusal closes the channel.
 
     `Channel.exec_command` waits for it without a time limit and costs a round trip.
     """
@@ -173,7 +173,7 @@ def start(channel: paramiko.Channel, line: str) -> None:
 
 
 def exit_code(channel: paramiko.Channel) -> int | None:
-    """Negative for a signal; None when the channel ended and nobody told."""
+    """Exit code; negative for a signal, None if the channel ended without one."""
     status = channel.exit_status
     if status <= _SIGNAL_BASE:
         return status - _SIGNAL_BASE
@@ -181,7 +181,7 @@ def exit_code(channel: paramiko.Channel) -> int | None:
 
 
 def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """paramiko's own handler knows `exit-status` and drops `exit-signal`."""
+    """Handle `exit-signal`, which paramiko's own handler drops."""
     position = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()

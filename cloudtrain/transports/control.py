@@ -1,4 +1,4 @@
-"""A shell that stays open on a node: each short script is one round trip and no new channel."""
+"""A shell that stays open on a node: each short script is one round trip without a new channel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ _LOOK_SECONDS = 0.5
 
 
 class Stale(Exception):
-    """The shell was given up before this script was sent to it."""
+    """The shell was given up before the script was sent: retrying is safe."""
 
 
 class ControlShell:
-    """One script at a time; `alive` until the shell or its connection ends, or one is given up."""
+    """Runs one script at a time; `alive` until the shell or its connection ends, or a script is
+    given up.
+    """
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -36,8 +38,9 @@ class ControlShell:
         return not (channel.closed or channel.eof_received or channel.status_event.is_set())
 
     def ask(self, script: str, timeout: float) -> Completed:
-        """Raises Silent after `timeout` seconds, Ended with the reason when the shell went away,
-        Stale when it is safe to ask another one."""
+        """Run a script. Raises Silent after `timeout` seconds, Ended with the reason, Stale if
+        it is safe to use another shell.
+        """
         deadline = time.monotonic() + timeout
         if not self._lock.acquire(timeout=timeout):
             raise Silent
@@ -81,9 +84,9 @@ class ControlShell:
 
 
 def framed(script: str, token: str) -> bytes:
-    """The script in a subshell between marks that nobody can guess, on both of its outputs.
+    """Wrap the script in a subshell between unguessable marks on both of its outputs.
 
-    The first mark makes late bytes of an earlier script's background process fall outside.
+    The first mark excludes late bytes of an earlier script's background process.
     """
     return (
         f"printf '<{token}' >&2; printf '<{token}'\n"

@@ -1,4 +1,4 @@
-"""One command over one channel: its input and both outputs at the same time, to its end."""
+"""Runs one command over one channel: its input and both outputs at the same time, to its end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FEEDER_GRACE = 2.0
 
 
 class Silent(Exception):
-    """No byte in either direction for as long as was allowed."""
+    """No byte in either direction for the allowed time."""
 
 
 class Ended(Exception):
-    """The channel ended and the exit code is not known; `str()` says why."""
+    """The channel ended without an exit code; `str()` has the reason."""
 
 
 def exchange(
@@ -37,8 +37,10 @@ def exchange(
     on_stderr: Handler | None,
     timeout: float | None,
 ) -> Completed:
-    """Handlers run in this thread. Raises Silent, Ended, TooMuch, and what a handler or `stdin`
-    raises."""
+    """Run the command; handlers run in this thread.
+
+    Raises Silent, Ended, TooMuch, and what a handler or `stdin` raises.
+    """
     wakeup = Wakeup(channel)
     stdout, keep_out = _up_to_most()
     stderr, keep_err = _up_to_most()
@@ -69,7 +71,7 @@ MOST = 64 << 20
 
 
 class TooMuch(Exception):
-    """The answer is larger than any that was asked for."""
+    """The answer is larger than the limit."""
 
 
 def _up_to_most() -> tuple[bytearray, Handler]:
@@ -84,7 +86,7 @@ def _up_to_most() -> tuple[bytearray, Handler]:
 
 
 def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> None:
-    """Take everything that is there now."""
+    """Read everything that is available now."""
     while channel.recv_ready():
         on_stdout(channel.recv(_TAKE_BYTES))
     while channel.recv_stderr_ready():
@@ -92,7 +94,7 @@ def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> 
 
 
 class Wakeup:
-    """One event for both outputs of a channel and its end; knows when a byte last moved."""
+    """One event for both outputs of a channel and its end; records when a byte last moved."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._event = threading.Event()
@@ -105,18 +107,20 @@ class Wakeup:
         self._event.set()
 
     def clear(self) -> None:
-        """A pipe that ran empty calls this; the other one's bytes must still wake us."""
+        """Hook for an empty pipe; bytes of the other one must still wake us."""
 
     def touch(self) -> None:
         self._last = time.monotonic()
 
     def wait(self, timeout: float | None) -> None:
-        """Until something comes. Raises Silent once nothing has moved for `timeout` seconds."""
+        """Wait for something to arrive. Raises Silent once nothing has moved for `timeout`
+        seconds.
+        """
         self.wait_for(self._event, timeout)
         self._event.clear()
 
     def pause(self, seconds: float) -> None:
-        """Until something comes, or that long."""
+        """Wait for something to arrive, or that long."""
         if self._event.wait(seconds):
             self._event.clear()
 
@@ -130,7 +134,7 @@ class Wakeup:
 
 
 class _Feeder:
-    """Sends `stdin` and then its end from a thread of its own: outputs never wait for it."""
+    """Sends `stdin` and its end from a thread of its own, so that outputs never wait for it."""
 
     def __init__(
         self, channel: paramiko.Channel, stdin: bytes | Iterable[bytes], wakeup: Wakeup
@@ -163,7 +167,9 @@ class _Feeder:
                 self._channel.shutdown_write()
 
     def _send(self, chunk: bytes) -> bool:
-        """False when the other side reads no more: its exit code tells whether that is wrong."""
+        """Send bytes; False when the other side reads no more. Its exit code tells whether that
+        is wrong.
+        """
         view = memoryview(chunk)
         for at in range(0, len(view), _PIECE_BYTES):
             try:

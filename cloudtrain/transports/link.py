@@ -1,4 +1,4 @@
-"""What is open to one node just now: its connections and its control shell, made on demand."""
+"""Open connections of one node and its control shell, created on demand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _MOST_CONNECTIONS = 8
 
 
 class Link:
-    """Safe to use from many threads. One connection, and further ones only where the server lets
-    no more sessions through those that are open (OpenSSH's MaxSessions is 10 by default)."""
+    """Connection pool of one node. Safe to use from many threads.
+
+    One connection, and further ones only when the server allows no more sessions on the open ones
+    (OpenSSH's MaxSessions is 10 by default).
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Link:
         self._closed = False
 
     def session(self) -> paramiko.Channel:
-        """Raises NodeUnreachable, HostKeyMismatch."""
+        """Open a session. Raises NodeUnreachable, HostKeyMismatch."""
         for number in range(_MOST_CONNECTIONS):
             channel = self._session(number)
             if channel is not None:
@@ -55,7 +58,7 @@ class Link:
         )
 
     def shell(self) -> ControlShell:
-        """Raises NodeUnreachable, HostKeyMismatch."""
+        """The node's control shell. Raises NodeUnreachable, HostKeyMismatch."""
         with self._shell_lock:
             if self._shell is None or not self._shell.alive:
                 channel = self.session()
@@ -65,7 +68,7 @@ class Link:
             return self._shell
 
     def close(self) -> None:
-        """Takes no lock: a thread that is just connecting holds it, and is woken by this."""
+        """Close everything. Takes no lock: a connecting thread holds it, and is woken by this."""
         self._closed = True
         connecting = self._connecting
         if connecting is not None:
@@ -74,9 +77,9 @@ class Link:
             connection.close()
 
     def _session(self, number: int) -> paramiko.Channel | None:
-        """A session over that connection; None when the server refuses it.
+        """A session on that connection; None when the server refuses it.
 
-        Where an old connection turns out dead, a new one: nothing was asked of the node yet.
+        If an old connection turns out dead, a new one is used: nothing was sent to the node yet.
         """
         while True:
             connection, fresh = self._connected(number)
@@ -92,7 +95,7 @@ class Link:
                     raise self._unreachable(f"SSH broke off: {error}", _GONE_HINT) from error
 
     def _connected(self, number: int) -> tuple[Connection, bool]:
-        """The connection of that number, and whether it was made just now."""
+        """The connection of that number, and whether it was opened just now."""
         with self._lock:
             connection = self._connections.get(number)
             if connection is not None and connection.alive:

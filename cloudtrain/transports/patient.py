@@ -1,4 +1,4 @@
-"""A Transport that waits for a node that lets nobody in for a moment."""
+"""Transport that retries connections to a node that refuses logins for a moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ is there again by then."""
 
 
 class PatientTransport:
-    """Runs a command once a connection can be had, as long as `away` allows.
+    """Runs a command once a connection can be opened, retried as `away` allows.
 
     Never runs it twice: a connection that breaks after the command was sent is an error at once.
     """
@@ -29,7 +29,7 @@ class PatientTransport:
         waits: Callable[[str], None] = lambda text: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """`waits` is told, once for each node, why it is waited for."""
+        """`waits` is called, once for each node, with the reason for waiting."""
         self._transport, self._away, self._waits = transport, away, waits
         self._clock = clock
         self._told: set[str] = set()

@@ -1,4 +1,4 @@
-"""The Transport over SSH: one tuned connection per node, kept open, reopened when it broke."""
+"""Transport over SSH: one tuned connection per node, kept open, reopened when it broke."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SshTransport:
-    """Accepts the host keys of `identity` and no other. `connect_timeout` in seconds."""
+    """Transport that accepts only the host keys of `identity`. `connect_timeout` in seconds."""
 
     def __init__(self, identity: Identity, *, connect_timeout: float = 10.0) -> None:
         self._identity = identity
@@ -45,7 +45,7 @@ class SshTransport:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """As the protocol says. Never tried again when the connection breaks: it may have run."""
+        """As Transport.run. Never retried when the connection breaks: the command may have run."""
         link = self._link(node)
         try:
             channel = link.session()
@@ -76,8 +76,9 @@ class SshTransport:
             raise _broken(node, f"{error} while `{_short(line)}` ran") from None
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        """As the protocol says. The script reads nothing and its background children must not
-        keep its outputs."""
+        """As Transport.ask. The script reads nothing, and its background children must not keep
+        its outputs.
+        """
         link = self._link(node)
         shell = link.shell()
         from cloudtrain.transports.control import Stale
@@ -101,7 +102,7 @@ class SshTransport:
             raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        """As `HostKeys` says."""
+        """As HostKeys.trust."""
         with self._lock:
             self._pins[node] = host_keys
             changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]
@@ -109,7 +110,7 @@ class SshTransport:
             link.close()
 
     def close(self) -> None:
-        """At once, also for what other threads are waiting for: that ends with NodeUnreachable."""
+        """Close at once; calls that other threads wait for end with NodeUnreachable."""
         with self._lock:
             self._closed = True
             links = tuple(self._links.values())
@@ -128,7 +129,7 @@ class SshTransport:
             return link
 
     def _key(self) -> paramiko.PKey:
-        """Read and parsed once, for all nodes."""
+        """The cluster's key, read and parsed once for all nodes."""
         from cloudtrain.transports.connection import BROKEN, load_key
 
         with self._key_lock:

@@ -1,4 +1,4 @@
-"""A TCP connection tuned for SSH: small packets leave at once, a dead peer is noticed."""
+"""TCP connection tuned for SSH: small packets leave at once, a dead peer is noticed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OPTIONS = (
 
 
 def connect(address: str, port: int, timeout: float) -> TunedSocket:
-    """Raises OSError (TimeoutError after `timeout` seconds)."""
+    """Connect. Raises OSError (TimeoutError after `timeout` seconds)."""
     return TunedSocket(socket.create_connection((address, port), timeout))
 
 
 class TunedSocket:
-    """What paramiko and Fabric ask of a socket, over one that is tuned.
+    """The socket methods that paramiko and Fabric call, on a tuned socket.
 
     paramiko sets no option at all: with Nagle's algorithm against delayed acknowledgements a
-    connect and a command wait for timers on every round trip. It also
-    reads each packet in three pieces; a buffer here makes one system call of them.
+    connect and a command wait for timers on every round trip. It also reads each packet in three
+    pieces; a buffer here makes one system call of them.
     """
 
     def __init__(self, raw: socket.socket) -> None:
@@ -66,7 +66,7 @@ class TunedSocket:
         return self._raw.send(data)
 
     def close(self) -> None:
-        """Wakes a reader in another thread at once."""
+        """Close, and wake a reader in another thread at once."""
         if self._closed:
             return
         self._closed = True
@@ -75,7 +75,9 @@ class TunedSocket:
         self._raw.close()
 
     def settimeout(self, _: float | None) -> None:
-        """Ignored: paramiko asks for ten wake-ups a second and needs them only for its timers."""
+        """Do nothing: paramiko requests ten wake-ups a second and needs them only for its
+        timers.
+        """
 
     def gettimeout(self) -> float | None:
         return self._raw.gettimeout()
