@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from cloudtrain.cluster.session import artifact_store
+from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
-from cloudtrain.model import CLOUDS, ClusterConfig
+from cloudtrain.model import CLOUDS
 from cloudtrain.owner import login
 from cloudtrain.protocols import ArtifactStore, Console, Swapped
-from cloudtrain.records import Records
 from cloudtrain.whose import this_machine
 
 LASTS = 60.0
@@ -63,18 +62,17 @@ def boot_id() -> str:
 
 
 @contextlib.contextmanager
-def leased(
-    config: ClusterConfig, records: Records, doing: str, console: Console, *, must: bool = True
-) -> Iterator[None]:
+def leased(handle: Handle, doing: str, console: Console, *, must: bool = True) -> Iterator[None]:
     """For who holds the cluster's lock on this machine. Raises LeasedError where another machine
     is at work on it, unless not `must`: then it is had once it is free.
 
     Only where the config names a store, on a cloud; without an answer of the store there is none.
     """
+    config = handle.config
     if config.provider not in CLOUDS or config.artifacts.store is None:
         yield
         return
-    keeper = Keeper(config, records, doing, console)
+    keeper = Keeper(handle, doing, console)
     keeper.start()
     try:
         keeper.await_first(must=must)
@@ -86,12 +84,10 @@ def leased(
 class Keeper(threading.Thread):
     """Takes the lease, renews it, takes it again where it was lost, and gives it back."""
 
-    def __init__(
-        self, config: ClusterConfig, records: Records, doing: str, console: Console
-    ) -> None:
+    def __init__(self, handle: Handle, doing: str, console: Console) -> None:
         super().__init__(name="lease", daemon=True)
-        self._config, self._records, self._console = config, records, console
-        self._path = f".leases/{config.provider}/{config.name}.json"
+        self._handle, self._config, self._console = handle, handle.config, console
+        self._path = f".leases/{self._config.provider}/{self._config.name}.json"
         self._me = Holder(
             owner=login(),
             machine=this_machine(),
@@ -123,7 +119,7 @@ class Keeper(threading.Thread):
         store: ArtifactStore | None = None
         while True:
             try:
-                store = store or artifact_store(self._config, self._records)
+                store = self._handle.store
                 self._keep(store)
             except CloudtrainError as error:
                 self._explain(error)

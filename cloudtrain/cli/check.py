@@ -16,7 +16,7 @@ from cloudtrain.cli.options import (
     print_json,
     shown,
 )
-from cloudtrain.cli.target import config_of
+from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
     from cloudtrain.protocols import Finding
@@ -39,12 +39,12 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
 
     The exit code is that of the most serious finding.
     """
-    config = config_of(file)
+    plan = plan_of(file)
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.check import check
 
     with shown(as_json=as_json) as progress:
-        findings = check(config, deep=progress if deep else None, ignore=ignore)
+        findings = check(plan, deep=progress if deep else None, ignore=ignore)
     codes = [0 if finding.ok else exit_code(finding) for finding in findings]
     if as_json:
         print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})

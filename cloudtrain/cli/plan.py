@@ -16,7 +16,7 @@ from cloudtrain.cli.options import (
     json_option,
     print_json,
 )
-from cloudtrain.cli.target import config_of
+from cloudtrain.cli.target import plan_of
 
 
 @click.command(
@@ -40,7 +40,7 @@ def command(
 
     Offline, unless --refresh-prices: asks nobody, changes nothing.
     """
-    config = config_of(file)
+    plan = plan_of(file)
     from cloudtrain.console.lines import printable
     from cloudtrain.verbs.plan import plan_json
 
@@ -48,11 +48,11 @@ def command(
         from cloudtrain.verbs.plan import refresh_prices as fetch
 
         fetch()
-    plan = plan_json(config, ignore=ignore)
+    document = plan_json(plan, ignore=ignore)
     if as_json:
-        print_json(plan)
+        print_json(document)
     else:
-        click.echo(printable("\n".join(text(plan, every=every))))
+        click.echo(printable("\n".join(text(document, every=every))))
 
 
 EACH = 16

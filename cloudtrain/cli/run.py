@@ -15,7 +15,7 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
-from cloudtrain.cli.target import config_of
+from cloudtrain.cli.target import plan_of
 
 
 @click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
@@ -38,13 +38,13 @@ def command(
 
     Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
     """
-    config = config_of(file)
+    plan = plan_of(file)
     from cloudtrain.records.run_json import run_to_json
     from cloudtrain.verbs.run import run as run_all
 
     with shown(as_json=as_json) as screen:
         run = run_all(
-            config, keep_on_failure=keep_on_failure, adopt=adopt, ignore=ignore, console=screen
+            plan, keep_on_failure=keep_on_failure, adopt=adopt, ignore=ignore, console=screen
         )
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:

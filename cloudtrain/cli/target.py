@@ -10,7 +10,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.records import Records, known, resolve
 
 if TYPE_CHECKING:
-    from cloudtrain.model import ClusterConfig
+    from cloudtrain.model import ClusterConfig, Plan
 
 
 class Target(NamedTuple):
@@ -86,6 +86,13 @@ def config_of(argument: str | None) -> ClusterConfig:
     from cloudtrain.cluster.session import recorded_config
 
     return recorded_config(Records(name))
+
+
+def plan_of(argument: str | None) -> Plan:
+    """The same, planned: what else a command needs of the file is in it."""
+    from cloudtrain.cluster.plan import make_plan
+
+    return make_plan(config_of(argument))
 
 
 def is_file(argument: str) -> bool:

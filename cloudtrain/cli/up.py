@@ -18,7 +18,7 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
-from cloudtrain.cli.target import config_of
+from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
     from cloudtrain.model import Plan
@@ -60,13 +60,11 @@ def command(
 
     Asks first where it costs money.
     """
-    config = config_of(file)
-    if config.provider not in FREE:
-        from cloudtrain.cluster.plan import make_plan
+    plan = plan_of(file)
+    if plan.config.provider not in FREE:
         from cloudtrain.verbs.price import wager
 
-        plan = make_plan(config)
-        confirm(f"Create {nodes(plan)} on {config.provider}, {wager(plan)}?", yes=yes)
+        confirm(f"Create {nodes(plan)} on {plan.config.provider}, {wager(plan)}?", yes=yes)
     from cloudtrain.verbs.exchange import Allowed
     from cloudtrain.verbs.status import node_json
     from cloudtrain.verbs.up import up
@@ -74,7 +72,7 @@ def command(
     with shown(as_json=as_json) as screen:
         allowed = Allowed(shrink=shrink, replace=replace)
         cluster = up(
-            config,
+            plan,
             allowed=allowed,
             adopt=adopt,
             ignore=ignore,

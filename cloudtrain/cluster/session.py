@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,6 +37,43 @@ EXTRAS = {
 """What each driver imports when it is used; pyproject.toml has them as extras."""
 
 
+class Handle:
+    """What a command has of one cluster before anything is asked: its plan, its record here, its
+    provider and its store. The last two are opened when they are first used, and once."""
+
+    def __init__(self, config: ClusterConfig, plan: Plan | None = None) -> None:
+        self.config, self.records = config, Records(config.name)
+        self._plan, self._lock = plan, threading.RLock()
+        self._provider: Provider | None = None
+        self._store: ArtifactStore | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """Made when it is first used: a cluster that cannot be planned any more can be deleted."""
+        self._plan = self._plan or make_plan(self.config)
+        return self._plan
+
+    def plan_again(self) -> None:
+        """Once more is known of its machines."""
+        self._plan = None
+
+    @property
+    def provider(self) -> Provider:
+        """With what the record tells by now of where the cluster is."""
+        with self._lock:
+            if self._provider is None:
+                self._provider = open_provider(self.config)
+            elif self.config.provider in CLOUDS:
+                self._provider.whereabouts = whereabouts(self.config)
+            return self._provider
+
+    @property
+    def store(self) -> ArtifactStore:
+        with self._lock:
+            self._store = self._store or artifact_store(self.config, self.records)
+            return self._store
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """What a command works with. `nodes` are those that the provider listed last."""
@@ -65,7 +103,7 @@ class Session:
 
 @contextmanager
 def open_session(
-    config: ClusterConfig, records: Records, console: Console, *, owner: str | None = None
+    handle: Handle, console: Console, *, owner: str | None = None
 ) -> Iterator[Session]:
     """Opens the doors to a cluster that exists. Closing them leaves detached tasks running.
 
@@ -73,8 +111,7 @@ def open_session(
     """
     from cloudtrain.transports.ssh import SshTransport
 
-    plan = make_plan(config)
-    provider = open_provider(config)
+    plan, records, provider = handle.plan, handle.records, handle.provider
     nodes = ask_nodes(provider, plan)
     refuse_others(records, provider, nodes, owner=owner)
     identity = adopt_identity(records, plan, nodes)
@@ -83,7 +120,7 @@ def open_session(
             plan=plan,
             records=records,
             provider=provider,
-            store=artifact_store(config, records),
+            store=handle.store,
             console=console,
             identity=identity,
             transport=transport,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.cluster.session import open_session, recorded_config
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
@@ -19,10 +19,10 @@ def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
         run = records.active_run()
         if run is None:
             return None
-        config = recorded_config(records)
+        handle = Handle(recorded_config(records))
         with (
-            leased(config, records, DOING, console, must=False),
-            open_session(config, records, console) as session,
+            leased(handle, DOING, console, must=False),
+            open_session(handle, console) as session,
             what_is_billed_is_told(session),
         ):
             return attend_run(session, run)

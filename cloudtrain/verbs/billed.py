@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.catalogue.bill import price_of, total
-from cloudtrain.cluster.session import Session, open_provider
+from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS, ClusterConfig, Node
-from cloudtrain.protocols import Console
+from cloudtrain.protocols import Console, Provider
 from cloudtrain.verbs.price import dollars
 
 NAMED = 8
@@ -23,16 +23,16 @@ def what_is_billed_is_told(session: Session) -> Iterator[None]:
     try:
         yield
     except CloudtrainError:
-        tell_billed(session.config, session.console)
+        tell_billed(session.config, session.provider, session.console)
         raise
 
 
-def tell_billed(config: ClusterConfig, console: Console) -> None:
+def tell_billed(config: ClusterConfig, provider: Provider, console: Console) -> None:
     """Nothing where no node is, or none is billed. A cloud that does not answer hides no error."""
     if config.provider not in CLOUDS:
         return
     with suppress(CloudtrainError):
-        nodes = open_provider(config).nodes(config.name)
+        nodes = provider.nodes(config.name)
         if nodes:
             console.warn(
                 f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cloudtrain import catalogue
-from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, make_plan, misfits, remarks, without_code
-from cloudtrain.cluster.session import artifact_store, open_provider
+from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, misfits, remarks, without_code
+from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
 from cloudtrain.drift import refuse_drift
 from cloudtrain.errors import (
@@ -26,7 +26,6 @@ from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 from cloudtrain.recorded_drift import lifetime_note, on_record, recorded_drift
-from cloudtrain.records import Records
 from cloudtrain.verbs.before import (
     evaluator_note,
     launched,
@@ -39,12 +38,13 @@ from cloudtrain.verbs.trial import trial
 
 
 def check(
-    config: ClusterConfig, *, deep: Console | None = None, ignore: Collection[str] = ()
+    plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Every finding, the good ones too. `deep`: where a rehearsal on the account is
     shown. `ignore`: findings that stop nothing."""
-    found = findings(config, deep=deep, ignore=ignore)
-    return (*found, *script(config), *remarked(config), *differs(make_plan(config)))
+    handle = Handle(plan.config, plan)
+    found = findings(handle, deep=deep, ignore=ignore)
+    return (*found, *script(plan.config), *remarked(plan.config), *differs(handle.plan))
 
 
 def remarked(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -68,45 +68,46 @@ def differs(plan: Plan) -> tuple[Finding, ...]:
 
 
 def findings(
-    config: ClusterConfig, *, deep: Console | None = None, ignore: Collection[str] = ()
+    handle: Handle, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """All that does not depend on what exists already."""
-    refusal = learn(config)
-    plan = make_plan(config)
+    refusal = learn(handle)
+    config, plan = handle.config, handle.plan
     fitting = passed_over((*(refusal or machines(plan)), *kernels(plan)), ignore)
     if all(finding.ok for finding in fitting):
-        provider = open_provider(config)
-        asked = passed_over((*price(plan), *provider.check(plan)), ignore)
+        asked = passed_over((*price(plan), *handle.provider.check(plan)), ignore)
         fitting = (*fitting, *asked)
         if deep is not None:
-            fitting = (*fitting, *rehearsal(provider, plan, fitting, deep))
+            fitting = (*fitting, *rehearsal(handle.provider, plan, fitting, deep))
     return (
         *fitting,
         setup(config),
         *command(plan),
         code(config),
         secrets(config),
-        store(config),
+        store(handle),
     )
 
 
-def learn(config: ClusterConfig) -> tuple[Finding, ...]:
-    """Asks the cloud what the machines are that no table here knows, and keeps its answer. What
-    comes of it is a finding only where that was refused, and a machine's name says GPUs."""
+def learn(handle: Handle) -> tuple[Finding, ...]:
+    """Asks the cloud what the machines are that no table here knows, keeps its answer, and plans
+    with it. What comes of it is a finding only where that was refused, and a machine's name says
+    GPUs."""
+    config = handle.config
     names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
     unknown = [name for name in names if catalogue.is_news(config.provider, name)]
-    provider = open_provider(config) if unknown else None
+    provider = handle.provider if unknown else None
     if not isinstance(provider, TellsMachines):
         return ()
-    plan = make_plan(config)
     try:
-        told = provider.machine_facts(plan, unknown)
+        told = provider.machine_facts(handle.plan, unknown)
     except CloudError as error:
-        if not misfits(plan):
+        if not misfits(handle.plan):
             return ()
         text, hint = error.message, error.hint
         return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),)
     catalogue.keep(config.provider, told)
+    handle.plan_again()
     return ()
 
 
@@ -134,9 +135,9 @@ def rehearsal(
     return rehearsed
 
 
-def refuse(config: ClusterConfig, ignore: Collection[str] = ()) -> None:
+def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
     """Raises one error with the words of all that are bad, and the exit code of the worst."""
-    bad = [finding for finding in findings(config, ignore=ignore) if not finding.ok]
+    bad = [finding for finding in findings(handle, ignore=ignore) if not finding.ok]
     if not bad:
         return
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
@@ -271,12 +272,13 @@ def secrets(config: ClusterConfig) -> Finding:
     return Finding(what="secrets", ok=True, text=", ".join(config.secrets) or "none")
 
 
-def store(config: ClusterConfig) -> Finding:
+def store(handle: Handle) -> Finding:
     """Whether the store takes a file, tried by writing, reading and deleting one."""
+    config = handle.config
     if config.artifacts.store is None:
         return Finding(what="store", ok=True, text="artifacts come home to this machine")
     try:
-        artifact_store(config, Records(config.name)).check()
+        handle.store.check()
     except CloudtrainError as error:
         if isinstance(error, NoBucketError) and config.artifacts.create:
             text = f"{config.artifacts.store}: does not exist yet: `up` makes it"

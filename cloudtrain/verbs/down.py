@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from cloudtrain.cluster.provision import asked_for, revive
 from cloudtrain.cluster.session import (
+    Handle,
     Session,
-    open_provider,
     open_session,
     recorded_config,
     refuse_other_account,
@@ -58,11 +58,12 @@ def down(
     config = config or recorded_config(records)
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
+    handle = Handle(config)
     with (
         records.lock("down", wait=take_over(records, console)),
-        leased(config, records, "down", console),
+        leased(handle, "down", console),
     ):
-        bring_down(config, records, discard=discard, owner=owner, console=console)
+        bring_down(handle, discard=discard, owner=owner, console=console)
 
 
 ALREADY = 3600.0
@@ -83,16 +84,11 @@ def take_over(records: Records, console: Console) -> float:
 
 
 def bring_down(
-    config: ClusterConfig,
-    records: Records,
-    *,
-    discard: bool,
-    owner: str | None = None,
-    console: Console,
+    handle: Handle, *, discard: bool, owner: str | None = None, console: Console
 ) -> None:
     """`down` for who holds the lock already. A full disk here keeps no bill running."""
+    config, records, provider = handle.config, handle.records, handle.provider
     records.goes_on_without_room = True
-    provider = open_provider(config)
     nodes = provider.find(config.name)
     refuse_others(records, provider, nodes, owner=owner)
     if not nodes:
@@ -101,7 +97,7 @@ def bring_down(
     if nodes and not discard and not being_destroyed(records):
         refuse_unlandable(config, records, nodes, owner)
         try:
-            with open_session(config, records, console, owner=owner) as session:
+            with open_session(handle, console, owner=owner) as session:
                 land_everything(session)
         except UsageError:
             raise
@@ -109,7 +105,7 @@ def bring_down(
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
             raise not_landed(error) from error
     if not discard:
-        take_before_down(config, records, console)
+        take_before_down(handle, console)
     elif (active := records.active_run()) is not None:
         console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
     expected = asked_for(records.events())

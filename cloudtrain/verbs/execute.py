@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.cluster.session import open_session, recorded_config
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.errors import UsageError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Node, NodePlan
@@ -23,7 +23,7 @@ def execute(
     with (
         idle_is_watched(records),
         records.in_use(),
-        open_session(recorded_config(records), records, console) as session,
+        open_session(Handle(recorded_config(records)), console) as session,
     ):
         meant = [node for node in session.nodes if is_meant(node, roles)]
         nodes = [node for node in meant if node.state == "running"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from cloudtrain.cluster.session import artifact_store, recorded_config, store_at
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
@@ -48,7 +49,7 @@ def on_record(records: Records, run: str | None) -> Found:
         raise UsageError(f"{records.name} has had no run", hint="`cloudtrain train` starts one")
     return Found(
         run=wanted,
-        store=lambda: artifact_store(recorded_config(records), records),
+        store=cache(lambda: artifact_store(recorded_config(records), records)),
         records=records,
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cloudtrain.cluster.session import recorded_config
+from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
 from cloudtrain.lease import leased
 from cloudtrain.protocols import Console
@@ -77,11 +77,11 @@ def finish(records: Records, limit: float, console: Console, clock: Callable[[],
         except RunFailed as error:
             console.warn(error.message)
         return
-    config = recorded_config(records)
-    with records.lock(DOING), leased(config, records, DOING, console):
+    handle = Handle(recorded_config(records))
+    with records.lock(DOING), leased(handle, DOING, console):
         # Somebody may have come and gone, or opened a shell, while the lock was not held.
         used_since = clock() < last_use(records) + limit
         if used_since or records.is_in_use() or records.active_run() is not None:
             return
         console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")
-        bring_down(config, records, discard=False, console=console)
+        bring_down(handle, discard=False, console=console)

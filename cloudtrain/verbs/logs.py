@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cloudtrain.cluster.session import open_session, recorded_config
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.landing.runs import LandedLogs
 from cloudtrain.lease import leased
@@ -96,10 +96,10 @@ def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None
                 run = records.run(run.id)
                 advance(records, run, console, offsets)
                 if run.ended is None:
-                    config = recorded_config(records)
+                    handle = Handle(recorded_config(records))
                     with (
-                        leased(config, records, "logs -f", console, must=False),
-                        open_session(config, records, console) as session,
+                        leased(handle, "logs -f", console, must=False),
+                        open_session(handle, console) as session,
                     ):
                         attend(session, run)
                 return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from cloudtrain.cluster.session import artifact_store
+from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, LockedError
 from cloudtrain.landing.parcels import counted, may_keep, parcels_of, take_parcels
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.model import Run
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.records import Records
 from cloudtrain.verbs.find_run import Found
@@ -34,12 +34,12 @@ def take_before_reading(found: Found, console: Console, doing: str) -> None:
         console.warn(f"what nodes stored while nobody was there is not taken: {error}")
 
 
-def take_before_down(config: ClusterConfig, records: Records, console: Console) -> None:
+def take_before_down(handle: Handle, console: Console) -> None:
     """For who holds the lock. They stay in the store where they cannot be taken, for `fetch`."""
-    runs = records.runs()
+    runs = handle.records.runs()
     for run in [run for run in runs if run.ended is None or run == runs[-1]]:
         try:
-            take(records, run, artifact_store(config, records), console)
+            take(handle.records, run, handle.store, console)
         except CloudtrainError as error:
             console.warn(f"what nodes stored while nobody was there is not taken: {error}")
 

@@ -11,7 +11,6 @@ from cloudtrain.cluster.plan import (
     CHOOSES,
     OTHER_GPUS,
     deciding,
-    make_plan,
     misfits,
     remarks,
     tasks,
@@ -25,13 +24,13 @@ from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, u
 from cloudtrain.verbs.price import price_json, rounded, words
 
 
-def plan_json(config: ClusterConfig, *, ignore: Collection[str] = ()) -> dict[str, Any]:
+def plan_json(plan: Plan, *, ignore: Collection[str] = ()) -> dict[str, Any]:
     """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`.
 
     Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
     for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
     """
-    plan = make_plan(config)
+    config = plan.config
     refuse_machines(plan, ignore)
     started = launched(plan)
     places = () if "placement" in ignore else unknown_places(config)

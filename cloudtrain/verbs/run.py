@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cloudtrain.cluster.session import (
+    Handle,
     Session,
     open_session,
     record,
@@ -13,9 +14,8 @@ from cloudtrain.cluster.session import (
 )
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
 from cloudtrain.lease import leased
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.model import Plan, Run
 from cloudtrain.protocols import Console
-from cloudtrain.records import Records
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.billed import tell_billed
@@ -27,7 +27,7 @@ from cloudtrain.verbs.up import make_store, raise_cluster
 
 
 def run(
-    config: ClusterConfig,
+    plan: Plan,
     *,
     keep_on_failure: bool = False,
     adopt: bool = False,
@@ -39,39 +39,40 @@ def run(
     The exceptions: what cannot be landed keeps its nodes (exit 5), and `keep_on_failure` those of
     a failed run. A run that goes on from a killed `cloudtrain run` is joined, not started again.
     """
-    records = Records(config.name)
-    with idle_is_watched(records), records.lock("run"), leased(config, records, "run", console):
+    handle, config = Handle(plan.config, plan), plan.config
+    records = handle.records
+    with idle_is_watched(records), records.lock("run"), leased(handle, "run", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(config, ignore)
+        refuse(handle, ignore)
         if records.active_run() is None:
             refuse_missing_script(config)
         records.create()
-        with open_session(config, records, console) as session:
+        with open_session(handle, console) as session:
             settle_drift(session, NOTHING)
         record(config, records)
-        make_store(config, records, console)
+        make_store(handle, console)
         try:
-            done = up_and_train(config, records, console)
+            done = up_and_train(handle, console)
         except (NotLanded, StoreError):
             console.warn(
                 f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
                 "they hold and destroys them, with --discard it destroys it too"
             )
-            tell_billed(config, console)
+            tell_billed(config, handle.provider, console)
             raise
         except BaseException as error:
             if isinstance(error, RunFailed) and keep_on_failure:
-                tell_billed(config, console)
+                tell_billed(config, handle.provider, console)
                 raise
-            clean_up(config, records, console, error)
+            clean_up(handle, console, error)
             raise
-        bring_down(config, records, discard=False, console=console)
+        bring_down(handle, discard=False, console=console)
         return done
 
 
-def up_and_train(config: ClusterConfig, records: Records, console: Console) -> Run:
-    with open_session(config, records, console) as session:
+def up_and_train(handle: Handle, console: Console) -> Run:
+    with open_session(handle, console) as session:
         session = raise_cluster(session, settle_drift(session, NOTHING))
         return attend(session, joined(session) or new_run(session, ()))
 
@@ -83,18 +84,15 @@ def joined(session: Session) -> Run | None:
     return active
 
 
-def clean_up(
-    config: ClusterConfig, records: Records, console: Console, error: BaseException
-) -> None:
+def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
     """`down` after a failure. The first error stays the one that is told; a second joins it."""
+    name = handle.config.name
     if not isinstance(error, CloudtrainError):
-        console.warn(f"interrupted: ending the run and taking {config.name} down")
+        console.warn(f"interrupted: ending the run and taking {name} down")
     try:
-        bring_down(config, records, discard=False, console=console)
+        bring_down(handle, discard=False, console=console)
     except CloudtrainError as second:
         raise NodesError({"run": error, "down": second}) from error
     except KeyboardInterrupt:
-        console.warn(
-            f"interrupted again: nodes may be left; `cloudtrain down {config.name}` ends them"
-        )
+        console.warn(f"interrupted again: nodes may be left; `cloudtrain down {name}` ends them")
         raise

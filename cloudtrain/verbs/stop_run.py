@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cloudtrain.cluster.session import open_session, recorded_config
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.lease import leased
 from cloudtrain.model import Run
@@ -32,10 +32,10 @@ def stop_run(name: str, *, console: Console) -> Run:
                 run = records.run(run.id)
                 if run.ended is not None:
                     return run
-                config = recorded_config(records)
+                handle = Handle(recorded_config(records))
                 with (
-                    leased(config, records, "stop-run", console),
-                    open_session(config, records, console) as session,
+                    leased(handle, "stop-run", console),
+                    open_session(handle, console) as session,
                 ):
                     return attend(session, run)
         except LockedError:
@@ -52,12 +52,12 @@ def stop_orphans(records: Records, console: Console) -> Run:
     )
     if not records.is_open() or not records.runs():
         raise nothing
-    config = recorded_config(records)
+    handle = Handle(recorded_config(records))
     with (
         idle_is_watched(records),
         records.lock("stop-run"),
-        leased(config, records, "stop-run", console),
-        open_session(config, records, console) as session,
+        leased(handle, "stop-run", console),
+        open_session(handle, console) as session,
     ):
         ended = end_orphans(session)
         if not ended:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import awaited
 from cloudtrain.cluster.session import (
+    Handle,
     Session,
     open_session,
     record,
@@ -47,13 +48,14 @@ def train(
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_folder(config, records, adopt=adopt)
+    handle = Handle(config)
     run: Run | None = None
     try:
         with (
             idle_is_watched(records),
             records.lock("train"),
-            leased(config, records, "train", console),
-            open_session(config, records, console) as session,
+            leased(handle, "train", console),
+            open_session(handle, console) as session,
         ):
             session = awaited(session)
             if settle_drift(session, NOTHING).end is not None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from cloudtrain.catalogue import DEFAULT
 from cloudtrain.catalogue.bill import bill
-from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.provision import asked_for, make_whole
-from cloudtrain.cluster.session import open_provider, open_session, record
+from cloudtrain.cluster.session import Handle, open_session, record
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import (
     ArtifactRules,
@@ -19,11 +18,11 @@ from cloudtrain.model import (
     Limits,
     Node,
     NodeGroup,
+    Plan,
     Setup,
     Train,
 )
 from cloudtrain.protocols import Console, Finding
-from cloudtrain.records import Records
 from cloudtrain.strategies.one_device import ONE_DEVICE
 
 LIFETIME = 900.0
@@ -37,37 +36,36 @@ def trial(config: ClusterConfig, console: Console) -> Finding:
     It is a cluster of its own: killed anywhere, `cloudtrain down NAME` or `gc` finds it, and the
     cloud ends it after LIFETIME.
     """
-    small = trial_config(config)
-    records, begun = Records(small.name), time.monotonic()
-    with records.lock("check --deep"):
-        record(small, records)
+    handle, begun = Handle(trial_config(config)), time.monotonic()
+    with handle.records.lock("check --deep"):
+        record(handle.config, handle.records)
         try:
-            node = first_login_to(small, records, console)
+            node = first_login_to(handle, console)
         except CloudtrainError as error:
             return Finding(
                 what="trial", ok=False, text=error.message, hint=error.hint, error=type(error)
             )
     took = time.monotonic() - begun
     text = f"{node.machine} in {node.placement} created, logged in to and deleted in {took:.0f} s"
-    return Finding(what="trial", ok=True, text=f"{text}, {cost(small, took)}")
+    return Finding(what="trial", ok=True, text=f"{text}, {cost(handle.plan, took)}")
 
 
-def first_login_to(config: ClusterConfig, records: Records, console: Console) -> Node:
+def first_login_to(handle: Handle, console: Console) -> Node:
     """The machine as it was; it is deleted on return. What goes wrong while it is deleted is
     raised with what went wrong before."""
     try:
-        with open_session(config, records, console) as session:
-            records.journal("up", nodes=[node.name for node in session.plan.nodes])
+        with open_session(handle, console) as session:
+            session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
             (node,) = make_whole(session).nodes
     except BaseException as failure:
         try:
-            clear(config, records)
+            clear(handle)
         except CloudtrainError as second:
             if isinstance(failure, CloudtrainError):
                 raise NodesError({"up": failure, "down": second}) from failure
             raise second from failure
         raise
-    clear(config, records)
+    clear(handle)
     return node
 
 
@@ -87,18 +85,19 @@ def trial_config(config: ClusterConfig) -> ClusterConfig:
     )
 
 
-def clear(config: ClusterConfig, records: Records) -> None:
+def clear(handle: Handle) -> None:
     """Deletes what the trial made, and its record once the cloud says that nothing is left."""
+    records = handle.records
     expected = asked_for(records.events())
     records.journal("down", nodes=[])
-    open_provider(config).destroy(config.name, records.journal, expected)
+    handle.provider.destroy(handle.config.name, records.journal, expected)
     records.close()
     records.remove()
 
 
-def cost(config: ClusterConfig, seconds: float) -> str:
+def cost(plan: Plan, seconds: float) -> str:
     """For the minute that a cloud bills at least."""
-    billed = bill(make_plan(config))
+    billed = bill(plan)
     if billed is None or billed.most is None:
         return "at a price that is not known"
     return f"about {max(0.01, billed.most * max(seconds, 60.0) / 3600):.2f} $"

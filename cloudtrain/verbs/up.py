@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from cloudtrain.cluster.provision import make_whole
 from cloudtrain.cluster.session import (
+    Handle,
     Session,
-    artifact_store,
     open_session,
     record,
     refuse_other_account,
@@ -15,10 +15,9 @@ from cloudtrain.cluster.session import (
 )
 from cloudtrain.lease import leased
 from cloudtrain.lifetime import announce, move_ends, settle_end
-from cloudtrain.model import Cluster, ClusterConfig, ProviderName
+from cloudtrain.model import Cluster, ClusterConfig, Plan, ProviderName
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
-from cloudtrain.records import Records
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.before import missing_script
 from cloudtrain.verbs.check import refuse
@@ -27,7 +26,7 @@ from cloudtrain.verbs.roll_back import what_runs_is_told
 
 
 def up(
-    config: ClusterConfig,
+    plan: Plan,
     *,
     allowed: Allowed = NOTHING,
     adopt: bool = False,
@@ -35,25 +34,26 @@ def up(
     give_back: bool = False,
     console: Console,
 ) -> Cluster:
-    """Every node of the config exists, answers over SSH and has what `setup:` and `code:` name.
+    """Every node of the plan exists, answers over SSH and has what `setup:` and `code:` name.
 
     Raises UsageError where nodes that exist differ from the config and that is not `allowed` to
     be cured; what its provider raises, StepFailed for a playbook, LockedError. `give_back`: where
     it fails, the nodes that it made are deleted.
     """
-    records = Records(config.name)
-    with idle_is_watched(records), records.lock("up"), leased(config, records, "up", console):
+    handle, config = Handle(plan.config, plan), plan.config
+    records = handle.records
+    with idle_is_watched(records), records.lock("up"), leased(handle, "up", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(config, ignore)
+        refuse(handle, ignore)
         missing = missing_script(config)
         if missing is not None:
             console.warn(missing)
         records.create()
-        with open_session(config, records, console) as session:
+        with open_session(handle, console) as session:
             settled = settle_drift(session, allowed)
             record(config, records)
-            make_store(config, records, console)
+            make_store(handle, console)
             with what_runs_is_told(session, settled.going, back=give_back):
                 session = raise_cluster(session, settled)
                 make_ready(session)
@@ -63,12 +63,13 @@ def up(
     return Cluster(name=config.name, nodes=session.nodes)
 
 
-def make_store(config: ClusterConfig, records: Records, console: Console) -> None:
+def make_store(handle: Handle, console: Console) -> None:
     """The bucket, where `artifacts.create` asks for it and there is none, tried by writing."""
+    config = handle.config
     if not config.artifacts.create or config.artifacts.store is None:
         return
-    store = artifact_store(config, records)
-    records.journal("make", what="store", name=store.uri)
+    store = handle.store
+    handle.records.journal("make", what="store", name=store.uri)
     if store.create(_near(config)):
         console.say(f"made the store {store.uri}, which is never deleted by cloudtrain")
         store.check()

@@ -21,7 +21,7 @@ from cloudtrain.config.file import File, section_at
 from cloudtrain.drift import _FIELDS, serves
 from cloudtrain.protocols import Completed
 from cloudtrain.records import Records
-from cloudtrain.verbs import check, down, holdings, up
+from cloudtrain.verbs import holdings, up
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -69,7 +69,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, check, down, holdings):
+    for module in (session, holdings):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
     monkeypatch.setattr(provision, "first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "make_ready", lambda session: "")

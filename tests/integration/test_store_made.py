@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cluster.session import Handle
 from cloudtrain.config import load
 from cloudtrain.errors import NoBucketError
 from cloudtrain.model import ClusterConfig
@@ -82,7 +83,7 @@ def test_a_folder_is_made_and_said_once(tmp_path: Path, monkeypatch: pytest.Monk
     config = read(tmp_path, f"{LOCAL}artifacts: {{store: {place.as_uri()}, create: true}}\n")
     records, console = Records(config.name), Heard()
     for _ in range(2):
-        up.make_store(config, records, console)
+        up.make_store(Handle(config), console)
     assert console.said == [
         f"made the store {place.as_uri()}, which is never deleted by cloudtrain"
     ]
@@ -94,7 +95,7 @@ def test_nothing_is_made_that_was_not_asked_for(
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
     config = read(tmp_path, f"{LOCAL}artifacts: {{store: {(tmp_path / 'x').as_uri()}}}\n")
-    up.make_store(config, Records(config.name), Heard())
+    up.make_store(Handle(config), Heard())
     assert not (tmp_path / "x").exists()
 
 
@@ -106,10 +107,10 @@ def test_a_missing_bucket_is_a_finding_unless_it_is_to_be_made(
         raise NoBucketError("NoSuchBucket", hint="make it")
 
     monkeypatch.setattr(
-        "cloudtrain.verbs.check.artifact_store", lambda *_: SimpleNamespace(check=refuse)
+        "cloudtrain.cluster.session.artifact_store", lambda *_: SimpleNamespace(check=refuse)
     )
     config = read(tmp_path, f"{LOCAL}artifacts: {{store: s3://bucket, create: {create}}}\n")
-    finding = check_store(config)
+    finding = check_store(Handle(config))
     assert finding.ok is is_ok
     assert finding.error is (None if is_ok else NoBucketError)
 
@@ -130,7 +131,8 @@ def test_a_bucket_is_made_near_nodes_of_the_same_cloud(
         asked.append(location)
         return False
 
-    monkeypatch.setattr(up, "artifact_store", lambda *_: SimpleNamespace(uri=store, create=create))
+    opened = SimpleNamespace(uri=store, create=create)
+    monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", lambda *_: opened)
     config = read(tmp_path, f"{AWS}artifacts: {{store: '{store}', create: true}}\n")
-    up.make_store(config, Records(config.name), Heard())
+    up.make_store(Handle(config), Heard())
     assert asked == [near]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain import errors
+from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Finding
@@ -18,9 +19,9 @@ def kinds(kind: type[CloudtrainError] = CloudtrainError) -> list[type[Cloudtrain
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> CloudtrainError:
-    monkeypatch.setattr(check, "findings", lambda config, **kwargs: findings)
+    monkeypatch.setattr(check, "findings", lambda handle, **kwargs: findings)
     with pytest.raises(CloudtrainError) as caught:
-        check.refuse(CONFIG)
+        check.refuse(Handle(CONFIG))
     return caught.value
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from cloudtrain import lease
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.session import Handle
 from cloudtrain.config import to_json
 from cloudtrain.errors import LeasedError, StoreError
 from cloudtrain.lease import leased
@@ -62,7 +63,7 @@ class Machines:
     def holding(self, doing: str = "train", **changes: Any) -> Iterator[None]:
         must = changes.pop("must", True)
         config = replace(self.config, **changes)
-        with leased(config, Records("mnist"), doing, self.told, must=must):
+        with leased(Handle(config), doing, self.told, must=must):
             yield
 
     def is_refused(self) -> bool:
@@ -121,7 +122,7 @@ def test_one_command_costs_two_requests(
         return whole(path, data, version)
 
     monkeypatch.setattr(store, "swap", swap)
-    monkeypatch.setattr("cloudtrain.lease.artifact_store", lambda *_: store)
+    monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", lambda *_: store)
     with machines.holding():
         pass
     assert [data is None for data in calls] == [False, True]
@@ -222,7 +223,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
         silence.wait(30.0)
         raise StoreError("it never answered")
 
-    monkeypatch.setattr("cloudtrain.lease.artifact_store", silent)
+    monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", silent)
     monkeypatch.setattr(lease, "PATIENCE", 0.2)
     monkeypatch.setattr(lease, "FAREWELL", 0.2)
     begun = time.monotonic()

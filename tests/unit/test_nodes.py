@@ -21,7 +21,7 @@ from cloudtrain.cluster.provision import (
     serial_logs_shown,
     was_ready,
 )
-from cloudtrain.cluster.session import Session, adopt_identity
+from cloudtrain.cluster.session import Handle, Session, adopt_identity
 from cloudtrain.errors import (
     CapacityError,
     NodesError,
@@ -249,10 +249,10 @@ def test_down_waits_for_what_may_be_listed_yet(
             told.append(expected)
             return super().destroy(cluster, journal, expected, **named)
 
-    monkeypatch.setattr("cloudtrain.verbs.down.open_provider", lambda config: Late())
+    monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: Late())
     session.records.journal("create", node="mnist-worker0")
     (asked,) = session.records.events()
-    bring_down(session.config, session.records, discard=False, console=session.console)
+    bring_down(Handle(session.config), discard=False, console=session.console)
     assert told == [{"mnist-worker0": asked["time"]}]
 
 
@@ -261,10 +261,10 @@ SILENT = NotAsked(place="us-east1-b", why="it does not answer")
 
 def brought_down(session: Session, provider: FakeProvider, monkeypatch: Any) -> list[str]:
     """The events that `down` wrote."""
-    monkeypatch.setattr("cloudtrain.verbs.down.open_provider", lambda config: provider)
+    monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: provider)
     before = len(session.records.events())
     with contextlib.suppress(NotAskedError):
-        bring_down(session.config, session.records, discard=False, console=session.console)
+        bring_down(Handle(session.config), discard=False, console=session.console)
     return [event["event"] for event in session.records.events()[before:]]
 
 

@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.catalogue import sold
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.session import Handle
 from cloudtrain.config import load
 from cloudtrain.errors import QuotaError, UsageError
 from cloudtrain.protocols import Finding
@@ -29,7 +31,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     fake = FakeProvider()
-    monkeypatch.setattr(verb, "open_provider", lambda config: fake)
+    monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: fake)
     return fake
 
 
@@ -149,7 +151,7 @@ def test_prices_that_cannot_be_refreshed_are_an_error_of_two_lines(
 
 
 def found(file: str, what: str = "price") -> Finding:
-    (finding,) = [one for one in verb.check(load(Path(file))) if one.what == what]
+    (finding,) = [one for one in verb.check(make_plan(load(Path(file)))) if one.what == what]
     return finding
 
 
@@ -167,7 +169,7 @@ def test_a_price_over_max_price_is_refused_before_anything_is_made(cloud: FakePr
     assert (finding.ok, finding.error) == (False, UsageError)
     assert finding.text.endswith(", more than limits.max_price: 1.5 $/hour")
     with pytest.raises(UsageError, match=r"more than limits\.max_price"):
-        verb.refuse(load(Path("mnist.yaml")))
+        verb.refuse(Handle(load(Path("mnist.yaml"))))
 
 
 def test_the_dearest_placement_is_held_against_max_price(cloud: FakeProvider) -> None:
@@ -193,12 +195,12 @@ def test_a_spot_price_that_is_not_known_does_not_stand_in_the_way(cloud: FakePro
 
 def test_a_machine_that_cannot_be_is_told_before_the_cloud_is_asked(cloud: FakeProvider) -> None:
     cloud.findings = (Finding(what="quota", ok=True, text="asked"),)
-    findings = verb.check(load(Path(config("{worker: {accelerator: T4:3}}"))))
+    findings = verb.check(make_plan(load(Path(config("{worker: {accelerator: T4:3}}")))))
     assert [one.what for one in findings][:2] == ["machines", "setup"]
     assert findings[0].text == (
         "nodes.worker: no machine of gcp has T4:3; there is T4:1, T4:2, T4:4"
     )
-    assert "quota" in [one.what for one in verb.check(load(Path(config(T4))))]
+    assert "quota" in [one.what for one in verb.check(make_plan(load(Path(config(T4)))))]
 
 
 def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(cloud: FakeProvider) -> None:
@@ -313,7 +315,7 @@ def test_a_release_that_compiles_for_the_gpu_first_is_noted_and_what_it_compiles
 ) -> None:
     file = with_tensorflow(f"{{worker: {{machine: {machine}}}}}", version, "aws")
     notes = " ".join(json.loads(cloudtrain("plan", file, "--json").stdout)["notes"])
-    environment = gpu_environment(load(Path(file)), "worker")
+    environment = gpu_environment(make_plan(load(Path(file))), "mnist-worker0")
     if words is None:
         assert "no code" not in notes
         assert environment == {}
@@ -353,9 +355,9 @@ def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     assert done.exit_code == 0
     assert "ignored: N2_CPUS: 8 needed" in done.stdout
     with pytest.raises(QuotaError) as caught:
-        verb.refuse(load(Path(config(T4))))
+        verb.refuse(Handle(load(Path(config(T4)))))
     assert caught.value.hint == "ask; `--ignore quota` goes on where that is not so"
-    verb.refuse(load(Path(config(T4))), ("quota",))
+    verb.refuse(Handle(load(Path(config(T4)))), ("quota",))
     wrong = cloudtrain("check", file, "--ignore", "quotas")
     assert wrong.exit_code == 2
     assert "'quotas' is none of quota, price, machines, gpus, permissions" in wrong.output
