@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
 
 def make_records(home: Path) -> None:
     os.environ["CLOUDTRAIN_HOME"] = str(home)
+    from cloudtrain.events import RunEnded
     from cloudtrain.model import Attempt, Run, Task
     from cloudtrain.records import Records
 
@@ -68,7 +69,7 @@ def make_records(home: Path) -> None:
             attempts=(Attempt(number=1, started=1795242244.0, ended=1795242304.0),),
         )
         records.save_run(run)
-        records.journal("ended", run=run.id)
+        records.journal(RunEnded(run=run.id))
 
 
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """What the nodes that exist were made with, against what the config says now.
 
-What the cloud tells of a node is believed; for the rest, what the journal's `create` events say
-that it was asked for. Records of earlier versions say nothing there: those fields pass.
+What the cloud tells of a node is believed; for the rest, what the journal says that it
+was asked for. Records of earlier versions say nothing there: those fields pass.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Any
 
 from cloudtrain.config.place import place_in_file
 from cloudtrain.errors import UsageError
+from cloudtrain.events import Line, Made, nodes_requested
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodePlan, Plan
-
-Made = Mapping[str, Any]
-"""What one node was asked for: `made_with`."""
 
 FIXED_END = {"gcp": "Google moves the end of a stopped VM alone"}
 """Clouds on which a node that runs keeps the end that it was made with:
@@ -113,7 +111,7 @@ _FIELDS = (
 
 
 def made_with(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
-    """What this node is asked for, as the journal keeps it with its `create`."""
+    """What this node is asked for, as the journal keeps it with its request."""
     if config.provider == "hosts":
         seats = [host for host in config.hosts if host.role == node.role]
         host = seats[node.index] if node.index < len(seats) else None
@@ -132,19 +130,10 @@ def made_with(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
     }
 
 
-def made(events: Iterable[Mapping[str, Any]]) -> dict[str, Made]:
-    """What each node was asked for last, by name."""
-    found: dict[str, Made] = {}
-    for event in events:
-        if event["event"] == "create":
-            found[event["node"]] = event.get("made") or {}
-    return found
-
-
-def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Mapping[str, Any]]) -> Drift:
+def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
     """Between the plan and these nodes, which exist."""
     planned = {node.name: node for node in plan.nodes}
-    recorded = made(events)
+    recorded = nodes_requested(events)
     there = {
         node.name: _facts(node, planned[node.name], recorded.get(node.name, {}), plan.config)
         for node in nodes
@@ -164,31 +153,6 @@ def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
         extra=tuple(name for name in recorded if name not in planned),
         changes=tuple(_merged(_changes(plan, there))),
     )
-
-
-def standing(events: Iterable[Mapping[str, Any]]) -> dict[str, Made]:
-    """The nodes that exist by the record alone, and what each was asked for."""
-    found: dict[str, Made] = {}
-    asked: set[str] = set()
-    for event in events:
-        kind = event["event"]
-        if kind == "create":
-            found[event["node"]] = event.get("made") or {}
-            asked.add(event["node"])
-        elif kind == "destroy":
-            found.pop(event["node"], None)
-        elif kind == "refused":
-            for name in asked:
-                found.pop(name, None)
-        elif kind == "placed":
-            for name, place in event["places"].items():
-                if name in found:
-                    found[name] = {**found[name], "placement": place}
-        elif kind == "down":
-            found.clear()
-        if kind in ("up", "ready", "refused"):
-            asked.clear()
-    return found
 
 
 def refuse_drift(found: Drift, config: ClusterConfig) -> None:

@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, StepFailed, UsageError
+from cloudtrain.events import End, EndMoveBegun, EndMoved, Lifetime, known_end
 from cloudtrain.model import Node
 
 LEAST = 60.0
 """Seconds that a new end lies ahead."""
 SAME = 60.0
 """Seconds by which two ends may differ: clouds count a lifetime from different moments."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class End:
-    """To be the end of the whole cluster; both None where it has none."""
-
-    lifetime: float | None
-    expires: float | None
-    """Unix time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What the journal says of the end of the nodes that exist."""
-
-    lifetime: float | None
-    """`limits.max_lifetime` as they were made with, or moved to."""
-    born: float
-    """When the first of them was asked for, Unix time."""
-    moving: End | None = None
-    """A move that was begun and has not come to its end."""
-
-
-def known_end(events: Iterable[Mapping[str, Any]]) -> Known | None:
-    """None where the record tells no lifetime: it is of an earlier version, or has no nodes."""
-    lifetimes: list[float | None] = []
-    born: float | None = None
-    moving: End | None = None
-    for event in events:
-        kind = event["event"]
-        if kind == "create" and "lifetime" in (event.get("made") or {}):
-            lifetimes.append(event["made"]["lifetime"])
-            born = event["time"] if born is None else born
-        elif kind == "move end":
-            moving = End(lifetime=event["lifetime"], expires=event["expires"])
-        elif kind == "end moved":
-            lifetimes.append(event["lifetime"])
-            moving = None
-        elif kind == "down" or (kind == "exchange" and event.get("whole")):
-            lifetimes, born, moving = [], None, None
-    if born is None:
-        return None
-    return Known(lifetime=lifetimes[-1], born=born, moving=moving)
 
 
 def new_end(session: Session, *, now: float | None = None) -> End | None:
@@ -85,7 +40,7 @@ def new_end(session: Session, *, now: float | None = None) -> End | None:
     return End(lifetime=wanted, expires=expires)
 
 
-def _counted(session: Session, known: Known, wanted: float) -> float:
+def _counted(session: Session, known: Lifetime, wanted: float) -> float:
     ends = [node.expires for node in session.nodes if node.expires is not None]
     agree = len(ends) == len(session.nodes) and max(ends) - min(ends) <= SAME
     if known.moving is None and known.lifetime is not None and agree:
@@ -95,7 +50,7 @@ def _counted(session: Session, known: Known, wanted: float) -> float:
 
 def announce(session: Session, end: End) -> None:
     """Written before anything is moved, so that a move that is cut off is gone on with."""
-    session.records.journal("move end", lifetime=end.lifetime, expires=end.expires)
+    session.records.journal(EndMoveBegun(lifetime=end.lifetime, expires=end.expires))
 
 
 def move_ends(session: Session, end: End) -> Session:
@@ -125,7 +80,7 @@ def settle_end(session: Session, end: End) -> Session:
             f"the end of {', '.join(left)} is not moved: the cloud tells another one",
             hint="`cloudtrain up` tries again",
         )
-    session.records.journal("end moved", lifetime=end.lifetime, expires=end.expires)
+    session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires))
     return session
 
 

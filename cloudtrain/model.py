@@ -253,6 +253,10 @@ class Plan:
         """Of the node with that name."""
         return next((each.accelerator for each in self.nodes if each.name == node), None)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes)
+
 
 # ── Cluster: what exists ─────────────────────────────────────────────────────
 

@@ -7,17 +7,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from cloudtrain.events import Event
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
 from cloudtrain.shell import Command, Secret
 
-Journal = Callable[..., None]
-"""`journal("create", node="mnist-worker0")`: on disk before the call that it announces is made.
 
-Providers write: `place` (placement=, region=) before anything is asked for there, `create` and
-`destroy` (node=), `make` (what=, name=) before anything else that they make, `refused`
-(placement=, error=, text=) for a placement that did not have the nodes.
-"""
+class Journal(Protocol):
+    """`journal(NodeRequested(node="mnist-worker0"))`: on disk before the call is made.
+
+    Providers write PlacementTried before anything is asked for there, NodeRequested and
+    NodeDeletionBegun, ResourceRequested before anything else that they make, PlacementRefused for
+    a placement that did not have the nodes.
+    """
+
+    def __call__(self, event: Event, /) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

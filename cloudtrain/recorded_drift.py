@@ -9,9 +9,10 @@ from dataclasses import replace
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
 from cloudtrain.config.place import place_in_file
-from cloudtrain.drift import FIXED_END, Change, Drift, Made, drift_by_record, made_with, standing
+from cloudtrain.drift import FIXED_END, Change, Drift, drift_by_record, made_with
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.lifetime import known_end, words
+from cloudtrain.events import Made, known_end, nodes_standing
+from cloudtrain.lifetime import words
 from cloudtrain.model import Node, Plan
 from cloudtrain.records import Records
 
@@ -31,7 +32,7 @@ def on_record(plan: Plan) -> dict[str, Made]:
     records = Records(plan.config.name)
     if not records.is_open():
         return {}
-    found = standing(records.events())
+    found = nodes_standing(records.events())
     if any(not facts for facts in found.values()):
         with suppress(CloudtrainError):
             before = make_plan(recorded_config(records))

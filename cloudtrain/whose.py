@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.events import made_here
 from cloudtrain.model import CLOUDS, Node, Owner
 from cloudtrain.owner import is_meant, login, machine_id, owner_of
 from cloudtrain.protocols import Console, Provider
@@ -60,22 +61,11 @@ def refuse_others(
 def refuse_others_remains(records: Records, provider: Provider, *, owner: str | None) -> None:
     """The same of what has no node: somebody may be just making the first. Not asked where the
     record has something made from here: then the name was free."""
-    if provider.name not in CLOUDS or (records.has_keys() and _made_here(records)):
+    if provider.name not in CLOUDS or (records.has_keys() and made_here(records.events())):
         return
     held = [each for each in provider.sweep() if each.cluster == records.name]
     owners = {one.id: one for each in held for one in each.owners}
     _refuse(records, provider, owners, (), owner)
-
-
-def _made_here(records: Records) -> bool:
-    """Since the last `down`."""
-    made = False
-    for event in records.events():
-        if event["event"] in ("make", "create"):
-            made = True
-        elif event["event"] == "down":
-            made = False
-    return made
 
 
 def _refuse(

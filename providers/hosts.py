@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
+from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Owner, Plan
@@ -81,7 +82,7 @@ class HostsProvider:
         new = [seat for seat, node in zip(seats, there, strict=True) if node is None]
 
         def lend(seat: Seat) -> None:
-            journal("create", node=seat.name)
+            journal(NodeRequested(node=seat.name))
             with opened(seat.name, seat.host) as door:
                 door.run(scripts.LEND, cluster, seat.name, key, whose)
 
@@ -134,7 +135,7 @@ class HostsProvider:
                         return
                     for seat in seats:
                         if _lent(door, cluster, seat.name) is not None:
-                            journal("destroy", node=seat.name)
+                            journal(NodeDeletionBegun(node=seat.name))
                     door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
                     if door.run(scripts.HOLDS, cluster).strip() == "yes":
                         left[first.host.address] = "its folder is still there"
@@ -166,7 +167,7 @@ class HostsProvider:
             try:
                 with opened(first.name, first.host) as door:
                     for seat in going:
-                        journal("destroy", node=seat.name)
+                        journal(NodeDeletionBegun(node=seat.name))
                         label = f"{LABEL}:{cluster}"
                         door.run(scripts.TAKE_BACK, cluster, seat.name, label)
                     if len(going) == len(seats):
@@ -218,10 +219,10 @@ class HostsProvider:
         def back(seat: Seat) -> None:
             try:
                 with opened(seat.name, seat.host) as door:
-                    journal("destroy", node=seat.name)
+                    journal(NodeDeletionBegun(node=seat.name))
                     door.run(scripts.TAKE_BACK, cluster, seat.name, key)
             except CloudtrainError as error:
-                journal("left over", text=error.message)
+                journal(CleanupFailed(text=error.message))
 
         self._each(seats, back)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
+from cloudtrain.events import NodeDeletionBegun, NodeRequested
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
@@ -92,7 +93,7 @@ class LocalProvider:
                 nursery = spawn.Nursery(self._tag(cluster, ""), longest=max(map(_length, missing)))
                 with nursery:
                     for node in missing:
-                        journal("create", node=node.name)
+                        journal(NodeRequested(node=node.name))
                     nursery.start(self._orders(plan, identity, missing, before))
             nodes = self._all_of(plan)
             spawn.await_answers(nodes, self._cluster_folder(cluster))
@@ -124,7 +125,7 @@ class LocalProvider:
     ) -> tuple[NotAsked, ...]:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
-            journal("destroy", node=node.name)
+            journal(NodeDeletionBegun(node=node.name))
             Folder(root / node.name).doom()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
         return ()
@@ -141,7 +142,7 @@ class LocalProvider:
         there = {node.name for node in self.nodes(cluster)}
         for folder in folders:
             if folder.name in there:
-                journal("destroy", node=folder.name)
+                journal(NodeDeletionBegun(node=folder.name))
                 Folder(folder).doom()
         tags = {self._tag(cluster, name) for name in names}
         self._erase(lambda tag: tag in tags, folders)
@@ -269,7 +270,7 @@ class LocalProvider:
         try:
             self._end_nursery(cluster)
             for name in sorted(names):
-                journal("destroy", node=name)
+                journal(NodeDeletionBegun(node=name))
             self._erase(lambda tag: tag in tags, [root / name for name in names])
             if root.is_dir() and not any(root.iterdir()):
                 root.rmdir()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from cloudtrain.cluster.bootstrap import first_login
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
-from cloudtrain.drift import made, made_with
+from cloudtrain.drift import made_with
 from cloudtrain.errors import (
     CapacityError,
     CloudtrainError,
@@ -21,6 +20,19 @@ from cloudtrain.errors import (
     NodeUnreachable,
     QuotaError,
     TransientError,
+)
+from cloudtrain.events import (
+    Event,
+    NodeDeletionBegun,
+    NodeRequested,
+    NodesPlaced,
+    PlacementRefused,
+    ResourceRequested,
+    images,
+    nodes_leaving,
+    nodes_requested,
+    pending_nodes,
+    was_ready,
 )
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
@@ -44,7 +56,7 @@ def revive(session: Session) -> Session:
 
 def staying(session: Session) -> Session:
     """With a plan of every node that exists, and without those whose deletion has begun."""
-    going = leaving(session.records.events())
+    going = nodes_leaving(session.records.events())
     nodes = tuple(node for node in session.nodes if node.name not in going)
     planned = {node.name for node in session.plan.nodes}
     others = tuple(
@@ -54,18 +66,6 @@ def staying(session: Session) -> Session:
     )
     plan = replace(session.plan, nodes=(*session.plan.nodes, *others))
     return replace(session, nodes=nodes, plan=plan)
-
-
-def leaving(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Nodes whose deletion was begun (`up --shrink`, `up --replace`) and cut off: all that they
-    held had landed by then, and nothing was started since."""
-    going: frozenset[str] = frozenset()
-    for event in events:
-        if event["event"] == "exchange":
-            going |= frozenset(event["nodes"])
-        elif event["event"] in ("up", "start", "down"):
-            going = frozenset()
-    return going
 
 
 PATIENCE = 60.0
@@ -90,7 +90,7 @@ def created(session: Session, plan: Plan) -> Session:
     plan = replace(plan, owner=me(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
         journal = shown(session, stage)
-        expected = asked_for(session.records.events())
+        expected = pending_nodes(session.records.events())
         try:
             made = session.provider.create(plan, identity_for(session), journal, expected)
         except (CapacityError, QuotaError) as error:
@@ -100,7 +100,7 @@ def created(session: Session, plan: Plan) -> Session:
         refuse_fewer(made, plan)
         for node in made:
             stage.done(node.name, node.address)
-    session.records.journal("placed", places={node.name: node.placement for node in made})
+    session.records.journal(NodesPlaced(places={node.name: node.placement for node in made}))
     nodes = with_new(session, made)
     identity = load_identity(session.records.folder)
     if session.config.provider in CLOUDS:
@@ -129,7 +129,7 @@ def alike(session: Session, plan: Plan) -> Plan:
     events, config = session.records.events(), session.config
     machines = {
         (re.sub(r"\d+$", "", name), facts.get("accelerator")): facts["machine"]
-        for name, facts in made(events).items()
+        for name, facts in nodes_requested(events).items()
         if facts.get("machine")
     }
 
@@ -142,17 +142,6 @@ def alike(session: Session, plan: Plan) -> Plan:
         return replace(node, machine=machines.get(key, node.machine))
 
     return replace(plan, nodes=tuple(map(same, plan.nodes)), images=images(events))
-
-
-def images(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Which images the nodes that exist were made of, as the provider wrote them down."""
-    found: dict[str, str] = {}
-    for event in events:
-        if event["event"] == "image":
-            found[event["key"]] = event["id"]
-        elif event["event"] == "down" or (event["event"] == "exchange" and event.get("whole")):
-            found.clear()
-    return found
 
 
 @contextmanager
@@ -213,51 +202,8 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
     if was_ready(events) or not session.provider.nodes(session.config.name):
         return False
     session.console.warn(f"{error}\nthe nodes of an `up` that was cut off are given back for it")
-    session.provider.destroy(session.config.name, journal, asked_for(events))
+    session.provider.destroy(session.config.name, journal, pending_nodes(events))
     return True
-
-
-def was_ready(events: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the nodes that exist may hold work: since the last `down`, `up` came to its end or
-    a run was started."""
-    milestones = [event["event"] for event in events if event["event"] in _MILESTONES]
-    return milestones[-1:] not in ([], ["down"])
-
-
-_MILESTONES = frozenset({"down", "ready", "start"})
-
-
-def asked_for(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Nodes that were asked for and not seen since, with the Unix time: a cloud may list them yet.
-
-    What a `refused` placement was asked for was given back before that was written, unless that
-    went wrong too (`left over`).
-    """
-    late: dict[str, float] = {}
-    uncertain = False
-    for event in events:
-        if event["event"] == "create":
-            late[event["node"]] = event["time"]
-        elif event["event"] == "destroy":
-            late.pop(event["node"], None)
-        elif event["event"] == "left over":
-            uncertain = True
-        elif event["event"] == "refused" and not uncertain:
-            late.clear()
-    return late
-
-
-def not_given_back(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Nodes that were made and of which no deletion is on record: `a-chief0 (i-1) in east-a`."""
-    made: dict[str, str] = {}
-    for event in events:
-        if event["event"] == "made":
-            made[event["node"]] = f"{event['node']} ({event['id']}) in {event['placement']}"
-        elif event["event"] == "destroy":
-            made.pop(event["node"], None)
-        elif event["event"] == "gone":
-            made.clear()
-    return tuple(made.values())
 
 
 def shown(session: Session, stage: Stage) -> Journal:
@@ -265,17 +211,17 @@ def shown(session: Session, stage: Stage) -> Journal:
 
     planned = {node.name: node for node in session.plan.nodes}
 
-    def journal(event: str, **facts: Any) -> None:
-        if event == "create" and facts["node"] in planned:
-            facts["made"] = made_with(session.config, planned[facts["node"]])
-        session.records.journal(event, **facts)
-        if event == "create":
-            stage.node(facts["node"], "asked for")
-        elif event == "destroy":
-            stage.node(facts["node"], "given back")
-        elif event == "make":
-            stage.node(facts["name"], f"making the {facts['what']}")
-        elif event == "refused":
-            session.console.warn(f"{facts['placement']}: {facts['text']}")
+    def journal(event: Event, /) -> None:
+        if isinstance(event, NodeRequested) and event.node in planned:
+            event = replace(event, made=made_with(session.config, planned[event.node]))
+        session.records.journal(event)
+        if isinstance(event, NodeRequested):
+            stage.node(event.node, "asked for")
+        elif isinstance(event, NodeDeletionBegun):
+            stage.node(event.node, "given back")
+        elif isinstance(event, ResourceRequested):
+            stage.node(event.name, f"making the {event.what}")
+        elif isinstance(event, PlacementRefused):
+            session.console.warn(f"{event.placement}: {event.text}")
 
     return journal

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, settled, to_json
@@ -20,6 +20,7 @@ from cloudtrain.errors import (
     NodeUnreachable,
     UsageError,
 )
+from cloudtrain.events import places_tried
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
@@ -160,26 +161,9 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
         same = False
     if not same:
         return Whereabouts(cluster=config.name, places=config.placement)
-    asked, complete = asked_in(records.events())
+    asked, complete = places_tried(records.events())
     places = dict.fromkeys((*asked, *recorded.placement, *config.placement))
     return Whereabouts(cluster=config.name, places=tuple(places), complete=complete)
-
-
-def asked_in(events: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], bool]:
-    """The places in which anything was asked for since the cluster was last known to be gone, the
-    last first; and whether these are all: earlier versions did not write them down."""
-    places: list[str] = []
-    begun = untold = False
-    for event in events:
-        if event["event"] == "gone":
-            places, begun, untold = [], False, False
-        elif event["event"] == "up":
-            begun = True
-        elif event["event"] in ("place", "refused"):
-            places.insert(0, str(event["placement"]))
-        elif event["event"] == "create":
-            untold = untold or not places
-    return tuple(dict.fromkeys(places)), begun and not untold
 
 
 def missing_extra(provider: str) -> str | None:

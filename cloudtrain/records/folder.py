@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.events import ClusterGone, Event, Line, to_line
 from cloudtrain.model import Problem, Run
 from cloudtrain.records import use
 from cloudtrain.records.disk import DiskFull, append_line, make_folder, named_faults, write_whole
@@ -95,7 +96,7 @@ class Records:
         """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
         make_folder(self.folder)
         if not self.is_open():
-            self.journal("gone")  # what is on record until here is of a cluster that is no more
+            self.journal(ClusterGone())
         with named_faults(self._closed):
             self._closed.unlink(missing_ok=True)
 
@@ -198,20 +199,21 @@ class Records:
         except FileNotFoundError:
             return 0.0
 
-    def journal(self, event: str, **facts: Any) -> None:
+    def journal(self, event: Event, /) -> None:
         """One event, on disk on return: what is about to be done, before it is done."""
-        entry = {"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts}
+        line = to_line(event, time=round(time.time(), 3), pid=os.getpid())
         with self._as_it_can():
             make_folder(self.folder)
-            append_line(self._events, json.dumps(entry).encode())
+            append_line(self._events, json.dumps(line).encode())
 
-    def events(self) -> tuple[dict[str, Any], ...]:
-        """Every event in the order written; a line torn by a crash is left out."""
+    def events(self) -> tuple[Line, ...]:
+        """Every line in the order written, for the functions of cloudtrain.events to read; one
+        torn by a crash is left out."""
         return tuple(self._read_events())
 
     def since(self) -> float | None:
         """When the first event was written, Unix time."""
-        first = next(self._read_events(), {})
+        first: Line = next(self._read_events(), {})
         time_written = first.get("time")
         return time_written if isinstance(time_written, int | float) else None
 
@@ -307,7 +309,7 @@ class Records:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def _read_events(self) -> Iterator[dict[str, Any]]:
+    def _read_events(self) -> Iterator[Line]:
         try:
             with self._events.open("rb") as lines:
                 for line in lines:

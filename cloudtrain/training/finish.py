@@ -10,6 +10,7 @@ from cloudtrain.cluster.plan import deciding, first_task
 from cloudtrain.cluster.provision import revive
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
+from cloudtrain.events import LandingFailed, RunEnded
 from cloudtrain.landing.land import land, land_logs, missing, not_landed
 from cloudtrain.model import Cause, Run
 from cloudtrain.training import cause as causes
@@ -31,10 +32,10 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
         land_logs(run, log_files(session, run), session.store)
     except CloudtrainError as error:
         # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
-        session.records.journal("not landed", run=run.id, why=str(error))
+        session.records.journal(LandingFailed(run=run.id, why=str(error)))
         raise not_landed(error) from error
     saved(session, run)
-    session.records.journal("ended", run=run.id, state=run.state, exit_code=run.exit_code)
+    session.records.journal(RunEnded(run=run.id, state=run.state, exit_code=run.exit_code))
     if run.state == "failed" and failed_by is None:
         raise failure(run)
     return run

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloudtrain import events
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.records import Records
 
 DOING = "idle"
 """What the lock says while an idle cluster is landed and ended; `down` waits for it."""
-
-FAILED = "idle failed"
-"""The event of an end that did not succeed."""
-
-USES = frozenset({"up", "ready", "start", "started", "ended"})
-"""Events that begin or end the use of a cluster; its end, and tries of it, do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +39,7 @@ def idle(records: Records) -> Idle | None:
     if limit is None:
         return None
     due = None if is_used(records) else last_use(records) + limit
-    return Idle(due=due, fault=last_fault(records))
+    return Idle(due=due, fault=events.idle_fault(records.events()))
 
 
 def is_used(records: Records) -> bool:
@@ -54,14 +49,4 @@ def is_used(records: Records) -> bool:
 
 def last_use(records: Records) -> float:
     """Unix time."""
-    times = [event.get("time") for event in records.events() if event.get("event") in USES]
-    known = [float(time) for time in times if isinstance(time, int | float)]
-    return max([*known, records.last_use(), records.configured()])
-
-
-def last_fault(records: Records) -> str | None:
-    """Of a try since the cluster was last used."""
-    events = [e for e in records.events() if e.get("event") in USES or e.get("event") == FAILED]
-    if not events or events[-1]["event"] != FAILED:
-        return None
-    return str(events[-1].get("why"))
+    return max(events.last_use(records.events()), records.last_use(), records.configured())

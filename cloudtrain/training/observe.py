@@ -8,6 +8,7 @@ from queue import Empty
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import TasksJoined
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Cause, Run
 from cloudtrain.supervise import End
@@ -147,7 +148,7 @@ def tell_when_formed(session: Session, run: Run, watch: Watch) -> None:
         return
     after = round(watch.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
-    session.records.journal("formed", run=run.id, after=after)
+    session.records.journal(TasksJoined(run=run.id, after=after))
     attempt = replace(run.attempts[-1], clustered=True, formed_after=after)
     saved(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 

@@ -10,6 +10,7 @@ from cloudtrain import layout, supervise
 from cloudtrain.cluster.plan import serving, start_order
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
+from cloudtrain.events import AttemptBegun, AttemptStarted
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
 from cloudtrain.landing.land import take_checkpoint
@@ -63,7 +64,7 @@ def start(session: Session, run: Run) -> tuple[Session, Run]:
     if unstarted:
         run = checked_before(session, run)
     start_tasks(session, run, launches(session.plan, run, where))
-    session.records.journal("started", run=run.id, attempt=run.attempts[-1].number)
+    session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
     return session, saved(session, replace(run, state="running"))
 
@@ -73,7 +74,7 @@ def begin(session: Session, run: Run) -> Run:
     if run.attempts and run.attempts[-1].ended is None:
         return run
     attempt = Attempt(number=len(run.attempts) + 1, started=time.time())
-    session.records.journal("start", run=run.id, attempt=attempt.number)
+    session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
     return saved(session, replace(run, attempts=(*run.attempts, attempt)))
 
 

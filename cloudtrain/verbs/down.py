@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from cloudtrain.cluster.provision import asked_for, revive
+from cloudtrain.cluster.provision import revive
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -25,6 +25,7 @@ from cloudtrain.errors import (
     RunFailed,
     UsageError,
 )
+from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
 from cloudtrain.landing.land import not_landed
 from cloudtrain.lease import leased
 from cloudtrain.listing import Listing, NotAsked
@@ -94,7 +95,8 @@ def bring_down(
     if not nodes:
         refuse_others_remains(records, provider, owner=owner)
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
-    if nodes and not discard and not being_destroyed(records):
+    landed = records.is_open() and being_destroyed(records.events())
+    if nodes and not discard and not landed:
         refuse_unlandable(config, records, nodes, owner)
         try:
             with open_session(handle, console, owner=owner) as session:
@@ -108,9 +110,9 @@ def bring_down(
         take_before_down(handle, console)
     elif (active := records.active_run()) is not None:
         console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
-    expected = asked_for(records.events())
+    expected = pending_nodes(records.events())
     if not unseen:  # else the next `down` has to land what is there
-        records.journal("down", nodes=[node.name for node in nodes])
+        records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         with going_on(stage, [node.name for node in nodes], "being deleted"):
             not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
@@ -178,20 +180,6 @@ def refuse_unlandable(
         f"{why.message}: what they hold cannot be landed from here, and they are kept",
         hint=there if owner else f"{there}; here, --discard destroys what they hold",
     )
-
-
-def being_destroyed(records: Records) -> bool:
-    """An earlier `down` had landed everything, or was told to discard it, and was cut off.
-
-    One that came to its end says nothing of a cluster that somebody has made since.
-    """
-    if not records.is_open():
-        return False
-    milestones = [event["event"] for event in records.events() if event["event"] in MILESTONES]
-    return milestones[-1:] == ["down"]
-
-
-MILESTONES = frozenset({"up", "start", "down"})
 
 
 def land_everything(session: Session) -> None:

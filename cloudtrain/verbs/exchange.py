@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cloudtrain.cluster.provision import asked_for, leaving, shown
+from cloudtrain.cluster.provision import shown
 from cloudtrain.cluster.session import Session
 from cloudtrain.drift import FIXED_END, Drift, drift, refuse_drift
 from cloudtrain.errors import UsageError
-from cloudtrain.lifetime import End, new_end
+from cloudtrain.events import End, RemovalBegun, nodes_leaving, pending_nodes
+from cloudtrain.lifetime import new_end
 from cloudtrain.recorded_drift import fixed_ends
 from cloudtrain.verbs.down import land_everything
 
@@ -54,16 +55,16 @@ def delete_nodes(session: Session, names: Sequence[str]) -> Session:
     """What these hold is landed, then they are deleted; the others are left as they are.
 
     Raises UsageError while a run goes on, NotLanded with every node kept, LeftoverError. After a
-    kill the same again goes on: what the journal's `exchange` names had landed by then.
+    kill the same again goes on: what the journal's RemovalBegun names had landed by then.
     """
     refuse_while_a_run_goes_on(session)
-    due = [name for name in names if name not in leaving(session.records.events())]
+    due = [name for name in names if name not in nodes_leaving(session.records.events())]
     if due:
         session.console.say(f"landing what is only on the nodes, before {', '.join(due)} go")
         land_everything(session)
     everything = {node.name for node in session.nodes} <= set(names)
-    session.records.journal("exchange", nodes=list(names), whole=everything)
-    late = asked_for(session.records.events())
+    session.records.journal(RemovalBegun(nodes=tuple(names), whole=everything))
+    late = pending_nodes(session.records.events())
     with session.console.stage(f"delete on {session.provider.name}", len(names)) as stage:
         journal = shown(session, stage)
         if everything:  # what they stood on may have to be another too

@@ -16,6 +16,7 @@ from cloudtrain.errors import (
     NodesError,
     NotAskedError,
 )
+from cloudtrain.events import Event
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import NotAsked
 from cloudtrain.model import CLOUDS, ClusterConfig, Holding, Node, ProviderName
@@ -203,7 +204,7 @@ def collect(answers: Sequence[Answer], wanted: Wanted, console: Console) -> tupl
     return tuple(name for name in done if name is not None)
 
 
-def no_record(event: str, **facts: Any) -> None:
+def no_record(event: Event, /) -> None:
     """Labels alone tell what is left of an orphan; a record would make it a known cluster."""
 
 

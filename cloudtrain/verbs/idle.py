@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
+from cloudtrain.events import IdleDownFailed
 from cloudtrain.lease import leased
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
-from cloudtrain.training.idle import DOING, FAILED, idle_limit, last_use
+from cloudtrain.training.idle import DOING, idle_limit, last_use
 from cloudtrain.verbs.attend import attend
 from cloudtrain.verbs.down import bring_down
 
@@ -62,7 +63,7 @@ def watch(
                 failures += 1
                 pause = min(LAST_RETRY, min(limit, FIRST_RETRY) * 2 ** (failures - 1))
                 not_before = clock() + pause
-                records.journal(FAILED, why=str(error))
+                records.journal(IdleDownFailed(why=str(error)))
                 console.warn(f"{error}\nthe nodes are kept; tried again in {pause:.0f} s")
         sleep(min(POLL, limit / 4))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cloudtrain.cluster.provision import asked_for, not_given_back, shown
+from cloudtrain.cluster.provision import shown
 from cloudtrain.cluster.session import Session
-from cloudtrain.drift import standing
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import nodes_requested, nodes_standing, not_given_back, pending_nodes
 from cloudtrain.model import CLOUDS
 from cloudtrain.verbs.billed import billed
 
@@ -32,10 +32,10 @@ def give_back(session: Session, kept: set[str], start: int) -> None:
     """The nodes that were asked for since the journal's entry `start`; they have run nothing. One
     that was there before may hold work, and is never among them."""
     events = session.records.events()
-    made = {event["node"] for event in events[start:] if event["event"] == "create"} - kept
+    made = nodes_requested(events[start:]).keys() - kept
     if not made:
         return
-    name, provider, late = session.config.name, session.provider, asked_for(events)
+    name, provider, late = session.config.name, session.provider, pending_nodes(events)
     try:
         with session.console.stage(f"give back on {provider.name}", len(made)) as stage:
             journal = shown(session, stage)
@@ -57,7 +57,7 @@ def tell(session: Session) -> None:
     except CloudtrainError:
         with suppress(CloudtrainError):
             events = session.records.events()
-            names = ", ".join(not_given_back(events) or standing(events))
+            names = ", ".join(not_given_back(events) or nodes_standing(events))
             if names:
                 session.console.warn(
                     f"{session.provider.name} could not be asked what exists; by the record here: "

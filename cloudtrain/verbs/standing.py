@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cloudtrain.model import CLOUDS, Node
 
@@ -66,14 +65,3 @@ def told_of(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator
         if node.state == "stopped" and provider in CLOUDS:
             parts = "disk and address are" if provider in ADDRESS_STAYS else "disk is"
             yield f"{node.name}: stopped, its {parts} still billed"
-
-
-def made_since(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Names of the nodes that were asked for since the cluster was last known to be gone."""
-    made: set[str] = set()
-    for event in events:
-        if event["event"] == "gone":
-            made.clear()
-        elif event["event"] == "create":
-            made.add(str(event["node"]))
-    return frozenset(made)

@@ -16,12 +16,13 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
+from cloudtrain.events import nodes_requested
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.training.idle import Idle, idle
 from cloudtrain.verbs.node_lines import node_lines
-from cloudtrain.verbs.standing import Cost, cost_of, made_since, overdue, told_of
+from cloudtrain.verbs.standing import Cost, cost_of, overdue, told_of
 
 OVERDUE = LeftoverError.exit_code
 
@@ -250,7 +251,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
         prices={name: price for name, (price, _) in prices.items()},
         ceilings={name: most for name, (_, most) in prices.items()},
         planned=tuple(node.name for node in make_plan(config).nodes),
-        made=made_since(Records(cluster.name).events()),
+        made=frozenset(nodes_requested(Records(cluster.name).events())),
         still_billed=_kept(config, nodes),
     )
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from cloudtrain.catalogue import DEFAULT
 from cloudtrain.catalogue.bill import bill
-from cloudtrain.cluster.provision import asked_for, make_whole
+from cloudtrain.cluster.provision import make_whole
 from cloudtrain.cluster.session import Handle, open_session, record
 from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.events import DownBegun, UpBegun, pending_nodes
 from cloudtrain.model import (
     ArtifactRules,
     ClusterConfig,
@@ -55,7 +56,7 @@ def first_login_to(handle: Handle, console: Console) -> Node:
     raised with what went wrong before."""
     try:
         with open_session(handle, console) as session:
-            session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
+            session.records.journal(UpBegun(nodes=session.plan.names))
             (node,) = make_whole(session).nodes
     except BaseException as failure:
         try:
@@ -88,8 +89,8 @@ def trial_config(config: ClusterConfig) -> ClusterConfig:
 def clear(handle: Handle) -> None:
     """Deletes what the trial made, and its record once the cloud says that nothing is left."""
     records = handle.records
-    expected = asked_for(records.events())
-    records.journal("down", nodes=[])
+    expected = pending_nodes(records.events())
+    records.journal(DownBegun())
     handle.provider.destroy(handle.config.name, records.journal, expected)
     records.close()
     records.remove()

@@ -13,6 +13,7 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
+from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
 from cloudtrain.lease import leased
 from cloudtrain.lifetime import announce, move_ends, settle_end
 from cloudtrain.model import Cluster, ClusterConfig, Plan, ProviderName
@@ -57,7 +58,7 @@ def up(
             with what_runs_is_told(session, settled.going, back=give_back):
                 session = raise_cluster(session, settled)
                 make_ready(session)
-            records.journal("ready")
+            records.journal(UpCompleted())
     if config.limits.idle is not None:
         console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
     return Cluster(name=config.name, nodes=session.nodes)
@@ -69,7 +70,7 @@ def make_store(handle: Handle, console: Console) -> None:
     if not config.artifacts.create or config.artifacts.store is None:
         return
     store = handle.store
-    handle.records.journal("make", what="store", name=store.uri)
+    handle.records.journal(ResourceRequested(what="store", name=store.uri))
     if store.create(_near(config)):
         console.say(f"made the store {store.uri}, which is never deleted by cloudtrain")
         store.check()
@@ -93,7 +94,7 @@ def raise_cluster(session: Session, settled: Settled) -> Session:
     if settled.end is not None and session.nodes:
         announce(session, settled.end)
         session = move_ends(session, settled.end)
-    session.records.journal("up", nodes=[node.name for node in session.plan.nodes])
+    session.records.journal(UpBegun(nodes=session.plan.names))
     before = bool(session.nodes)
     session = make_whole(session)
     if settled.end is not None and before:

@@ -11,6 +11,7 @@ from cloudtrain.errors import (
     NotFoundError,
     TransientError,
 )
+from cloudtrain.events import ResourceRequested
 from cloudtrain.model import Network, Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._aws import answers, bodies, faults
@@ -170,7 +171,7 @@ class SecurityGroup:
         return None
 
     def _create(self, journal: Journal) -> str:
-        journal("make", what="security group", name=self._name)
+        journal(ResourceRequested(what="security group", name=self._name))
         tags = labels.of_cluster(self._cluster, self._owner)
         try:
             answer = self._ec2.ask(
@@ -254,7 +255,7 @@ def placement_group(ec2: Ec2, place: Place, plan: Plan, journal: Journal) -> str
         return ""
     found = next((each for each in there if answers.text(each, "groupName") == name), None)
     if found is None:
-        journal("make", what="placement group", name=name)
+        journal(ResourceRequested(what="placement group", name=name))
         asked = {
             "GroupName": name,
             "Strategy": "cluster",

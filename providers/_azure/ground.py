@@ -16,6 +16,7 @@ from cloudtrain.errors import (
     NameTakenError,
     PermissionsError,
 )
+from cloudtrain.events import ResourceRequested
 from cloudtrain.model import Owner, Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure import bodies, faults, paths, versions
@@ -157,7 +158,7 @@ class _Site:
                 )
             labels.refuse_other_owner(f"resource group {self.within.name}", told.owner, self.owner)
             return False
-        self.journal("make", what="resource group", name=self.within.name)
+        self.journal(ResourceRequested(what="resource group", name=self.within.name))
         body = bodies.group(self.place.region, self._tags)
         self.arm.put(self.within.itself, body)
         return True
@@ -183,7 +184,7 @@ class _Site:
         body = bodies.firewall(self.place.region, self._tags, caller, inside)
         found = None if fresh else self.arm.find(path)
         if found is None:
-            self.journal("make", what="network security group", name=name)
+            self.journal(ResourceRequested(what="network security group", name=name))
         if found is None or not says(found, body):
             self.arm.put(path, body)
         return path
@@ -195,7 +196,7 @@ class _Site:
         name = labels.group_name(self.cluster)
         path = self.within.network(name)
         if fresh or self.arm.find(path) is None:
-            self.journal("make", what="virtual network", name=name)
+            self.journal(ResourceRequested(what="virtual network", name=name))
             outbound = plan.config.network.private
             body = bodies.network(self.place.region, self._tags, name, outbound=outbound)
             self.arm.put(path, body)
@@ -207,7 +208,7 @@ class _Site:
         name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)
         if fresh or self.arm.find(path) is None:
-            self.journal("make", what="proximity placement group", name=name)
+            self.journal(ResourceRequested(what="proximity placement group", name=name))
             try:
                 self.arm.put(path, bodies.proximity(self.place.region, self._tags))
             except CloudError as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cloudtrain.errors import CloudError, PermissionsError
+from cloudtrain.events import ResourceRequested
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._azure.connection import OPERATION, Arm, optional
 from cloudtrain.providers._azure.listing import plain
@@ -79,7 +80,7 @@ class Services:
         """Register a namespace: once per subscription, free, and not undone by `down`. Raises
         PermissionsError.
         """
-        journal("make", what="registration", name=namespace)
+        journal(ResourceRequested(what="registration", name=namespace))
         path = f"{self._arm.path}/providers/{namespace}"
         try:
             self._arm.call("POST", f"{path}/register")

@@ -149,8 +149,8 @@ class Account(Protocol[GroundT]):
         """Create or adopt network, firewall and placement group.
 
         The firewall allows SSH from `caller` (a CIDR) and all traffic between the cluster's nodes;
-        it is updated if the caller's address has changed. `journal("make", what="firewall",
-        name=…)` precedes each creation.
+        it is updated if the caller's address has changed. ResourceRequested is written
+        before each creation.
         """
 
     def is_close(self, ground: GroundT) -> bool:

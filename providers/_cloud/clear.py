@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     NodesError,
     PermissionsError,
 )
+from cloudtrain.events import CleanupFailed, NodeDeletionBegun
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._cloud.account import Account, Machine, Resource
 from cloudtrain.providers._cloud.patience import Pace
@@ -128,7 +129,7 @@ class Clearance:
         for machine in machines:
             if machine.id not in self._announced:
                 self._announced.add(machine.id)
-                self._journal("destroy", node=machine.node.name)
+                self._journal(NodeDeletionBegun(node=machine.node.name))
 
 
 def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
@@ -143,7 +144,7 @@ def told_with(failure: BaseException, journal: Journal) -> Iterator[None]:
     try:
         yield
     except Exception as trouble:  # noqa: BLE001
-        journal("left over", text=str(trouble))
+        journal(CleanupFailed(text=str(trouble)))
         if isinstance(failure, CloudtrainError):
             told = f"Giving back failed too: {trouble}"
             failure.hint = f"{failure.hint}. {told}" if failure.hint else told

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
 from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
+from cloudtrain.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal
@@ -51,7 +52,7 @@ class Creation(Generic[GroundT]):
         """
         wishes, close = _Wishes(), False
         if any(node.name not in self.there for node in self.plan.nodes):
-            self.journal("place", placement=str(place), region=place.region)
+            self.journal(PlacementTried(placement=str(place), region=place.region))
         try:
             ground = uninterrupted(
                 lambda: self.account.ground(self.plan, place, self.caller, self.journal)
@@ -81,16 +82,16 @@ class Creation(Generic[GroundT]):
         failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
         details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
         for detail, error in details.items():
-            self.journal("denied", text=error.message, detail=detail)
+            self.journal(RequestDenied(text=error.message, detail=detail))
 
     def _launch(self, place: Place, ground: GroundT, wishes: _Wishes) -> None:
         def launch(node: NodePlan) -> None:
             order = self._order(node, place, ground)
-            self.journal("create", node=node.name)
+            self.journal(NodeRequested(node=node.name))
             wishes.open[node.name] = self.pace.now()
             try:
                 made = wishes.made[node.name] = self.account.launch(order)
-                self.journal("made", node=node.name, id=made.id, placement=str(place))
+                self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
             except CloudError as error:
                 if not isinstance(error, TransientError):
                     del wishes.open[node.name]  # refused: nothing of it can appear later

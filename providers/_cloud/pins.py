@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.events import ImageChosen
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 
@@ -30,7 +31,7 @@ def pinned(
     if known is None:
         chosen = choose()
         if id_of(chosen):
-            journal("image", key=key, id=id_of(chosen))
+            journal(ImageChosen(key=key, id=id_of(chosen)))
         return chosen
     try:
         return exact(known)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
+from cloudtrain.events import PlacementRefused, TriedApart
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
@@ -164,7 +165,7 @@ class CloudProvider(Generic[GroundT]):
             if not is_tried_apart(error):
                 raise
             _journal_refusal(journal, place, error)
-            journal("apart", placement=str(place))
+            journal(TriedApart(placement=str(place)))
         return creation.apart().fill(place, later=later)
 
     def _search(self, cluster: str) -> Search:
@@ -237,7 +238,7 @@ def _nodes(machines: Iterable[Machine]) -> tuple[Node, ...]:
 
 def _journal_refusal(journal: Journal, place: Place, error: CloudError) -> None:
     kind = type(error).__name__
-    journal("refused", placement=str(place), error=kind, text=error.message)
+    journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
 
 
 def _nowhere(refusals: Sequence[tuple[Place, CloudError]]) -> CloudError:

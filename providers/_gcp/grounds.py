@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.events import ResourceRequested
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
@@ -139,7 +140,7 @@ class Maker:
                 self._refuse_strangers(what, there, body)
                 return there
             if not announced:
-                self.journal("make", what=kind, name=name)
+                self.journal(ResourceRequested(what=kind, name=name))
                 announced.append(name)
             try:
                 self.api.run(what, "POST", collection, body=body)

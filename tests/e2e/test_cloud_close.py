@@ -12,10 +12,11 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
+from cloudtrain.events import Event
 from cloudtrain.model import Network, NodeGroup
 from tests.standins.cloud import Cloud, start
 from tests.support.cloud_rig import CLOUDS, config
-from tests.support.fakes import make_identity
+from tests.support.fakes import facts_of, make_identity
 
 MACHINE = {"gcp": "n2-standard-2", "aws": "m5.large", "azure": "Standard_D2s_v5"}
 
@@ -35,8 +36,8 @@ def test_nodes_find_room_apart_where_there_is_none_close_together(
     plan = make_plan(wanted)
     provider, events = open_provider(wanted), list[str]()
 
-    def journal(event: str, **facts: object) -> None:
-        events.append(f"{event} {facts.get('placement', '')}".strip())
+    def journal(event: Event, /) -> None:
+        events.append(f"{event.word} {facts_of(event).get('placement', '')}".strip())
 
     identity = make_identity(tmp_path, plan)
     nodes = provider.create(plan, identity, journal)

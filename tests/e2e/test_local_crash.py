@@ -35,10 +35,10 @@ def die(when):
     if when == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-def journal(kind, node):
-    entries.append(node)
+def journal(event):
+    entries.append(event.node)
     die(f"before entry {len(entries)}")
-    print(node, flush=True)
+    print(event.node, flush=True)
     die(f"after entry {len(entries)}")
 
 def around(owner, name):

@@ -24,6 +24,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
+from cloudtrain.events import Event, PlacementRefused
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
 from cloudtrain.providers._aws import images, quotas
@@ -47,7 +48,7 @@ from tests.support.aws_parts import (
     stand_in,
     with_spot,
 )
-from tests.support.fakes import make_identity
+from tests.support.fakes import facts_of, line_of, make_identity
 
 ROOT = Path(__file__).parents[2]
 
@@ -202,7 +203,10 @@ def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud
     plan = plan_of(aws)
     made: list[str] = []
     ground = account_of(plan).ground(
-        plan, HERE, CALLER, lambda kind, **facts: made.append(f"{kind} {' '.join(facts.values())}")
+        plan,
+        HERE,
+        CALLER,
+        lambda event: made.append(" ".join([event.word, *facts_of(event).values()])),
     )
     assert rules(ground.group) == [("-1", None, ground.group), ("tcp", 22, CALLER)]
     assert [line for line in made if line.startswith("make ")] == [
@@ -216,7 +220,7 @@ def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
     first = account_of(plan).ground(plan, HERE, CALLER, silent)
     held = aws.holdings()
     made: list[str] = []
-    again = account_of(plan).ground(plan, HERE, CALLER, lambda kind, **facts: made.append(kind))
+    again = account_of(plan).ground(plan, HERE, CALLER, lambda event: made.append(event.word))
     assert (again, set(made), aws.holdings()) == (first, {"image"}, held)
     assert tries(aws, "AuthorizeSecurityGroupIngress") == 2
 
@@ -698,9 +702,9 @@ def test_the_next_zone_is_taken_where_the_first_has_no_room(aws: Cloud, tmp_path
     aws.set(capacity={"g4dn.xlarge us-east-1a": 2})
     refused: list[str] = []
 
-    def journal(kind: str, **facts: object) -> None:
-        if kind == "refused":
-            refused.append(f"{facts['placement']} {facts['error']}: {facts['text']}")
+    def journal(event: Event, /) -> None:
+        if isinstance(event, PlacementRefused):
+            refused.append(f"{event.placement} {event.error}: {event.text}")
 
     nodes = provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
     assert {node.placement for node in nodes} == {"us-east-1b"}
@@ -1038,8 +1042,8 @@ def test_the_encoded_reason_of_a_denial_is_kept_for_an_administrator(
     plan = plan_of(aws, placement=("us-east-1a",))
     written: list[dict[str, Any]] = []
 
-    def journal(event: str, **facts: Any) -> None:
-        written.append({"event": event, **facts})
+    def journal(event: Event, /) -> None:
+        written.append(line_of(event))
 
     with pytest.raises(NodesError) as caught:
         provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)

@@ -16,6 +16,7 @@ from cloudtrain.errors import (
     PermissionsError,
     QuotaError,
 )
+from cloudtrain.events import Event, ImageChosen, ResourceRequested
 from cloudtrain.model import Network, NodeGroup, Plan
 from cloudtrain.providers._cloud.account import Machine, Place
 from cloudtrain.providers.azure import AzureAccount
@@ -133,10 +134,11 @@ def test_all_of_the_ground_is_announced_before_it_is_made(azure: Cloud) -> None:
     account = account_of(plan)
     entries: set[tuple[str, str]] = set()
 
-    def journal(kind: str, *, what: str = "", name: str = "", **facts: str) -> None:
-        if kind == "image":
+    def journal(event: Event, /) -> None:
+        if isinstance(event, ImageChosen):
             return
-        assert kind == "make"
+        assert isinstance(event, ResourceRequested)
+        what, name = event.what, event.name
         assert not any(name == held.split()[-1] and what in held for held in azure.holdings())
         entries.add((what, name))
 
@@ -155,7 +157,7 @@ def test_ground_that_is_there_is_adopted_without_a_change(azure: Cloud) -> None:
     made = ground_of(account, plan)
     azure.forget_calls()
     entries: list[str] = []
-    again = account.ground(plan, HERE, CALLER, lambda kind, **facts: entries.append(kind))
+    again = account.ground(plan, HERE, CALLER, lambda event: entries.append(event.word))
     assert again == made
     assert set(entries) <= {"image"}
     assert actions(azure, "PUT", "PATCH", "POST", "DELETE") == []

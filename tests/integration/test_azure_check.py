@@ -26,6 +26,7 @@ from tests.support.azure_parts import (
     stand_in,
     with_spot,
 )
+from tests.support.fakes import facts_of
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_services_that_up_may_register_are_no_trouble(azure: Cloud, plan: Plan) 
     entries = []
     account = account_of(plan)
     account.ground(
-        plan, HERE, CALLER, lambda kind, **facts: entries.append((kind, *facts.values()))
+        plan, HERE, CALLER, lambda event: entries.append((event.word, *facts_of(event).values()))
     )
     assert ("make", "registration", "Microsoft.DevTestLab") in entries
     assert findings(plan)["services"].text.endswith("Microsoft.DevTestLab")

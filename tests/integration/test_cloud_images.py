@@ -12,12 +12,12 @@ from unittest.mock import patch
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.cluster.provision import images
 from cloudtrain.cluster.session import open_provider
 from cloudtrain.errors import CloudConfigError
+from cloudtrain.events import Event, images
 from tests.standins.cloud import Cloud, start
 from tests.support.cloud_rig import CLOUDS, config
-from tests.support.fakes import make_identity
+from tests.support.fakes import line_of, make_identity
 
 
 @pytest.fixture(scope="module", params=CLOUDS)
@@ -31,8 +31,8 @@ def test_the_image_of_a_cluster_is_recorded_kept_and_missed(cloud: Cloud, tmp_pa
     provider, identity = open_provider(plan.config), make_identity(tmp_path, plan)
     events: list[dict[str, Any]] = []
 
-    def journal(event: str, **facts: Any) -> None:
-        events.append({"event": event, **facts})
+    def journal(event: Event, /) -> None:
+        events.append(line_of(event))
 
     provider.create(replace(plan, nodes=plan.nodes[:1]), identity, journal)
     kinds = [event["event"] for event in events]

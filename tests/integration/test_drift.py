@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import provision, session
-from cloudtrain.cluster.provision import leaving
 from cloudtrain.config.effect import EFFECT
 from cloudtrain.config.file import File, section_at
 from cloudtrain.drift import _FIELDS, serves
+from cloudtrain.events import ImageChosen, NodeDeletionBegun, nodes_leaving
 from cloudtrain.protocols import Completed
 from cloudtrain.records import Records
 from cloudtrain.verbs import holdings, up
@@ -323,7 +323,7 @@ def test_an_exchange_that_was_killed_goes_on(
 
     def killed(cluster: str, journal: Any, *rest: Any) -> None:
         if number:
-            journal("destroy", node="deep-worker0")
+            journal(NodeDeletionBegun(node="deep-worker0"))
             user.cloud.stop("deep", "deep-worker0")
         raise Killed
 
@@ -412,9 +412,9 @@ def test_a_node_may_stay_where_the_placement_still_leads(
 
 def test_nodes_whose_deletion_was_cut_off_are_known_until_something_starts() -> None:
     exchange = {"event": "exchange", "nodes": ["a"]}
-    assert leaving([{"event": "up"}, exchange]) == {"a"}
+    assert nodes_leaving([{"event": "up"}, exchange]) == {"a"}
     for event in ("up", "start", "down"):
-        assert leaving([exchange, {"event": event}]) == frozenset()
+        assert nodes_leaving([exchange, {"event": event}]) == frozenset()
 
 
 def test_the_effect_of_every_field_of_the_file_is_told() -> None:
@@ -439,7 +439,7 @@ def test_a_node_that_is_made_again_is_like_its_peers_whatever_is_chosen_today(
     records = Records("deep")
     entries = (records.folder / "events.jsonl").read_text()
     (records.folder / "events.jsonl").write_text(entries.replace("n1-standard-4", "n1-standard-2"))
-    records.journal("image", key="auto/T4", id="projects/x/global/images/common-cu124-v1")
+    records.journal(ImageChosen(key="auto/T4", id="projects/x/global/images/common-cu124-v1"))
     plans: list[Any] = []
     make = user.cloud.create
 

@@ -16,14 +16,14 @@ from click.testing import CliRunner, Result
 
 from cloudtrain import layout, supervise
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.provision import asked_for, was_ready
 from cloudtrain.config import from_json
+from cloudtrain.events import USES, was_ready
+from cloudtrain.events import pending_nodes as asked_for
 from cloudtrain.landing.manifest import read_manifest
 from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Run, Task
 from cloudtrain.records import Records, known
 from cloudtrain.stores import open_store
-from cloudtrain.training.idle import USES
 from tests.support.landing_parts import RUN, Cluster
 
 SETS = sorted((Path(__file__).parents[1] / "frozen").iterdir())

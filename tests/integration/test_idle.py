@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from cloudtrain.cli.app import cli
 from cloudtrain.config import to_json
 from cloudtrain.errors import RunFailed, StoreError
+from cloudtrain.events import IdleDownFailed, UpCompleted
 from cloudtrain.model import ClusterConfig, Limits, NodeGroup, Run
 from cloudtrain.records import Records
 from cloudtrain.training import idle as judged
@@ -55,7 +56,7 @@ def up(limit: float | None) -> Records:
         limits=Limits(idle=limit),
     )
     records.save_config(to_json(config))
-    records.journal("ready")
+    records.journal(UpCompleted())
     return records
 
 
@@ -183,11 +184,11 @@ def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: W
 
 def test_status_says_why_it_is_not_down_yet(records: Records) -> None:
     assert judged.idle(records) is not None
-    records.journal("idle failed", why="the bucket is gone")
+    records.journal(IdleDownFailed(why="the bucket is gone"))
     due = judged.idle(records)
     assert due is not None
     assert due.fault == "the bucket is gone"
-    records.journal("ready")
+    records.journal(UpCompleted())
     again = judged.idle(records)
     assert again is not None
     assert again.fault is None
@@ -311,7 +312,7 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
         text = report_text(report, due.due - 720)
         clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(due.due))
         assert f"  idle: goes down at  {clock}, in 12m" in text
-        records.journal("idle failed", why="the bucket is gone")
+        records.journal(IdleDownFailed(why="the bucket is gone"))
         report = status("mnist", offline=True)
         assert "  idle: not down yet: the bucket is gone" in report_text(report, 0.0)
         (cluster,) = report_json(report, 0.0)["clusters"]

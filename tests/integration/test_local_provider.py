@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
+from cloudtrain.events import Event, NodeRequested
 from cloudtrain.providers._local import addresses, processes, spawn
 from cloudtrain.shell import Secret
-from tests.support.fakes import eventually, make_plan, no_journal
+from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
 
 
@@ -155,7 +156,7 @@ def test_a_killed_server_is_a_stopped_node_that_comes_back_with_its_disk(
     assert not gone(sleeper)
     entries: list[str] = []
     again = cluster.provider.create(
-        cluster.plan, cluster.identity, lambda kind, node: entries.append(node)
+        cluster.plan, cluster.identity, lambda event: entries.append(facts_of(event)["node"])
     )
     assert again == (chief, worker)
     assert entries == [chief.name]
@@ -298,8 +299,8 @@ def test_the_error_of_a_server_that_ends_says_why(cluster: LocalCluster) -> None
 
 
 def test_an_interrupted_creation_leaves_nothing(cluster: LocalCluster) -> None:
-    def interrupt(kind: str, *, node: str) -> None:
-        if (kind, node) == ("create", "mnist-worker0"):
+    def interrupt(event: Event, /) -> None:
+        if event == NodeRequested(node="mnist-worker0"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

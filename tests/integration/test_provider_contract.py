@@ -18,6 +18,7 @@ import pytest
 import cloudtrain.providers
 from cloudtrain import catalogue
 from cloudtrain.errors import CapacityError, CloudtrainError
+from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested
 from cloudtrain.model import Identity, Plan
 from cloudtrain.protocols import Provider
 from cloudtrain.providers._cloud.provider import CloudProvider
@@ -237,7 +238,7 @@ def test_create_again_makes_nothing_new(cloud: Cloud) -> None:
     identity = cloud.identity(plan)
     made = cloud.provider.create(plan, identity, no_journal)
     entries: list[str] = []
-    again = cloud.provider.create(plan, identity, lambda kind, **facts: entries.append(kind))
+    again = cloud.provider.create(plan, identity, lambda event: entries.append(event.word))
     assert again == made
     assert [entry for entry in entries if entry != "image"] == []  # That is said, not made.
 
@@ -248,9 +249,9 @@ def test_a_larger_plan_adds_only_what_is_missing(cloud: Cloud) -> None:
     made = cloud.provider.create(plan, identity, no_journal)
     entries: list[str] = []
 
-    def journal(kind: str, *, node: str = "", **facts: object) -> None:
-        if kind == "create":
-            entries.append(node)
+    def journal(event: Event, /) -> None:
+        if isinstance(event, NodeRequested):
+            entries.append(event.node)
 
     grown = cloud.provider.create(larger, identity, journal)
     assert sorted(entries) == ["mnist-worker1", "mnist-worker2"]
@@ -262,11 +263,11 @@ def test_each_creation_and_destruction_is_announced_before_it_is_done(cloud: Clo
     plan = cloud.plan()
     entries: list[tuple[str, str]] = []
 
-    def journal(kind: str, *, node: str = "", **facts: object) -> None:
-        if kind in ("create", "destroy"):
-            exists = node in {n.name for n in cloud.provider.nodes("mnist")}
-            assert exists == (kind == "destroy")
-            entries.append((kind, node))
+    def journal(event: Event, /) -> None:
+        if isinstance(event, NodeRequested | NodeDeletionBegun):
+            exists = event.node in {n.name for n in cloud.provider.nodes("mnist")}
+            assert exists == isinstance(event, NodeDeletionBegun)
+            entries.append((event.word, event.node))
 
     cloud.provider.create(plan, cloud.identity(plan), journal)
     cloud.provider.destroy("mnist", journal)
@@ -299,8 +300,8 @@ def test_a_failed_create_keeps_what_was_there_before(cloud: Cloud) -> None:
 def test_an_error_of_the_journal_makes_no_node(cloud: Cloud) -> None:
     plan = cloud.plan()
 
-    def full_disk(kind: str, *, node: str = "", **facts: object) -> None:
-        if kind == "create" and node == "mnist-worker0":
+    def full_disk(event: Event, /) -> None:
+        if event == NodeRequested(node="mnist-worker0"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
@@ -328,7 +329,7 @@ def test_removing_a_node_leaves_the_others_as_they_are(cloud: Cloud) -> None:
 
 def test_destroying_an_unknown_cluster_is_fine(cloud: Cloud) -> None:
     entries: list[str] = []
-    cloud.provider.destroy("never-made", lambda kind, **facts: entries.append(kind))
+    cloud.provider.destroy("never-made", lambda event: entries.append(event.word))
     assert entries == []
     assert cloud.provider.nodes("never-made") == ()
 

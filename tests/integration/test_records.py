@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudtrainError, ConfigError, LockedError, UsageError
+from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
 from cloudtrain.model import Attempt, Cause, Run, Task
 from cloudtrain.records import Records, home, known, resolve
 from cloudtrain.records.run_json import run_from_json, run_to_json
@@ -80,7 +81,7 @@ def test_folders_are_0700_and_files_0600_whatever_the_umask() -> None:
         records = Records("mnist")
         records.create()
         records.save_config({"name": "mnist"})
-        records.journal("up")
+        records.journal(UpBegun())
         records.save_run(RUN)
         with records.lock("up"):
             modes = {
@@ -160,19 +161,19 @@ def test_a_secret_is_never_written() -> None:
     with pytest.raises(TypeError):
         records.save_config({"secrets": {"K": Secret("s3cr3t")}})
     with pytest.raises(TypeError):
-        records.journal("up", key=Secret("s3cr3t"))
+        records.journal(NodeRequested(node="a", made={"key": Secret("s3cr3t")}))
     assert [p for p in home().rglob("*") if p.is_file() and b"s3cr3t" in p.read_bytes()] == []
 
 
 def test_events_come_back_in_order_and_a_torn_line_costs_only_itself() -> None:
     records = Records("mnist")
-    records.journal("create", node="mnist-chief0")
+    records.journal(NodeRequested(node="mnist-chief0"))
     with (records.folder / "events.jsonl").open("ab") as file:
         file.write(b'{"time": 1, "event": "to')
-    records.journal("created", node="mnist-chief0")
+    records.journal(NodeDeletionBegun(node="mnist-chief0"))
     assert [(e["event"], e["node"], e["pid"]) for e in records.events()] == [
         ("create", "mnist-chief0", os.getpid()),
-        ("created", "mnist-chief0", os.getpid()),
+        ("destroy", "mnist-chief0", os.getpid()),
     ]
     assert records.since() == records.events()[0]["time"]
 
@@ -181,7 +182,9 @@ def test_events_of_many_threads_are_whole_lines() -> None:
     records = Records("mnist")
     threads = [
         threading.Thread(
-            target=lambda n=n: [records.journal("e", n=n, x="y" * 3000) for _ in "1234"]
+            target=lambda n=n: [
+                records.journal(LandingFailed(run=f"{n}", why="y" * 3000)) for _ in "1234"
+            ]
         )
         for n in range(8)
     ]
@@ -199,7 +202,7 @@ def test_an_unwritable_home_is_one_clear_error(
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "file" / "home"))
     for write in (
         lambda: Records("mnist").create(),
-        lambda: Records("mnist").journal("up"),
+        lambda: Records("mnist").journal(UpBegun()),
         lambda: Records("mnist").save_run(RUN),
         lambda: Records("mnist").lock("up").__enter__(),
     ):
@@ -258,7 +261,7 @@ def test_closing_removes_the_keys_and_keeps_what_was_learnt() -> None:
     records = Records("mnist")
     records.save_run(RUN)
     records.save_config({"name": "mnist"})
-    records.journal("down")
+    records.journal(DownBegun())
     (records.folder / "host_keys").mkdir()
     for name in ("key", "key.pub", "known_hosts", "ssh_config", "host_keys/mnist-chief0"):
         (records.folder / name).write_text("")

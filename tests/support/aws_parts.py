@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.events import Event
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.providers._aws import permissions
 from cloudtrain.providers._aws.nouns import Ground
@@ -108,7 +109,7 @@ def provider_of(plan: Plan) -> CloudProvider[Ground]:
     return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, pace=FAST)
 
 
-def silent(kind: str, **facts: object) -> None:
+def silent(event: Event, /) -> None:
     """A journal that nobody reads."""
 
 

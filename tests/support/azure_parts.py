@@ -13,6 +13,7 @@ import pytest
 from werkzeug.wrappers import Request, Response
 
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.events import Event
 from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
@@ -149,7 +150,7 @@ def account_of(plan: Plan, pace: Pace = FAST) -> AzureAccount:
     return AzureAccount(plan.config, pace=pace)
 
 
-def silent(kind: str, **facts: object) -> None:
+def silent(event: Event, /) -> None:
     """A journal that nobody reads."""
 
 

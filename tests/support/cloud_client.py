@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.events import Event
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
 from cloudtrain.providers._cloud.patience import Pace
 from tests.standins.cloud import ROOT, Cloud
+from tests.support.fakes import line_of
 
 CALLER = "203.0.113.7/32"
 
@@ -227,9 +229,9 @@ def _do(name: str, job: Job, journal: Path) -> Any:
     config = job.plan.config
     clouds = provider(name, config, job.pace)
 
-    def write(kind: str, **facts: Any) -> None:
+    def write(event: Event, /) -> None:
         with journal.open("a") as file:
-            file.write(json.dumps({"event": kind, "time": job.pace.now(), **facts}) + "\n")
+            file.write(json.dumps(line_of(event, job.pace.now())) + "\n")
 
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)

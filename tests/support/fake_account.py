@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
+from cloudtrain.events import ResourceRequested
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
@@ -135,7 +136,7 @@ class FakeAccount:
             key = f"{id} {region}"
             if key not in self.resources_:
                 kind = id.split()[0]
-                journal("make", what=kind, name=cluster)
+                journal(ResourceRequested(what=kind, name=cluster))
                 self.resources_[key] = Resource(
                     cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner=ME
                 )

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloudtrain.errors import LeftoverError
+from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested, to_line
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
@@ -68,13 +70,13 @@ class FakeProvider:
                 there = cluster.get(planned.name)
                 if there and there.state == "running":
                     continue
-                journal("create", node=planned.name)
+                journal(NodeRequested(node=planned.name))
                 self._make(cluster, planned, number)
                 if not there:
                     made.append(planned.name)
         except Exception:
             for name in made:
-                journal("destroy", node=name)
+                journal(NodeDeletionBegun(node=name))
                 self._unmake(cluster, name)
             raise
         return tuple(cluster[planned.name] for planned in plan.nodes)
@@ -94,7 +96,7 @@ class FakeProvider:
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         for node in self.nodes(cluster):
-            journal("destroy", node=node.name)
+            journal(NodeDeletionBegun(node=node.name))
             if node.name not in self.cannot_destroy:
                 self._unmake(self.cloud[cluster], node.name)
         if left := self.nodes(cluster):
@@ -111,7 +113,7 @@ class FakeProvider:
     ) -> None:
         for node in self.nodes(cluster):
             if node.name in names:
-                journal("destroy", node=node.name)
+                journal(NodeDeletionBegun(node=node.name))
                 if node.name not in self.cannot_destroy:
                     self._unmake(self.cloud[cluster], node.name)
         if left := [node.name for node in self.nodes(cluster) if node.name in names]:
@@ -224,5 +226,17 @@ def eventually(condition: Callable[[], object], *, within: float = 20.0) -> None
         time.sleep(0.01)
 
 
-def no_journal(kind: str, **facts: object) -> None:
+def no_journal(event: Event, /) -> None:
     """For tests that do not look at the journal."""
+
+
+def line_of(event: Event, time: float = 0.0) -> dict[str, Any]:
+    """As it stands on disk, but for the process that wrote it."""
+    line = to_line(event, time=time, pid=0)
+    del line["pid"]
+    return line
+
+
+def facts_of(event: Event) -> dict[str, Any]:
+    """The same without the word and the time."""
+    return {key: value for key, value in line_of(event).items() if key not in ("event", "time")}

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.events import Event
 from cloudtrain.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Plan
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
@@ -20,6 +21,7 @@ from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers.gcp import GcpAccount
 from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
+from tests.support.fakes import facts_of
 
 PLACE = Place(region="us-east4", zone="us-east4-c")
 CALLER = "203.0.113.7/32"
@@ -62,8 +64,8 @@ class Gcp:
     def plan(self, **changes: Any) -> Plan:
         return make_plan(self.config(**changes))
 
-    def journal(self, kind: str, **facts: Any) -> None:
-        self.journaled.append(" ".join([kind, *facts.values()]))
+    def journal(self, event: Event, /) -> None:
+        self.journaled.append(" ".join([event.word, *facts_of(event).values()]))
 
     def ground(self, account: GcpAccount, plan: Plan, place: Place = PLACE) -> Ground:
         return account.ground(plan, place, CALLER, self.journal)

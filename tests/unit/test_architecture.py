@@ -15,8 +15,7 @@ LAYERS = [
     {"model", "listing", "shell", "errors"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
-        "retry",
-        "strategies",
+        *{"retry", "events", "strategies"},
         "catalogue",
     },
     {
@@ -68,6 +67,14 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
+
+
+def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
+    for path in modules():
+        if path.relative_to(PACKAGE).as_posix() != "events.py":
+            text = path.read_text()
+            assert '["event"]' not in text, path
+            assert '.get("event")' not in text, path
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())

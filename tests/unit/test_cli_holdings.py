@@ -17,6 +17,7 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
+from cloudtrain.events import DownBegun
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.owner import digest, login
@@ -415,7 +416,7 @@ def test_a_name_that_was_taken_down_here_before_is_no_leave_to_destroy_unlanded_
 ) -> None:
     """Another machine has made a cluster of that name since."""
     know("mnist")
-    Records("mnist").journal("down", nodes=[])
+    Records("mnist").journal(DownBegun())
     Records("mnist").close()
     put(cloud, "mnist")
     for account in ((), ("--provider", "gcp")):

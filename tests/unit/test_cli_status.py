@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
+from cloudtrain.events import NodeRequested
 from cloudtrain.model import (
     Accelerator,
     Attempt,
@@ -301,7 +302,7 @@ def cluster_of(
     config = ClusterConfig(name="mnist", provider=cloud, strategy="custom", nodes=groups)
     records.save_config(to_json(config))
     for name in ("mnist-chief0", "mnist-worker0", "mnist-worker1"):
-        records.journal("create", node=name)
+        records.journal(NodeRequested(node=name))
     provider.cloud["mnist"] = {node.name: node for node in nodes}
     return records
 

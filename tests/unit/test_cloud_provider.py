@@ -20,6 +20,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
+from cloudtrain.events import Event
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Identity, Owner, Plan
 from cloudtrain.providers._cloud import labels
@@ -27,7 +28,7 @@ from cloudtrain.providers._cloud.account import Machine, Place, Resource
 from cloudtrain.providers._cloud.creation import uninterrupted
 from cloudtrain.providers._cloud.provider import CloudProvider
 from tests.support.fake_account import ME, PLACES, FakeAccount, cloud_plan
-from tests.support.fakes import make_identity, make_plan
+from tests.support.fakes import facts_of, make_identity, make_plan
 
 CALLER = "198.51.100.7/32"
 EVE = Owner(id="eve", name="eve")
@@ -45,8 +46,8 @@ class Rig:
         self.identity: Identity = make_identity(folder, cloud_plan(make_plan(workers=4)))
         self.lines: list[str] = []
 
-    def journal(self, kind: str, **facts: object) -> None:
-        self.lines.append(" ".join([kind, *map(str, facts.values())]))
+    def journal(self, event: Event, /) -> None:
+        self.lines.append(" ".join([event.word, *map(str, facts_of(event).values())]))
 
     def create(self, plan: Plan | None = None) -> list[str]:
         nodes = self.provider.create(plan or self.plan, self.identity, self.journal)

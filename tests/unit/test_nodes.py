@@ -12,29 +12,36 @@ import pytest
 
 from cloudtrain import keys
 from cloudtrain.cluster.plan import tasks
-from cloudtrain.cluster.provision import (
-    asked_for,
-    created,
-    identity_for,
-    make_whole,
-    not_given_back,
-    serial_logs_shown,
-    was_ready,
-)
+from cloudtrain.cluster.provision import created, identity_for, make_whole, serial_logs_shown
 from cloudtrain.cluster.session import Handle, Session, adopt_identity
 from cloudtrain.errors import (
     CapacityError,
     NodesError,
     NodeUnreachable,
     NotAskedError,
+    NotLanded,
     QuotaError,
     StepFailed,
     TransientError,
 )
+from cloudtrain.events import (
+    AttemptBegun,
+    DownBegun,
+    Event,
+    NodeRequested,
+    PlacementRefused,
+    ResourceRequested,
+    UpBegun,
+    UpCompleted,
+    being_destroyed,
+    not_given_back,
+    pending_nodes,
+    was_ready,
+)
 from cloudtrain.listing import NotAsked, Whereabouts
 from cloudtrain.model import Node, Plan
 from cloudtrain.records import Records
-from cloudtrain.verbs.down import being_destroyed, bring_down
+from cloudtrain.verbs.down import bring_down
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 
@@ -44,22 +51,22 @@ def event(name: str, time: float = 0.0, **facts: Any) -> dict[str, Any]:
 
 
 def test_a_node_is_awaited_from_its_last_request_until_it_was_seen() -> None:
-    assert asked_for([]) == {}
+    assert pending_nodes([]) == {}
     asked = [event("up"), event("create", 1.0, node="a"), event("create", 2.0, node="b")]
-    assert asked_for(asked) == {"a": 1.0, "b": 2.0}
-    assert asked_for([*asked, event("destroy", 3.0, node="a")]) == {"b": 2.0}
+    assert pending_nodes(asked) == {"a": 1.0, "b": 2.0}
+    assert pending_nodes([*asked, event("destroy", 3.0, node="a")]) == {"b": 2.0}
     again = event("create", 4.0, node="a")
-    assert asked_for([*asked, event("destroy", 3.0, node="a"), again]) == {"a": 4.0, "b": 2.0}
+    assert pending_nodes([*asked, event("destroy", 3.0, node="a"), again]) == {"a": 4.0, "b": 2.0}
 
 
 def test_a_down_that_was_cut_off_does_not_make_the_next_one_forget() -> None:
-    assert asked_for([event("create", 1.0, node="a"), event("down")]) == {"a": 1.0}
+    assert pending_nodes([event("create", 1.0, node="a"), event("down")]) == {"a": 1.0}
 
 
 def test_what_a_refused_placement_was_asked_for_was_given_back() -> None:
     events = [event("create", 1.0, node="a"), event("refused", placement="east-a")]
-    assert asked_for(events) == {}
-    assert asked_for([events[0], event("left over", text="503"), events[1]]) == {"a": 1.0}
+    assert pending_nodes(events) == {}
+    assert pending_nodes([events[0], event("left over", text="503"), events[1]]) == {"a": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -140,8 +147,8 @@ def test_nodes_of_an_up_that_was_cut_off_are_given_up_where_they_are_in_the_way(
     ]
 
 
-@pytest.mark.parametrize("milestone", ["ready", "start"])
-def test_nodes_that_may_hold_work_are_kept(session: Session, milestone: str) -> None:
+@pytest.mark.parametrize("milestone", [UpCompleted(), AttemptBegun()])
+def test_nodes_that_may_hold_work_are_kept(session: Session, milestone: Event) -> None:
     half_made(session)
     session.records.journal(milestone)
     with pytest.raises(CapacityError):
@@ -228,8 +235,8 @@ def test_refusals_are_told_as_they_happen(session: Session) -> None:
         def create(
             self, plan: Plan, identity: Any, journal: Any, expected: Any = None
         ) -> tuple[Node, ...]:
-            journal("make", what="firewall", name="cloudtrain-mnist")
-            journal("refused", placement="east-a", error="CapacityError", text="no T4 today")
+            journal(ResourceRequested(what="firewall", name="cloudtrain-mnist"))
+            journal(PlacementRefused(placement="east-a", error="CapacityError", text="no T4 today"))
             return super().create(plan, identity, journal)
 
     session = dataclasses.replace(session, provider=Refusing())
@@ -250,7 +257,7 @@ def test_down_waits_for_what_may_be_listed_yet(
             return super().destroy(cluster, journal, expected, **named)
 
     monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: Late())
-    session.records.journal("create", node="mnist-worker0")
+    session.records.journal(NodeRequested(node="mnist-worker0"))
     (asked,) = session.records.events()
     bring_down(Handle(session.config), discard=False, console=session.console)
     assert told == [{"mnist-worker0": asked["time"]}]
@@ -280,14 +287,28 @@ def test_nodes_that_down_could_not_see_are_landed_by_the_next_one(
             raise NotAskedError("us-east1-b")
 
     provider = Silent(not_asked=(SILENT,))
-    session.records.journal("up")
-    session.records.journal("ready")
+    session.records.journal(UpBegun())
+    session.records.journal(UpCompleted())
     assert "down" not in brought_down(session, provider, monkeypatch)
     provider.whereabouts = Whereabouts(cluster="mnist", places=("us-east1",), complete=True)
     assert "down" not in brought_down(session, provider, monkeypatch)
     assert spared == [("us-east1-b",)] * 2
     assert session.records.is_open()
-    assert not being_destroyed(session.records)
+    assert not being_destroyed(session.records.events())
+
+
+def test_nodes_that_another_machine_made_since_the_last_down_are_landed_by_nobody_else(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An `up` here was refused for want of their keys, and had opened the record again."""
+    for event in (UpBegun(), UpCompleted(), DownBegun()):
+        session.records.journal(event)
+    session.records.close()
+    session.records.create()
+    half_made(session)
+    with pytest.raises(NotLanded, match="what they hold cannot be landed from here"):
+        brought_down(session, session.provider, monkeypatch)  # type: ignore[arg-type]
+    assert len(session.provider.nodes("mnist")) == 1
 
 
 def test_a_place_where_the_cluster_never_was_keeps_no_node(

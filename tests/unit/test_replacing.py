@@ -10,6 +10,7 @@ import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.events import UpCompleted
 from cloudtrain.model import Limits, Node, Plan, Run, Train
 from cloudtrain.records import Records
 from cloudtrain.training.replacing import whole_again
@@ -69,7 +70,7 @@ class World:
             host_keys=None,  # type: ignore[arg-type]
             nodes=(),
         )
-        self.records.journal("ready")
+        self.records.journal(UpCompleted())
         self.provider.create(replace(self.plan, nodes=nodes[:1]), None, lambda *_, **__: None)  # type: ignore[arg-type]
         self.provider.wishes.clear()
         self.session = self.session.refreshed()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cluster.session import asked_in, whereabouts
+from cloudtrain.cluster.session import whereabouts
 from cloudtrain.config import to_json
+from cloudtrain.events import PlacementTried, UpBegun, places_tried
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, NodeGroup
 from cloudtrain.records import Records
@@ -40,7 +41,9 @@ def test_a_zone_counts_for_its_region_and_a_region_for_its_zones(place: str, cou
 def events(*lines: str) -> list[dict[str, Any]]:
     """`place us-east1-b` as an event."""
     pairs = [line.split() for line in lines]
-    return [{"event": kind, "placement": rest[0] if rest else ""} for kind, *rest in pairs]
+    return [
+        {"event": kind, "placement": rest[0] if rest else "", "node": "a"} for kind, *rest in pairs
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def events(*lines: str) -> list[dict[str, Any]]:
 def test_the_record_tells_where_a_cluster_was_asked_for(
     lines: list[str], places: tuple[str, ...], complete: bool
 ) -> None:
-    assert asked_in(events(*lines)) == (places, complete)
+    assert places_tried(events(*lines)) == (places, complete)
 
 
 def config(place: str, project: str = "p", provider: Any = "gcp") -> ClusterConfig:
@@ -80,8 +83,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
     records = Records("mnist")
     records.create()
     records.save_config(to_json(config("us-east1")))
-    records.journal("up")
-    records.journal("place", placement="us-east1-b", region="us-east1")
+    records.journal(UpBegun())
+    records.journal(PlacementTried(placement="us-east1-b", region="us-east1"))
     return records
 
 
@@ -101,7 +104,7 @@ def test_what_was_before_the_last_down_counts_no_more(records: Records) -> None:
     records.close()
     assert not whereabouts(config("us-west1")).complete
     records.create()
-    records.journal("up")
+    records.journal(UpBegun())
     assert whereabouts(config("us-east1")).places == ("us-east1",)
     assert whereabouts(config("us-east1")).complete
 

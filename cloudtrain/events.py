@@ -1,0 +1,510 @@
+"""What happened to a cluster: the journal's events, their JSON lines, and what they mean.
+
+A line of events.jsonl is `{"time": …, "pid": …, "event": WORD, …facts}`. Everybody else writes
+events by their classes and passes the lines that were read on to the functions below, which alone
+look into them. A line of another version whose event or facts are not known here counts for
+nothing, and stays in the file as it is.
+
+Every reading begins after the last `ClusterGone`: what is before it is of a cluster that is no
+more. Within one cluster, what a milestone says differs from question to question:
+
+    event                      may hold work   is being destroyed   is used
+    UpBegun                    as before       no                   yes
+    UpCompleted                yes             no                   yes
+    AttemptBegun               yes             no                   yes
+    AttemptStarted, RunEnded   as before       as before            yes
+    RemovalBegun               no, if whole    as before            as before
+    DownBegun                  no              yes                  as before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
+
+Line = Mapping[str, Any]
+"""One line of events.jsonl."""
+Made = Mapping[str, Any]
+"""What one node was asked for: drift.made_with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`time`: when it was written, Unix time; None before that."""
+
+    word: ClassVar[str] = ""
+    """As the line has it."""
+    time: float | None = field(default=None, compare=False, repr=False)
+
+    def __init_subclass__(cls, word: str) -> None:
+        cls.word = word
+        KINDS[word] = cls
+
+
+KINDS: dict[str, type[Event]] = {}
+
+
+# ── The cluster ──────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterGone(Event, word="gone"):
+    """Nothing of the cluster exists: the next one of its name begins after this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpBegun(Event, word="up"):
+    """`up` is about to have these nodes made."""
+
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpCompleted(Event, word="ready"):
+    """Every node exists and has what `setup:` and `code:` name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownBegun(Event, word="down"):
+    """All that these nodes held has landed or is discarded; they are about to be deleted."""
+
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovalBegun(Event, word="exchange"):
+    """The same of some nodes (`up --shrink`, `up --replace`); `whole`: these are all of them."""
+
+    nodes: tuple[str, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleDownFailed(Event, word="idle failed"):
+    """`limits.idle` could not take the cluster down."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndMoveBegun(Event, word="move end"):
+    """The end of every node is about to be moved. None: it is to have none."""
+
+    lifetime: float | None
+    expires: float | None
+    """Unix time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndMoved(Event, word="end moved"):
+    """Every node has that end."""
+
+    lifetime: float | None
+    expires: float | None
+
+
+# ── What is made and deleted, as providers tell it ───────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementTried(Event, word="place"):
+    """Nodes are about to be asked for there."""
+
+    placement: str
+    region: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementRefused(Event, word="refused"):
+    """It does not have the nodes: what it was asked for was given back, unless CleanupFailed."""
+
+    placement: str
+    error: str = ""
+    """The class of it."""
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedApart(Event, word="apart"):
+    """It is asked once more, for nodes that need not be close together."""
+
+    placement: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageChosen(Event, word="image"):
+    """What `image:` means for the provider's `key`, until the cluster is gone."""
+
+    key: str
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceRequested(Event, word="make"):
+    """Anything but a node is about to be made: `what` is its kind."""
+
+    what: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRequested(Event, word="create"):
+    """A node is about to be made. Earlier versions did not write down `made`."""
+
+    node: str
+    made: Made | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCreated(Event, word="made"):
+    """The cloud has taken the request; `id` is its own for the node."""
+
+    node: str
+    id: str
+    placement: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesPlaced(Event, word="placed"):
+    """Every node runs; where, by its name."""
+
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDeletionBegun(Event, word="destroy"):
+    """A node was seen to exist and is about to be deleted."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanupFailed(Event, word="left over"):
+    """What was asked for could not be given back."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestDenied(Event, word="denied"):
+    """What an administrator needs of a refusal."""
+
+    text: str
+    detail: str
+
+
+# ── Runs ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptBegun(Event, word="start"):
+    """Tasks are about to be started."""
+
+    run: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(Event, word="started"):
+    """All of its tasks were."""
+
+    run: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksJoined(Event, word="formed"):
+    """The tasks are one cluster, `after` seconds."""
+
+    run: str
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded(Event, word="ended"):
+    """Its artifacts have landed."""
+
+    run: str = ""
+    state: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandingFailed(Event, word="not landed"):
+    """A run's artifacts are only on its nodes."""
+
+    run: str
+    why: str
+
+
+# ── Lines ────────────────────────────────────────────────────────────────────
+
+
+def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
+    """The line of an event that is written now. What was not written before `made` was is not."""
+    facts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "time"}
+    if isinstance(event, NodeRequested) and event.made is None:
+        del facts["made"]
+    return {"time": time, "pid": pid, "event": event.word, **facts}
+
+
+def from_line(line: Line) -> Event | None:
+    """None for one of another version that means nothing here."""
+    kind = KINDS.get(str(line.get("event")))
+    if kind is None:
+        return None
+    time = line.get("time")
+    facts: dict[str, Any] = {"time": time if _is_number(time) else None}
+    for each in fields(kind):
+        if each.name in facts:
+            continue
+        value = line.get(each.name, each.default)
+        if value is MISSING or (each.name in line and not _FITS[str(each.type)](value)):
+            return None
+        facts[each.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**facts)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int),
+    "int | None": lambda value: value is None or isinstance(value, int),
+    "float": _is_number,
+    "float | None": lambda value: value is None or _is_number(value),
+    "tuple[str, ...]": lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)),
+    "Made | None": lambda value: value is None or isinstance(value, Mapping),
+    "Mapping[str, str]": lambda value: (
+        isinstance(value, Mapping) and all(map(_is_text, value.values()))
+    ),
+}
+"""By annotation."""
+
+
+def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
+    """The events that are known here, after the last ClusterGone."""
+    events: list[Event] = []
+    for line in lines:
+        event = from_line(line)
+        if isinstance(event, ClusterGone):
+            events.clear()
+        elif event is not None:
+            events.append(event)
+    return events
+
+
+# ── What they mean ───────────────────────────────────────────────────────────
+
+
+def was_ready(lines: Iterable[Line]) -> bool:
+    """Whether nodes that exist may hold work: `up` came to its end or a run was started, and
+    neither `down` nor `up --replace` of all nodes began since: both land everything first."""
+    ready = False
+    for event in _of_this_cluster(lines):
+        if isinstance(event, UpCompleted | AttemptBegun):
+            ready = True
+        elif _empties(event):
+            ready = False
+    return ready
+
+
+def being_destroyed(lines: Iterable[Line]) -> bool:
+    """Whether a `down` has landed everything, or was told to discard it, and was cut off.
+
+    One that came to its end says nothing of a cluster that somebody has made since, perhaps from
+    another machine: that is why ClusterGone counts, which is written by an `up` even where it
+    then refuses to touch that cluster.
+    """
+    destroyed = False
+    for event in _of_this_cluster(lines):
+        if isinstance(event, UpBegun | UpCompleted | AttemptBegun):
+            destroyed = False
+        elif isinstance(event, DownBegun):
+            destroyed = True
+    return destroyed
+
+
+def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
+    """Nodes whose deletion was begun (`up --shrink`, `up --replace`) and cut off: all that they
+    held had landed by then, and nothing was started since."""
+    leaving: frozenset[str] = frozenset()
+    for event in _of_this_cluster(lines):
+        if isinstance(event, RemovalBegun):
+            leaving |= frozenset(event.nodes)
+        elif isinstance(event, UpBegun | AttemptBegun | DownBegun):
+            leaving = frozenset()
+    return leaving
+
+
+def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
+    """Nodes that were asked for and not seen since, with the Unix time: a cloud may list them yet.
+
+    What a refused placement was asked for was given back before that was written, unless that
+    went wrong too (CleanupFailed).
+    """
+    pending: dict[str, float] = {}
+    uncertain = False
+    for event in _of_this_cluster(lines):
+        if isinstance(event, NodeRequested):
+            pending[event.node] = event.time or 0.0
+        elif isinstance(event, NodeDeletionBegun):
+            pending.pop(event.node, None)
+        elif isinstance(event, CleanupFailed):
+            uncertain = True
+        elif isinstance(event, PlacementRefused) and not uncertain:
+            pending.clear()
+    return pending
+
+
+def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
+    """Every node that was ever asked for, and what it was asked for last; {}: not told."""
+    requests = [event for event in _of_this_cluster(lines) if isinstance(event, NodeRequested)]
+    return {event.node: event.made or {} for event in requests}
+
+
+def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
+    """The nodes that exist by the record alone, and what each was asked for."""
+    found: dict[str, Made] = {}
+    asked: set[str] = set()
+    for event in _of_this_cluster(lines):
+        if isinstance(event, NodeRequested):
+            found[event.node] = event.made or {}
+            asked.add(event.node)
+        elif isinstance(event, NodeDeletionBegun):
+            found.pop(event.node, None)
+        elif isinstance(event, PlacementRefused):
+            found = {name: made for name, made in found.items() if name not in asked}
+        elif isinstance(event, NodesPlaced):
+            for name in event.places.keys() & found.keys():
+                found[name] = {**found[name], "placement": event.places[name]}
+        elif isinstance(event, DownBegun):
+            found.clear()
+        if isinstance(event, UpBegun | UpCompleted | PlacementRefused):
+            asked.clear()
+    return found
+
+
+def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
+    """Nodes that were made and of which no deletion is on record: `a-chief0 (i-1) in east-a`."""
+    made: dict[str, str] = {}
+    for event in _of_this_cluster(lines):
+        if isinstance(event, NodeCreated):
+            made[event.node] = f"{event.node} ({event.id}) in {event.placement}"
+        elif isinstance(event, NodeDeletionBegun):
+            made.pop(event.node, None)
+    return tuple(made.values())
+
+
+def made_here(lines: Iterable[Line]) -> bool:
+    """Whether anything of the cluster was made from this record, since the last `down`."""
+    made = False
+    for event in _of_this_cluster(lines):
+        if isinstance(event, ResourceRequested | NodeRequested):
+            made = True
+        elif isinstance(event, DownBegun):
+            made = False
+    return made
+
+
+def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:
+    """The places in which anything of the cluster was asked for, the last first; and whether these
+    are all: earlier versions did not write them down."""
+    places: list[str] = []
+    begun = untold = False
+    for event in _of_this_cluster(lines):
+        if isinstance(event, UpBegun):
+            begun = True
+        elif isinstance(event, PlacementTried | PlacementRefused):
+            places.insert(0, event.placement)
+        elif isinstance(event, NodeRequested):
+            untold = untold or not places
+    return tuple(dict.fromkeys(places)), begun and not untold
+
+
+def images(lines: Iterable[Line]) -> dict[str, str]:
+    """Which images the nodes that exist were made of, as the provider wrote them down."""
+    found: dict[str, str] = {}
+    for event in _of_this_cluster(lines):
+        if isinstance(event, ImageChosen):
+            found[event.key] = event.id
+        elif _empties(event):
+            found.clear()
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """To be the end of the whole cluster; both None where it has none."""
+
+    lifetime: float | None
+    expires: float | None
+    """Unix time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """What the journal says of the end of the nodes that exist."""
+
+    lifetime: float | None
+    """`limits.max_lifetime` as they were made with, or moved to."""
+    born: float
+    """When the first of them was asked for, Unix time."""
+    moving: End | None = None
+    """A move that was begun and has not come to its end."""
+
+
+def known_end(lines: Iterable[Line]) -> Lifetime | None:
+    """None where the record tells no lifetime: it is of an earlier version, or has no nodes."""
+    lifetimes: list[float | None] = []
+    born: float | None = None
+    moving: End | None = None
+    for event in _of_this_cluster(lines):
+        if isinstance(event, NodeRequested) and "lifetime" in (event.made or {}):
+            lifetime = (event.made or {})["lifetime"]
+            lifetimes.append(lifetime if _is_number(lifetime) else None)
+            born = event.time if born is None else born
+        elif isinstance(event, EndMoveBegun):
+            moving = End(lifetime=event.lifetime, expires=event.expires)
+        elif isinstance(event, EndMoved):
+            lifetimes.append(event.lifetime)
+            moving = None
+        elif _empties(event):
+            lifetimes, born, moving = [], None, None
+    if born is None:
+        return None
+    return Lifetime(lifetime=lifetimes[-1], born=born, moving=moving)
+
+
+def _empties(event: Event) -> bool:
+    """Whether all nodes are to be deleted, and hold nothing that has not landed."""
+    return isinstance(event, DownBegun) or (isinstance(event, RemovalBegun) and event.whole)
+
+
+_USES: Sequence[type[Event]] = (UpBegun, UpCompleted, AttemptBegun, AttemptStarted, RunEnded)
+USES = frozenset(kind.word for kind in _USES)
+"""Events that begin or end the use of a cluster; its end, and tries of it, do not."""
+
+
+def last_use(lines: Iterable[Line]) -> float:
+    """Unix time; 0: never."""
+    events = _of_this_cluster(lines)
+    return max((event.time or 0.0 for event in events if event.word in USES), default=0.0)
+
+
+def idle_fault(lines: Iterable[Line]) -> str | None:
+    """Why the last try of `limits.idle` to end the cluster failed, if it was not used since."""
+    told = [
+        event
+        for event in _of_this_cluster(lines)
+        if isinstance(event, IdleDownFailed) or event.word in USES
+    ]
+    return told[-1].why if told and isinstance(told[-1], IdleDownFailed) else None
