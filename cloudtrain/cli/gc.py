@@ -50,7 +50,8 @@ def command(
     listed and kept, unless NAME or --running says otherwise. What others made is left alone, as
     is every cluster whose keys are here: `cloudtrain down` lands and ends those.
     """
-    from cloudtrain.verbs.holdings import Wanted, ask, collect, document, kept, text
+    from cloudtrain.cli.holdings import document, kept, text
+    from cloudtrain.verbs.holdings import Wanted, ask, collect
 
     wanted = Wanted(name=cluster_of(name), owner=owner, running=running)
     answers = ask(accounts_holding(name, provider, project))

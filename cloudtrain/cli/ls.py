@@ -31,7 +31,8 @@ def command(
         if name or provider or project:
             raise UsageError("this is asked of the accounts", hint="`cloudtrain ls --cloud`")
         return listed(as_json)
-    from cloudtrain.verbs.holdings import ask, document, text
+    from cloudtrain.cli.holdings import document, text
+    from cloudtrain.verbs.holdings import ask
 
     answers = ask(accounts_of(name, provider, project))
     if as_json:
@@ -43,7 +44,8 @@ def command(
 
 def listed(as_json: bool) -> int:
     """What is on record here, one line each."""
-    from cloudtrain.verbs.status import report_json, status
+    from cloudtrain.cli.status import report_json
+    from cloudtrain.verbs.status import status
 
     report = status(None, offline=True)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from cloudtrain.cli.options import (
     print_json,
 )
 from cloudtrain.cli.target import plan_of
+
+if TYPE_CHECKING:
+    from cloudtrain.verbs.plan import PlannedTask, PlanReport
 
 
 @click.command(
@@ -42,17 +45,17 @@ def command(
     """
     plan = plan_of(file)
     from cloudtrain.console.lines import printable
-    from cloudtrain.verbs.plan import plan_json
+    from cloudtrain.verbs.plan import plan_report
 
     if refresh_prices:
         from cloudtrain.verbs.plan import refresh_prices as fetch
 
         fetch()
-    document = plan_json(plan, ignore=ignore)
+    report = plan_report(plan, ignore=ignore)
     if as_json:
-        print_json(document)
+        print_json(as_document(report))
     else:
-        click.echo(printable("\n".join(text(document, every=every))))
+        click.echo(printable("\n".join(text(as_document(report), every=every))))
 
 
 EACH = 16
@@ -103,3 +106,49 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
         shown = shown or bool(first["tf_config"])
         lines += whole
     return lines
+
+
+def as_document(report: PlanReport) -> dict[str, Any]:
+    """Of prices, `null` is "not known". Nothing is billed where the provider rents no machine."""
+    from cloudtrain.console.prices import in_words
+
+    config, cost = report.config, report.bill
+    words = in_words(cost, config.limits.max_lifetime) if cost else "none: nothing is rented"
+    return {
+        "name": config.name,
+        "provider": config.provider,
+        "strategy": config.strategy,
+        "placement": list(config.placement),
+        "nodes": [_task_json(task) for task in report.tasks],
+        "deciding": list(report.deciding),
+        "differs": list(report.differs),
+        "notes": list(report.notes),
+        "store": config.artifacts.store,
+        "price": words,
+        "price_per_hour": rounded(cost.per_hour if cost else 0.0),
+        "price_per_hour_at_most": rounded(cost.most if cost else 0.0),
+        "price_at_most": rounded(report.price_at_most),
+        "price_place": cost.place if cost else None,
+        "price_date": cost.date.isoformat() if cost else None,
+    }
+
+
+def _task_json(task: PlannedTask) -> dict[str, Any]:
+    node = task.node
+    return {
+        "name": node.name,
+        "role": node.role,
+        "index": node.index,
+        "machine": node.machine,
+        "accelerator": str(node.accelerator) if node.accelerator else None,
+        "disk_gb": node.disk_gb,
+        "spot": node.spot,
+        "price_per_hour": rounded(task.price_per_hour),
+        "port": node.port,
+        "command": task.command,
+        "tf_config": task.tf_config,
+    }
+
+
+def rounded(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 6)

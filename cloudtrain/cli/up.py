@@ -8,6 +8,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.ask import FREE, confirm
+from cloudtrain.cli.nodes import node_json
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
@@ -62,11 +63,8 @@ def command(
     """
     plan = plan_of(file)
     if plan.config.provider not in FREE:
-        from cloudtrain.verbs.price import wager
-
-        confirm(f"Create {nodes(plan)} on {plan.config.provider}, {wager(plan)}?", yes=yes)
+        confirm(f"Create {nodes(plan)} on {plan.config.provider}, {estimate(plan)}?", yes=yes)
     from cloudtrain.verbs.exchange import Allowed
-    from cloudtrain.verbs.status import node_json
     from cloudtrain.verbs.up import up
 
     with shown(as_json=as_json) as screen:
@@ -95,3 +93,15 @@ def nodes(plan: Plan) -> str:
         kind = ", ".join(filter(None, [node.machine, accelerator, "spot" if node.spot else None]))
         texts.append(f"{group.count} {role}" + (f" ({kind})" if kind else ""))
     return ", ".join(texts)
+
+
+def estimate(plan: Plan) -> str:
+    """What one is asked to agree to: `1.60 $/hour`, `at most 3.20 $/hour`, `price not known`."""
+    from cloudtrain.catalogue.bill import bill
+    from cloudtrain.console.prices import dollars
+
+    found = bill(plan)
+    if found is None or found.most is None:
+        return "price not known"
+    text = f"{dollars(found.most)}/hour"
+    return text if found.per_hour is not None else f"at most {text}"

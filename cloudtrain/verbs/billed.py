@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 
 from cloudtrain.catalogue.bill import price_of, total
 from cloudtrain.cluster.session import Session
+from cloudtrain.console.prices import dollars
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import CLOUDS, ClusterConfig, Node
 from cloudtrain.protocols import Console, Provider
-from cloudtrain.verbs.price import dollars
 
 NAMED = 8
 """Nodes in one line; the rest is counted."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.errors import (
@@ -24,9 +23,8 @@ from cloudtrain.owner import is_meant
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, known
 from cloudtrain.strategies.custom import CUSTOM
-from cloudtrain.verbs.standing import overdue, told_of
-from cloudtrain.verbs.status import node_json
-from cloudtrain.whose import facts, is_mine
+from cloudtrain.verbs.standing import overdue
+from cloudtrain.whose import is_mine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,93 +204,3 @@ def collect(answers: Sequence[Answer], wanted: Wanted, console: Console) -> tupl
 
 def no_record(event: Event, /) -> None:
     """Labels alone tell what is left of an orphan; a record would make it a known cluster."""
-
-
-# ── as text and JSON ─────────────────────────────────────────────────────────
-
-
-def text(answers: Sequence[Answer]) -> str:
-    return "\n".join(line for answer in answers for line in _lines(answer))
-
-
-def _lines(answer: Answer) -> Iterator[str]:
-    if answer.error is not None:
-        yield f"{answer.account}: not asked: {answer.error.message}".replace("\n", "\n  ")
-        if answer.error.hint and answer.exit_code:
-            yield f"  hint: {answer.error.hint}"
-    elif not answer.held:
-        where = " where it was asked" if answer.not_asked else ""
-        yield f"{answer.account}: holds nothing of ours{where}"
-    for held in answer.held:
-        holding = held.holding
-        owner = f"of {', '.join(map(str, holding.owners))}" if holding.owners else ""
-        state = "known here" if held.known else "known to no record here"
-        yield "  ".join(filter(None, [f"{answer.account}: {holding.cluster}", owner, state]))
-        if holding.nodes:
-            yield f"  {shown_facts(holding.nodes, answer.account.config)}"
-        for node in holding.nodes:
-            state = node.state
-            if state == "stopped" and holding.provider == "azure":
-                state += " (disk and address still billed)"
-            yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
-        yield from (f"  {line}" for line in told_of(holding.nodes, holding.provider, time.time()))
-        yield from (f"  {resource}" for resource in holding.resources)
-    for each in answer.not_asked:
-        if not each.denied:
-            yield f"{answer.account}: not asked: {each}".replace("\n", "\n  ")
-    if denied := [each.place for each in answer.not_asked if each.denied]:
-        yield f"{answer.account}: not asked, as it may not use them: {', '.join(denied)}"
-
-
-def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
-    """What there is to know before a cluster is ended: age, what runs, end, price."""
-    from cloudtrain.catalogue.bill import price_of
-
-    prices = [price_of(config, node) for node in nodes if node.state != "stopped"]
-    known = sum(price for price in prices if price)
-    told = [*facts(nodes), f"{known:.2f} $/hour or more"] if known else facts(nodes)
-    return ", ".join(told)
-
-
-def kept(answers: Sequence[Answer], wanted: Wanted) -> list[str]:
-    """What `gc` leaves alone as it runs, and the commands that end it."""
-    lines = []
-    for answer in answers:
-        config = answer.account.config
-        where = f" --provider {config.provider}"
-        where += f" --project {config.project}" if config.project else ""
-        for held in answer.held:
-            if wanted.covers(held) and not wanted.takes(held):
-                name = held.holding.cluster
-                lines.append(f"{name} runs and is kept: `cloudtrain gc {name}{where}` ends it")
-    return lines
-
-
-def document(answers: Sequence[Answer]) -> dict[str, Any]:
-    return {"accounts": [_account_json(answer) for answer in answers]}
-
-
-def _account_json(answer: Answer) -> dict[str, Any]:
-    error = answer.error
-    return {
-        "provider": answer.account.config.provider,
-        "project": answer.account.config.project,
-        "clusters": [
-            {
-                "name": held.holding.cluster,
-                "known": held.known,
-                "mine": held.mine,
-                "owners": sorted({owner.name for owner in held.holding.owners}),
-                "owner_ids": sorted({owner.id for owner in held.holding.owners}),
-                "machines": sorted({owner.machine for owner in held.holding.owners} - {""}),
-                "nodes": [node_json(node) for node in held.holding.nodes],
-                "overdue": [node.name for node in overdue(held.holding.nodes, time.time())],
-                "resources": list(held.holding.resources),
-            }
-            for held in answer.held
-        ],
-        "not_asked": [vars(each) for each in answer.not_asked],
-        "error": None
-        if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": answer.exit_code},
-    }

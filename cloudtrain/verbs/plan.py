@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
 
-from cloudtrain.catalogue.bill import bill
+from cloudtrain.catalogue.bill import Bill, bill
 from cloudtrain.catalogue.kept import after_the_end
 from cloudtrain.cluster.plan import (
     CHOOSES,
@@ -18,17 +18,61 @@ from cloudtrain.cluster.plan import (
 )
 from cloudtrain.config import line_of
 from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.recorded_drift import lifetime_note, recorded_drift
+from cloudtrain.training.launch import Launch
 from cloudtrain.verbs.before import launched, notes, setup_problems, too_long, unknown_places
-from cloudtrain.verbs.price import price_json, rounded, words
 
 
-def plan_json(plan: Plan, *, ignore: Collection[str] = ()) -> dict[str, Any]:
-    """The plan as one JSON document. Addresses that only `up` brings stand as `<node name>`.
+@dataclass(frozen=True, kw_only=True)
+class PlannedTask:
+    """One node, and its task as `train` would start it."""
+
+    node: NodePlan
+    price_per_hour: float | None
+    """$, without disks, addresses and traffic; None where not known, 0 where nothing is billed."""
+    command: str
+    """Addresses that only `up` brings stand as `<node name>`."""
+    tf_config: str | None
+    """JSON; None where the strategy sets none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """What `up` and `train` would make and run, by the config, the tables and the record here."""
+
+    plan: Plan
+    tasks: tuple[PlannedTask, ...]
+    deciding: tuple[str, ...]
+    """Names of the tasks whose end with exit code 0 is the run's success."""
+    differs: tuple[str, ...]
+    """Where the nodes on record here are not as this plan: what `up` would refuse, or move."""
+    notes: tuple[str, ...]
+    """What works, but hardly as it was meant."""
+    bill: Bill | None
+    """None where nothing is billed."""
+
+    @property
+    def config(self) -> ClusterConfig:
+        return self.plan.config
+
+    @property
+    def price_at_most(self) -> float | None:
+        """$ until `limits.max_lifetime`; None where the price is not known or nothing ends it."""
+        lifetime = self.config.limits.max_lifetime
+        if self.bill is None:
+            return 0.0
+        if self.bill.most is None or not lifetime:
+            return None
+        return self.bill.most * lifetime / 3600
+
+
+def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
+    """Every node, TF_CONFIG and command. Offline: asks nobody and changes nothing.
 
     Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
     for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
+    `ignore`: findings that stop nothing.
     """
     config = plan.config
     refuse_machines(plan, ignore)
@@ -37,37 +81,28 @@ def plan_json(plan: Plan, *, ignore: Collection[str] = ()) -> dict[str, Any]:
     problems = (*setup_problems(config), *places, *too_long(config, started))
     if problems:
         raise ConfigError(problems)
-    cost = bill(plan)
-    nodes = []
-    for node, values in zip(plan.nodes, started, strict=True):
-        nodes.append(
-            {
-                "name": node.name,
-                "role": node.role,
-                "index": node.index,
-                "machine": node.machine,
-                "accelerator": str(node.accelerator) if node.accelerator else None,
-                "disk_gb": node.disk_gb,
-                "spot": node.spot,
-                "price_per_hour": rounded(cost.nodes[node.name]) if cost else 0.0,
-                "port": node.port,
-                "command": values.command,
-                "tf_config": values.environment.get("TF_CONFIG"),
-            }
-        )
-    return {
-        "name": config.name,
-        "provider": config.provider,
-        "strategy": config.strategy,
-        "placement": list(config.placement),
-        "nodes": nodes,
-        "deciding": sorted(deciding(tasks(plan), config)),
-        "differs": changed_since(plan),
-        "notes": [*remarks(plan), *notes(config), *filter(None, (after_the_end(plan),))],
-        "store": config.artifacts.store,
-        "price": words(cost, plan) if cost else "none: nothing is rented",
-        **price_json(plan),
-    }
+    cost, end = bill(plan), after_the_end(plan)
+    return PlanReport(
+        plan=plan,
+        tasks=tuple(
+            PlannedTask(
+                node=node,
+                price_per_hour=cost.nodes[node.name] if cost else 0.0,
+                command=launch.command,
+                tf_config=_tf_config(launch),
+            )
+            for node, launch in zip(plan.nodes, started, strict=True)
+        ),
+        deciding=tuple(sorted(deciding(tasks(plan), config))),
+        differs=(*recorded_drift(plan).lines(config), *lifetime_note(plan)),
+        notes=(*remarks(plan), *notes(config), *([end] if end else [])),
+        bill=cost,
+    )
+
+
+def _tf_config(launch: Launch) -> str | None:
+    value = launch.environment.get("TF_CONFIG")
+    return None if value is None else str(value)
 
 
 def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
@@ -83,12 +118,6 @@ def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
     if told:
         lines = [_at_its_line(plan.config, text) for wrong in told.values() for text in wrong]
         raise UsageError("\n".join(lines), hint="; ".join(told))
-
-
-def changed_since(plan: Plan) -> list[str]:
-    """Where the nodes on record here are not as this plan: what `up` would refuse, or move,
-    each on a line. Nobody is asked."""
-    return [*recorded_drift(plan).lines(plan.config), *lifetime_note(plan)]
 
 
 def _at_its_line(config: ClusterConfig, text: str) -> str:

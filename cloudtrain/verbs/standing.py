@@ -1,15 +1,11 @@
-"""What is told of nodes besides their state: overdue, billed while stopped, missing, cost."""
+"""What nodes cost and which are overdue, by what their provider and the record say."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cloudtrain.model import CLOUDS, Node
-
-ADDRESS_STAYS = ("azure",)
-"""Clouds whose node keeps a public address, and its price, while it is stopped."""
+from cloudtrain.model import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +50,3 @@ def cost_of(
 def overdue(nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
     """Those that exist after their end."""
     return tuple(n for n in nodes if n.expires is not None and n.expires < now)
-
-
-def told_of(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:
-    """A line for each node that is billed although somebody may think otherwise."""
-    for node in overdue(nodes, now):
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
-        yield f"{node.name}: OVERDUE: overdue since {since}, still billed"
-    for node in nodes:
-        if node.state == "stopped" and provider in CLOUDS:
-            parts = "disk and address are" if provider in ADDRESS_STAYS else "disk is"
-            yield f"{node.name}: stopped, its {parts} still billed"

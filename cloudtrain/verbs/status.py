@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -19,15 +17,10 @@ from cloudtrain.errors import (
 from cloudtrain.events import nodes_requested
 from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
 from cloudtrain.records import Holder, Records, known
-from cloudtrain.records.run_json import run_to_json
 from cloudtrain.training.idle import Idle, idle
-from cloudtrain.verbs.node_lines import node_lines
-from cloudtrain.verbs.standing import Cost, cost_of, overdue, told_of
+from cloudtrain.verbs.standing import Cost, cost_of, overdue
 
 OVERDUE = LeftoverError.exit_code
-
-LATEST = 5
-"""So many runs are shown of each cluster; the JSON has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,165 +281,3 @@ def _prices(config: ClusterConfig, node: Node) -> tuple[float | None, float | No
     place = node.placement
     most = catalogue.most(config.provider, exists, place)
     return catalogue.price(config.provider, exists, place), most
-
-
-# ── as text ──────────────────────────────────────────────────────────────────
-
-
-def report_text(report: StatusReport, now: float) -> str:
-    if not report.clusters:
-        if report.store is not None:
-            return f"no run has landed in {report.store}"
-        return "no cluster is known here: `cloudtrain up FILE` makes one"
-    return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in report.clusters)
-
-
-def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    yield "  ".join(
-        filter(None, [cluster.name, cluster.provider, cluster.strategy, _state(cluster)])
-    )
-    if cluster.holder is not None:
-        yield f"  at work: {cluster.holder}"
-    yield from node_lines(cluster.nodes or ())
-    yield from _cost(cluster, now)
-    if cluster.error is not None:
-        yield f"  nodes: not known: {cluster.error.message}".replace("\n", "\n    ")
-        if cluster.error.hint:
-            yield f"    hint: {cluster.error.hint}"
-    if len(cluster.runs) > LATEST:
-        yield f"  {len(cluster.runs) - LATEST} earlier runs"
-    for run in cluster.runs[-LATEST:]:
-        yield from _run(run, now, cluster.as_of.get(run.id))
-    if cluster.store is not None:
-        yield f"  not on record here: runs are those that landed in {cluster.store}"
-    for fault in cluster.faults:
-        yield f"  unreadable: {fault}"
-
-
-def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    """What it cost so far and when it ends by itself; nothing where nothing is billed."""
-    if cluster.nodes and cluster.provider in CLOUDS:
-        so_far = str(cluster.cost(now))
-        without = "" if so_far == "not known" else ", without disks"
-        yield f"  cost so far  {so_far}{without}"
-    yield from (f"  {line}" for line in told_of(cluster.nodes or (), cluster.provider, now))
-    if cluster.still_billed is not None:
-        yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
-    if cluster.ends is not None and cluster.ends >= now:
-        yield f"  ends by itself  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
-    if cluster.idle is not None and cluster.idle.due is not None:
-        yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
-    if cluster.idle is not None and cluster.idle.fault is not None:
-        yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
-
-
-def _when(left: float) -> str:
-    return f"in {duration(left)}" if left > 0 else "now"
-
-
-def _state(cluster: ClusterStatus) -> str:
-    since = f", since {clock(cluster.since)}" if cluster.since is not None else ""
-    if cluster.open is False and not cluster.nodes:
-        return "down"
-    if cluster.nodes is None:
-        return f"nodes not asked for{since}"
-    running = sum(node.state == "running" for node in cluster.nodes)
-    all_of = len(cluster.nodes) + len(cluster.missing)
-    if not cluster.missing:
-        return f"{running} of {all_of} nodes running{since}"
-    gone = [name for name in cluster.missing if name in cluster.made]
-    never = [name for name in cluster.missing if name not in cluster.made]
-    if not cluster.nodes and not never:
-        return f"{_count(len(gone))} made {'are' if gone[1:] else 'is'} gone{since}"
-    words = [f"gone: {_tasks(cluster, gone)}"] if gone else []
-    words += [f"not made: {_tasks(cluster, never)}"] if never else []
-    return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} nodes that were" if nodes != 1 else "1 node that was"
-
-
-def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
-    return ", ".join(name.removeprefix(f"{cluster.name}-") for name in names)
-
-
-def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
-    from cloudtrain.training.cause import sentence
-
-    attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
-    took = duration((run.ended or as_of or now) - run.created)
-    begun = f"{clock(run.created)}, {took}"
-    state = run.state if as_of is None else f"{run.state}, as of {clock(as_of)}"
-    yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
-    last = run.attempts[-1] if run.attempts else None
-    if last is not None and last.formed_after is not None and last.ended is None:
-        yield f"    cluster formed after {last.formed_after:g} s"
-    cause = last.cause if last is not None else None
-    if cause is not None and run.state != "succeeded":
-        yield f"    {sentence(cause)}".replace("\n", "\n      ")
-        if cause.hint:
-            yield f"    hint: {cause.hint}"
-
-
-# ── as JSON ──────────────────────────────────────────────────────────────────
-
-
-def report_json(report: StatusReport, now: float) -> dict[str, Any]:
-    return {"clusters": [_cluster_json(cluster, now) for cluster in report.clusters]}
-
-
-def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
-    nodes, holder, error = cluster.nodes, cluster.holder, cluster.error
-    cost = cluster.cost(now)
-    return {
-        "name": cluster.name,
-        "provider": cluster.provider,
-        "strategy": cluster.strategy,
-        "open": cluster.open,
-        "since": cluster.since,
-        "at_work": None if holder is None else vars(holder),
-        "nodes": None
-        if nodes is None
-        else [{**node_json(n, now), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
-        "planned": None if cluster.planned is None else len(cluster.planned),
-        "missing": list(cluster.missing),
-        "overdue": [node.name for node in overdue(nodes or (), now)],
-        "cost": cost.exact if cost else None,
-        "cost_at_least": cost.least if cost else None,
-        "cost_at_most": cost.most if cost else None,
-        "ends": cluster.ends,
-        "still_billed": cluster.still_billed,
-        "idle": None if cluster.idle is None else vars(cluster.idle),
-        "runs": [_run_json(run, cluster) for run in cluster.runs],
-        "store": cluster.store,
-        "unreadable": list(cluster.faults),
-        "error": None
-        if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": cluster.exit_code(now)},
-    }
-
-
-def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:
-    as_of = cluster.as_of.get(run.id)
-    return run_to_json(run) if as_of is None else {**run_to_json(run), "as_of": as_of}
-
-
-def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "role": node.role,
-        "index": node.index,
-        "state": node.state,
-        "fault": node.fault,
-        "address": node.address,
-        "internal": node.internal,
-        "ssh_port": node.ssh_port,
-        "user": node.user,
-        "placement": node.placement,
-        "machine": node.machine,
-        "spot": node.spot,
-        "created": node.created,
-        "expires": node.expires,
-        "overdue": bool(overdue([node], time.time() if now is None else now)),
-    }

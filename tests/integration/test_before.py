@@ -10,13 +10,14 @@ import pytest
 import yaml
 
 from cloudtrain.catalogue.places import misspelt
+from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError, ConfigError, PreflightError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.verbs.before import LONGEST, missing_script, notes
 from cloudtrain.verbs.check import check, command, refuse_missing_script, setup
-from cloudtrain.verbs.plan import plan_json
+from cloudtrain.verbs.plan import plan_report
 from tests.support.project import Project
 
 TWO = {"chief": {}, "worker": {"count": 1}}
@@ -37,7 +38,7 @@ def written(folder: Path, **values: Any) -> ClusterConfig:
 
 def refused(config: ClusterConfig) -> str:
     with pytest.raises(CloudtrainError) as caught:
-        plan_json(make_plan(config))
+        plan_report(make_plan(config))
     return str(caught.value)
 
 
@@ -78,7 +79,7 @@ def test_requirements_are_read_with_what_they_include(tmp_path: Path) -> None:
     assert "deeper.txt cannot be read: No such file" in refused(config)
     (tmp_path / "more").mkdir()
     (tmp_path / "more/deeper.txt").write_text("pandas\n")
-    assert plan_json(make_plan(config))["name"] == "t"
+    assert as_document(plan_report(make_plan(config)))["name"] == "t"
     assert setup(config).text == "none and reqs.txt"
 
 
@@ -111,7 +112,9 @@ def test_an_evaluator_without_checkpoints_is_noted(
     nodes = {**TWO, "evaluator": {}}
     config = written(tmp_path, nodes=nodes, train={"command": "true"})
     words = "evaluator: without train.checkpoints it is given no checkpoint"
-    assert any(note.startswith(words) for note in plan_json(make_plan(config))["notes"])
+    assert any(
+        note.startswith(words) for note in as_document(plan_report(make_plan(config)))["notes"]
+    )
     assert any(
         f.text.startswith(words) for f in check(make_plan(config)) if f.what == "note" and f.ok
     )
@@ -140,7 +143,7 @@ def test_a_line_or_a_variable_that_no_node_can_start_with_is_refused(tmp_path: P
         (finding,) = command(make_plan(config))
         assert not finding.ok
     fitting = written(tmp_path, train={"command": "true", "env": {"BIG": "x" * 110_000}})
-    assert plan_json(make_plan(fitting))["name"] == "t"
+    assert as_document(plan_report(make_plan(fitting)))["name"] == "t"
 
 
 def test_what_just_fits_starts_on_a_node(project: Project) -> None:
@@ -200,8 +203,8 @@ def test_plan_refuses_it_with_its_line_unless_told_otherwise(tmp_path: Path) -> 
         "placement: [us-east4-c, us-centrall]\ntrain: {command: true}\n"
     )
     with pytest.raises(ConfigError, match=r"g\.yaml:5: placement: gcp has no region or zone"):
-        plan_json(make_plan(load(path)))
-    assert plan_json(make_plan(load(path)), ignore=("placement",))["name"] == "t"
+        plan_report(make_plan(load(path)))
+    assert as_document(plan_report(make_plan(load(path)), ignore=("placement",)))["name"] == "t"
 
 
 # ── the script ───────────────────────────────────────────────────────────────
@@ -230,7 +233,7 @@ def coded(folder: Path, line: str, **train: str) -> ClusterConfig:
 def test_a_script_that_is_not_delivered_is_found(tmp_path: Path, line: str, words: str) -> None:
     config = coded(tmp_path, line)
     assert words in (missing_script(config) or "")
-    assert any(words in note for note in plan_json(make_plan(config))["notes"])
+    assert any(words in note for note in as_document(plan_report(make_plan(config)))["notes"])
     with pytest.raises(PreflightError):
         refuse_missing_script(config)
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.config import to_json
 from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.landing.land import land_logs, land_logs_so_far
@@ -40,7 +41,7 @@ from cloudtrain.protocols import ArtifactStore
 from cloudtrain.records import Records
 from cloudtrain.stores import open_store
 from cloudtrain.verbs.find_run import find_run
-from cloudtrain.verbs.status import report_json, report_text, status
+from cloudtrain.verbs.status import status
 from tests.standins.stores import KINDS, Store
 from tests.support.project import Project, until
 

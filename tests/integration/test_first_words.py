@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.cli.nodes import node_lines
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError, CredentialsError, UsageError
 from cloudtrain.model import Node
 from cloudtrain.stores import open_store
 from cloudtrain.verbs.init import SCHEMA, init
-from cloudtrain.verbs.node_lines import node_lines
 from tests.support.project import Project
 
 ONE = "name: t\nprovider: local\nstrategy: one_device\ntrain: {command: true}\n"

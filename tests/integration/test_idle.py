@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.config import to_json
 from cloudtrain.errors import RunFailed, StoreError
 from cloudtrain.events import IdleDownFailed, UpCompleted
@@ -24,7 +25,7 @@ from cloudtrain.training import idle as judged
 from cloudtrain.training.idle import Idle
 from cloudtrain.verbs import idle as verb
 from cloudtrain.verbs.down import ALREADY, take_over
-from cloudtrain.verbs.status import report_json, report_text, status
+from cloudtrain.verbs.status import status
 from tests.support.landing_parts import Heard
 from tests.support.project import Project, until
 

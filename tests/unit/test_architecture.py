@@ -131,3 +131,12 @@ def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
     elsewhere = [path for path in modules() if path.parent != PACKAGE / "strategies"]
     found = {str(path): lines for path in elsewhere if (lines := asks_for_a_strategys_name(path))}
     assert found == {}
+
+
+def test_verbs_return_values_and_leave_text_and_json_to_the_command_line() -> None:
+    for path in (PACKAGE / "verbs").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        shown = [name for name in named if name.split("_")[-1] in ("json", "text", "document")]
+        assert not shown, f"verbs/{path.name}: {shown} belong to cli/"
+        assert not imports(path) & {"json", "click", "rich"}, path.name

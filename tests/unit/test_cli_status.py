@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
 from cloudtrain.events import NodeRequested
@@ -28,7 +29,7 @@ from cloudtrain.model import (
     Run,
 )
 from cloudtrain.records import Records
-from cloudtrain.verbs.status import report_json, report_text, status
+from cloudtrain.verbs.status import status
 from tests.support.fakes import FakeProvider
 
 BEGUN = time.mktime((2026, 11, 21, 6, 41, 7, 0, 0, -1))

@@ -1,18 +1,26 @@
-"""A cluster's nodes as lines: each on its own, or of a large cluster each role on one."""
+"""Nodes as lines and as JSON."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
-from cloudtrain.model import Node
+from cloudtrain.model import CLOUDS, Node
+from cloudtrain.verbs.standing import overdue
 
 EACH = 16
 """So many nodes are shown one by one; of more, those that are not as the others of their role."""
 
 
+ADDRESS_STAYS = ("azure",)
+"""Clouds whose node keeps a public address, and its price, while it is stopped."""
+
+
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
+    """Each node on a line, or of a large cluster each role on one."""
     if len(nodes) <= EACH:
         width = max((len(node.task) for node in nodes), default=0)
         for node in nodes:
@@ -47,3 +55,34 @@ def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
         yield from (f"  {line}" for line in _line(node, width))
     if len(others) > EACH:
         yield f"    and {len(others) - EACH} more that are not as the others: --json has all"
+
+
+def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:
+    """A line for each node that is billed although somebody may think otherwise."""
+    for node in overdue(nodes, now):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
+        yield f"{node.name}: OVERDUE: overdue since {since}, still billed"
+    for node in nodes:
+        if node.state == "stopped" and provider in CLOUDS:
+            parts = "disk and address are" if provider in ADDRESS_STAYS else "disk is"
+            yield f"{node.name}: stopped, its {parts} still billed"
+
+
+def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "role": node.role,
+        "index": node.index,
+        "state": node.state,
+        "fault": node.fault,
+        "address": node.address,
+        "internal": node.internal,
+        "ssh_port": node.ssh_port,
+        "user": node.user,
+        "placement": node.placement,
+        "machine": node.machine,
+        "spot": node.spot,
+        "created": node.created,
+        "expires": node.expires,
+        "overdue": bool(overdue([node], time.time() if now is None else now)),
+    }

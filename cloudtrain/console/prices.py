@@ -1,0 +1,29 @@
+"""Amounts of money, as they are shown to people."""
+
+from __future__ import annotations
+
+from cloudtrain.catalogue.bill import Bill
+
+NOT_IN_IT = "disks, addresses and traffic"
+
+
+def in_words(found: Bill, lifetime: float | None) -> str:
+    """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (prices of 2026-11-02, without disks, …)`
+
+    `lifetime` (seconds) is `limits.max_lifetime`.
+    """
+    text = f"not known: {', '.join(found.unknown)}"
+    if found.per_hour is not None:
+        text = f"{dollars(found.per_hour)}/hour in {found.place}"
+    elif found.most is not None:
+        text = f"{text}; at most {dollars(found.most)}/hour, the price on demand"
+    if found.most is not None and lifetime is not None:
+        text += f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
+    elif found.most is not None:
+        text += ", without an end (limits.max_lifetime is off)"
+    age = ", more than 180 days old: see `plan --refresh-prices`" if found.stale else ""
+    return f"{text} (prices of {found.date.isoformat()}{age}; without {NOT_IN_IT})"
+
+
+def dollars(amount: float) -> str:
+    return f"{amount:.2f} $" if amount >= 0.1 or amount == 0 else f"{amount:.4f} $"
