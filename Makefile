@@ -1,4 +1,5 @@
-# `make demo` trains on three nodes of this machine; `make test` runs every check. Both make .venv first.
+# `make demo` trains on three nodes of this machine; `make quick` runs the checks that take seconds,
+# `make test` all of them. Each makes .venv first.
 
 # The first Python of 3.10 or later that can make environments, or else that could with python3-venv.
 PYTHON ?= $(shell for needed in ensurepip sys; do \
@@ -10,12 +11,16 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo test check tools gpu-wheels dist clean
+.PHONY: demo quick test check tools gpu-wheels dist clean
 
 demo: .venv/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
 	@cd "$(DEMO)" && cd "$$(ls -t | head -n 1)" && echo && echo "What came home, in $$PWD:" && \
 		find . -type f -size +0 | sed 's|^\./|  |' | sort
+
+# What one runs after each change: no process, no socket, seconds.
+quick: check
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit
 
 test: check
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
