@@ -213,7 +213,7 @@ class HostKeys(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One HTTP request with which a node stores bytes of one file (landing/sender.py sends it), or
+    """One HTTP request with which a node stores bytes of one file (node/uploader.py sends it), or
     a GET with which it reads one (landing/fetcher.py).
 
     `url` and `headers` are the right to do so: short-lived, for this object alone. The body is

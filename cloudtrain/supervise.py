@@ -1,7 +1,8 @@
 """Commands that start, watch and end a task on its node, and what their answers mean.
 
 Nothing is run here: each function returns a Command for the Transport to run, or reads the
-answer of one. What holds on the node, and why: supervisor.sh, watcher.sh, docs/supervision.md.
+answer of one. What holds on the node, and why: node/task_dispatch.sh and task_watcher.sh,
+docs/supervision.md.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from math import ceil
 from typing import Literal, get_args
 
 from cloudtrain.errors import NodeError
 from cloudtrain.layout import runs_folder
 from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command, Secret, exports, script
+from cloudtrain.shell import Command, Secret, exports
+from cloudtrain.ship import shell, text
 
 TAG = "CLOUDTRAIN_TASK"
 """The variable by whose value (`layout.tag`) every process of an attempt is found."""
@@ -55,8 +55,8 @@ def start(
         raise ValueError("a command cannot hold a NUL byte")
     line = f'exec "$@" -c {shlex.quote(command)}\n#end\n'.encode("utf-8", "surrogateescape")
     return Remote(
-        command=_supervisor(
-            "start", _text("watcher.sh"), folder, work, f"{port:04X}" if port else ""
+        command=_dispatch(
+            "start", text("task_watcher.sh"), folder, work, f"{port:04X}" if port else ""
         ),
         stdin=exports({**environment, TAG: tag}) + line,
     )
@@ -120,7 +120,7 @@ class TaskStatus:
 
 def status(*folders: str) -> Command:
     """How the attempts in these folders are; read the answer with `parse_status`."""
-    return _supervisor("status", *folders)
+    return _dispatch("status", *folders)
 
 
 def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
@@ -193,7 +193,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """The cloud has said that it takes the node: landing/keeper.py. Unix time of the node's."""
+    """The cloud has said that it takes the node: node/agent.py. Unix time of the node's."""
 
     given: float
 
@@ -241,7 +241,7 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
     """
     if offset < 0:
         raise ValueError("an offset is not negative")
-    return _supervisor("follow", folder, str(offset), f"{interval:g}")
+    return _dispatch("follow", folder, str(offset), f"{interval:g}")
 
 
 FollowFact = Heartbeat | Notice | Served | Starved | End
@@ -308,7 +308,7 @@ def stop(folder: str, *, tag: str, grace: float) -> Command:
     They are found by session, descent and tag. Works again and again; an attempt that never
     started then never will. Silent for up to `grace` + 15 seconds. See `parse_stop`.
     """
-    return _supervisor("stop", folder, tag, str(ceil(grace)))
+    return _dispatch("stop", folder, tag, str(ceil(grace)))
 
 
 def orphans(cluster: str, *, keep: Sequence[str] = (), grace: float = 2.0) -> Command:
@@ -316,7 +316,7 @@ def orphans(cluster: str, *, keep: Sequence[str] = (), grace: float = 2.0) -> Co
 
     Silent for up to `grace` + 15 seconds for each attempt that still runs. See `parse_stop`.
     """
-    return _supervisor("orphans", cluster, runs_folder(cluster), str(ceil(grace)), *keep)
+    return _dispatch("orphans", cluster, runs_folder(cluster), str(ceil(grace)), *keep)
 
 
 def parse_stop(node: str, completed: Completed) -> Stopped:
@@ -357,19 +357,14 @@ def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...
 
 def dump_stacks(folder: str, *, tag: str) -> Command:
     """Text on stdout: what each process of the attempt does now, by py-spy where there is one."""
-    return _supervisor("stacks", folder, tag)
+    return _dispatch("stacks", folder, tag)
 
 
 # ── common ───────────────────────────────────────────────────────────────────
 
 
-def _supervisor(verb: str, *arguments: str) -> Command:
-    return script(_text("supervisor.sh"), verb, *arguments)
-
-
-@cache
-def _text(name: str) -> str:
-    return (files("cloudtrain") / name).read_text("utf-8")
+def _dispatch(verb: str, *arguments: str) -> Command:
+    return shell("task_dispatch.sh", verb, *arguments)
 
 
 def _not_understood(node: str, what: str, completed: Completed) -> NodeError:

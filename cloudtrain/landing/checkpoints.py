@@ -20,7 +20,8 @@ from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, take_inventory
 from cloudtrain.landing.manifest import Landed, read_manifest
 from cloudtrain.model import Node, Run
-from cloudtrain.paths import literal, shown
+from cloudtrain.node.patterns import literal
+from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import script
 

@@ -13,17 +13,17 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from itertools import islice
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.landing.inventory import SILENCE, Stop
 from cloudtrain.model import Artifact, Node
+from cloudtrain.node import formats
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket, Transport
-from cloudtrain.shell import Command, Secret, script
+from cloudtrain.shell import Secret
+from cloudtrain.ship import program
 
 LASTS = 3600.0
 """Seconds that a request is good for, and a second more for each `SLOWEST` bytes of its file and of
@@ -42,9 +42,6 @@ COMPLAINT = 4096
 
 MOST = 16 << 20
 """Bytes of one answer: a file of ten thousand parts has 2 MB."""
-
-LOCK = "sending"
-"""Beside the task's work folder: one sender at a time, and the later one wins."""
 
 
 @dataclass
@@ -80,7 +77,7 @@ def send(
     try:
         done = transport.run(
             node,
-            sending(),
+            program("uploader").command,
             stdin=exchange.orders(folder, first),
             on_stdout=exchange.hear,
             on_stderr=exchange.overhear,
@@ -93,16 +90,7 @@ def send(
 
 
 def lock_of(folder: str) -> str:
-    return f"{folder.rpartition('/')[0]}/{LOCK}"
-
-
-def sending() -> Command:
-    return script('exec "$(command -v python3 || command -v python)" -c "$1"', _text())
-
-
-@cache
-def _text() -> str:
-    return (files("cloudtrain") / "landing" / "sender.py").read_text("utf-8")
+    return f"{folder.rpartition('/')[0]}/{formats.UPLOAD_LOCK}"
 
 
 class _Exchange:
@@ -151,6 +139,7 @@ class _Exchange:
         return [source for source, _ in list(self._asked.values())]
 
     def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
+        yield program("uploader").source
         yield _line({"folder": folder, "lock": lock_of(folder)})
         yield self._order(*first)
         for source, ticket in self.tickets:

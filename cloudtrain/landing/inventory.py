@@ -13,7 +13,8 @@ from typing import TypeVar
 from cloudtrain.errors import NodeError, NotLanded
 from cloudtrain.landing.links import Entry, Lost, resolved
 from cloudtrain.model import Node
-from cloudtrain.paths import is_inside, matches, may_hold, shown
+from cloudtrain.node.patterns import matches, may_hold
+from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Completed, Transport
 from cloudtrain.shell import Command, script
 

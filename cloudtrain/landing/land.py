@@ -29,7 +29,8 @@ from cloudtrain.landing.parcels import may_keep, take_parcels, tell_landed
 from cloudtrain.landing.runs import RECORD, index, record_of, store_record
 from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
 from cloudtrain.model import ArtifactRules, Node, Run
-from cloudtrain.paths import is_inside, literal, matches, shown
+from cloudtrain.node.patterns import literal, matches
+from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import ArtifactStore, Console, Stage, Transport
 from cloudtrain.shell import Command, script
 

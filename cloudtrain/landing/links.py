@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.paths import may_hold
+from cloudtrain.node.patterns import may_hold
 
 MOST_HOPS = 40
 """Links in one path, as Linux has it (path_resolution(7))."""

@@ -14,8 +14,8 @@ from typing import IO, Any, Protocol
 from cloudtrain.landing.inventory import nanoseconds
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed
-from cloudtrain.landing.packer import ABOUT, WORK
 from cloudtrain.model import Artifact
+from cloudtrain.node import formats
 from cloudtrain.paths import is_inside, shown
 
 _CHUNK = 1 << 20
@@ -38,7 +38,7 @@ class File:
 
     @property
     def path(self) -> str:
-        return self.name[len(WORK) :]
+        return self.name[len(formats.ARCHIVED_WORK) :]
 
     @property
     def is_intact(self) -> bool:
@@ -71,7 +71,7 @@ class Copy:
             fileobj=spool, mode="r:", encoding="utf-8", errors="surrogateescape"
         ) as archive:
             members = {member.name: member for member in archive if member.isreg()}
-        about = members[ABOUT]
+        about = members[formats.ABOUT]
         text = os.pread(spool.fileno(), about.size, about.offset_data)
         places = {each.name: (each.size, each.offset_data) for each in members.values()}
         files, self.checkpoint = told(text, places)

@@ -1,4 +1,4 @@
-"""Parcels that nodes stored while nobody was there (keeper.py), taken into what has landed."""
+"""Parcels that nodes stored while nobody was there (node/agent.py), taken into what has landed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,20 @@ from cloudtrain.landing.inventory import SILENCE, nanoseconds
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint
 from cloudtrain.landing.opened import Copy, File, Opened
-from cloudtrain.landing.packer import WORK
 from cloudtrain.landing.sync import Source
 from cloudtrain.landing.unpackers import Detour, Unpackers
 from cloudtrain.model import Node, Run
+from cloudtrain.node import formats
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.shell import Command, script
-
-FOLDER = "parcels"
-"""Below the run's prefix. Not the name of a task: those end with their index."""
-
-TAKEN = ".taken"
-"""The end of the name of a mark beside a parcel that there was no right to delete."""
 
 AT_ONCE = 16
 
 
 def parcel_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
     """`begun`: Unix time, so that a later keeper of the attempt has names of its own."""
-    return f"{run}/{FOLDER}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
+    return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -59,7 +53,7 @@ _NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
 
 def parcels_of(run: str, store: ArtifactStore) -> list[Name]:
     """Those that have not been taken yet."""
-    prefix = f"{run}/{FOLDER}/"
+    prefix = f"{run}/{formats.ARCHIVES}/"
     sizes = {found.path: found.size for found in store.list(prefix)}
     matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
     return sorted(
@@ -72,7 +66,7 @@ def parcels_of(run: str, store: ArtifactStore) -> list[Name]:
             size=sizes[path],
         )
         for path, match in matches
-        if match and path + TAKEN not in sizes
+        if match and path + formats.ARCHIVE_TAKEN not in sizes
     )
 
 
@@ -121,7 +115,7 @@ def drop(names: Sequence[Name], store: ArtifactStore) -> None:
         try:
             store.delete(name.path)
         except CloudtrainError:
-            store.upload(name.path + TAKEN, [b""])
+            store.upload(name.path + formats.ARCHIVE_TAKEN, [b""])
 
 
 def may_keep(store: ArtifactStore) -> bool:
@@ -146,13 +140,13 @@ def tell_landed(
 
 
 def telling(folder: str) -> Command:
-    return script(TELLING, folder)
+    return script(TELLING, folder, formats.AGENT_LOCK, formats.LANDED)
 
 
 TELLING = r"""
-cd "$1" 2>/dev/null && [ -e keeping ] || exit 0
+cd "$1" 2>/dev/null && [ -e "$2" ] || exit 0
 umask 077
-cat >landed.new && mv -f landed.new landed
+cat >"$3.new" && mv -f "$3.new" "$3"
 """
 
 
@@ -225,7 +219,11 @@ class _Taker:
             elif file.whole:
                 text = f"{shown(name.path)}: {shown(file.name)} is not what its node read"
                 self._console.warn(text)
-        mine = {file.path: file for file in intact.values() if file.name.startswith(WORK)}
+        mine = {
+            file.path: file
+            for file in intact.values()
+            if file.name.startswith(formats.ARCHIVED_WORK)
+        }
         together = _checkpoint(name.task, opened.checkpoint, mine, ledger)
         inside = tuple(opened.checkpoint["files"]) if opened.checkpoint else ()
         due = {
@@ -234,7 +232,7 @@ class _Taker:
             if (path not in inside or together) and _is_newer(file, name.task, ledger)
         }
         ledger.add(opened.land(due), together)
-        log = intact.get(f"logs/attempt-{name.attempt}")
+        log = intact.get(f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}")
         if log is not None:
             self._take_log(log, name, opened)
         return all(file.name in intact for file in opened.files if file.whole)

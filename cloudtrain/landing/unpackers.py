@@ -1,4 +1,4 @@
-"""Nodes that fetch parcels from the store, unpack them and store their files (fetcher.py).
+"""Nodes that fetch parcels from the store, unpack them and store their files (node/unpacker.py).
 
 Like direct.py: a request that is made and signed here, for one object, is all that a node is given.
 """
@@ -16,7 +16,6 @@ from typing import Any
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.landing import direct
-from cloudtrain.landing.carried import carried, carrying
 from cloudtrain.landing.inventory import SILENCE, Stop
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed
@@ -26,6 +25,7 @@ from cloudtrain.model import Node, Run
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Transport
 from cloudtrain.shell import script
+from cloudtrain.ship import program
 
 PLACE = ".parcel"
 """Below the run's folder on the node. Not the name of a task: those end with their index."""
@@ -95,7 +95,7 @@ class Unpackers:
             self._transport.run(node, script('rm -rf -- "$1"', place), timeout=SILENCE)
 
     def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
-        """What fetcher.py tells."""
+        """What unpacker.py tells."""
         assert self._transport is not None
         try:
             lasts = min(direct.LONGEST, direct.LASTS + size / direct.SLOWEST)
@@ -105,14 +105,15 @@ class Unpackers:
         if request is None:
             raise Detour("the store gives no node the right to read one")
         order = {
-            "modules": list(carried("sender", "fetcher")),
             "folder": folder,
             "lock": direct.lock_of(folder),
             "request": direct.revealed(request),
             "size": size,
         }
         line = json.dumps(order).encode("ascii") + b"\n"
-        done = self._transport.run(node, carrying("fetcher"), stdin=line, timeout=SILENCE)
+        unpacker = program("unpacker")
+        stdin = unpacker.source + line
+        done = self._transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
         try:
             facts = json.loads(done.stdout.splitlines()[-1])
             if not isinstance(facts, dict) or not facts.keys() & {"about", "why", "bad"}:

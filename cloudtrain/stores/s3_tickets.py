@@ -198,5 +198,5 @@ def part_length(size: int) -> int:
 
 
 def block(offset: int, md5: bytes) -> str:
-    """As landing/sender.py names what it sends."""
+    """As node/uploader.py names what it sends."""
     return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()

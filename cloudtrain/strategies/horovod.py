@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from importlib.resources import files
 
+from cloudtrain import ship
 from cloudtrain.model import ClusterConfig, Plan, Run, Task
 from cloudtrain.strategies.strategy import Library, Strategy, requires
 
@@ -22,7 +22,7 @@ def line(
     hosts = ",".join(f"{other.node}:{slots(plan, other.node)}" for other in run.tasks)
     return "exec " + shlex.join(
         [
-            *(python, "-c", f"import os; exec(os.environ.pop('{RANKS}'))"),
+            *(python, "-c", ship.from_variable(RANKS)),
             *(hosts, task.node, addresses[first.node], str(first.port)),
             *(addresses[(others or [task])[0].node], own),
         ]
@@ -32,7 +32,7 @@ def line(
 def environment(config: ClusterConfig) -> dict[str, str]:
     """Horovod gives ranks 30 s to find each other, and some read all their data before that."""
     return {
-        RANKS: (files("cloudtrain.training") / "horovod_ranks.py").read_text("utf-8"),
+        RANKS: ship.text("horovod_ranks.py"),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{config.train.start_timeout:.0f}",
     }
 

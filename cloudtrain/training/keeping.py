@@ -1,7 +1,7 @@
 """Keepers beside the tasks: what is only on a node is stored also when nobody is here.
 
 The laptop sleeps, and the process that attends to the run with it; the cloud still ends a node at
-its lifetime's end, or takes it back. A keeper (landing/keeper.py) needs nobody then: it has the
+its lifetime's end, or takes it back. A keeper (node/agent.py) needs nobody then: it has the
 right to store some parcels, signed here. Each process that attends to the run begins new ones.
 """
 
@@ -18,12 +18,12 @@ from functools import partial
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.landing.carried import carried, carrying
 from cloudtrain.landing.direct import revealed
 from cloudtrain.landing.land import source, wanted
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Ticket
+from cloudtrain.ship import program
 
 LASTS = 7 * 24 * 3600.0
 """Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
@@ -41,9 +41,6 @@ PARCELS, PARCELS_MEANWHILE = 12, 24
 TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
 """Seconds: between two looks; between parcels when the end is near; between two questions for a
 notice; from a task's end until its files are stored, where no client lands them."""
-
-MODULES = ("sender", "notices", "packer", "keeper")
-"""What a keeper is made of."""
 
 METADATA = {
     "aws": "http://169.254.169.254",
@@ -94,8 +91,7 @@ def keep(session: Session, run: Run) -> float:
     Seconds after which their rights are to be made anew.
     """
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
-    now = time.time()
-
+    now, agent = time.time(), program("agent")
     sessions = False
 
     def begin(item: tuple[Task, Node]) -> str | None:
@@ -107,8 +103,8 @@ def keep(session: Session, run: Run) -> float:
                 return None
             sessions = tickets[0].resumable
             told = order(session, run, task, node, tickets, now)
-            text = json.dumps(told).encode("ascii") + b"\n"
-            done = session.transport.run(node, carrying("keeper"), stdin=text, timeout=60.0)
+            stdin = agent.source + json.dumps(told).encode("ascii") + b"\n"
+            done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
             return f"{task.name}: {error.message}"
         if done.stdout.split() != [b"keeping"]:
@@ -167,7 +163,6 @@ def order(
     address = os.environ.get("CLOUDTRAIN_METADATA") or METADATA.get(config.provider)
     return {
         **TIMES,
-        "modules": list(carried(*MODULES)),
         "folder": what.folder.rpartition("/")[0],
         "attempt": run.attempts[-1].number,
         "patterns": what.patterns,

@@ -1,7 +1,7 @@
 """What TensorFlow would never notice, looked at on every node at once before an attempt.
 
 Ports free, every pair reachable, versions equal, clocks agree, room on the disk. Each node holds
-its own port while it calls the others (preflight_probe.py), so the calls prove the path that
+its own port while it calls the others (node/probe.py), so the calls prove the path that
 TensorFlow will take.
 """
 
@@ -14,17 +14,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import Node, Task
 from cloudtrain.protocols import Transport
-from cloudtrain.shell import Command, script
+from cloudtrain.shell import Command
 
 CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2
@@ -105,9 +103,9 @@ class _Probe:
         return iter(self.orders.get, None)
 
     def command(self) -> Command:
-        return script(
-            _text("preflight.sh"),
-            _text("preflight_probe.py"),
+        return ship.shell(
+            "preflight.sh",
+            ship.text("probe.py"),
             self.python or "python3",
             str(self.task.port),
             *(self.versions.arguments if self.versions else ()),
@@ -212,11 +210,6 @@ def _converse(
             probe.error = error
             probe.over = True
             changed.notify_all()
-
-
-@cache
-def _text(name: str) -> str:
-    return (files("cloudtrain.training") / name).read_text("utf-8")
 
 
 # ── judging ──────────────────────────────────────────────────────────────────

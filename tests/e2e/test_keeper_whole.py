@@ -69,7 +69,7 @@ def away(project: Project, store: Store) -> Project:
     client.wait()
     (task / "over").touch()
     until(lambda: "files, whole" in (task / "keeper.log").read_text(), 60)
-    until(lambda: "keeper" not in str(project.processes()), 60)
+    until(lambda: "cloudtrain.node.agent" not in str(project.processes()), 60)
     return project
 
 

@@ -15,7 +15,7 @@ from cloudtrain.apply import apply
 from cloudtrain.catalogue import cuda
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import releases, tensorflow
-from cloudtrain.playbooks.cuda_links import LINKS
+from cloudtrain.ship import text
 from tests.conftest import users_pip_config
 from tests.support.nodes_here import HereTransport, Remembered, node
 
@@ -123,7 +123,7 @@ def environment(tmp_path: Path, packages: Path) -> tuple[Path, Path]:
 
 
 def link(python: Path) -> str:
-    asked = [str(python), "-I", "-c", LINKS]
+    asked = [str(python), "-I", "-c", text("cuda_links.py")]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NotLanded
-from cloudtrain.landing.direct import Sent, revealed, send, sending
+from cloudtrain.landing.direct import Sent, revealed, send
 from cloudtrain.landing.inventory import Stop
 from cloudtrain.model import Node
 from cloudtrain.paths import is_inside
+from cloudtrain.ship import program
 from cloudtrain.stores.s3_tickets import block
 from tests.support.landing_parts import FolderTransport, node
 from tests.support.web_store import PART, Service, WebStore, service, until
@@ -210,15 +211,18 @@ def test_a_sender_that_nobody_hears_any_more_stores_nothing(tmp_path: Path, told
         {"folder": "task/work", "lock": "task/sending"},
         {"n": 0, "source": "x", "had": [], "piece": 0, "requests": [revealed(ticket.requests[0])]},
     ]
+    uploader = program("uploader")
     process = subprocess.Popen(
-        sending().arguments,
+        uploader.command.arguments,
         cwd=sender.transport.home(sender.node),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(b"".join(json.dumps(order).encode() + b"\n" for order in orders))
+    process.stdin.write(
+        uploader.source + b"".join(json.dumps(order).encode() + b"\n" for order in orders)
+    )
     process.stdin.flush()
     until(lambda: told.seen)
     process.stdout.close()  # as sshd does when the client is gone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import time
@@ -13,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.landing.carried import carried
 from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.landing.land import land
-from cloudtrain.landing.packer import listed
 from cloudtrain.model import Node
+from cloudtrain.node.archiver import listed
 from cloudtrain.training import attend, keeping
 from cloudtrain.training.watch import TaskWatch, Watch
 from tests.support.keeper_parts import Kept, metadata
@@ -293,7 +291,7 @@ def test_a_store_that_gives_no_right_has_no_keeper(kept: Kept) -> None:
 
 
 def test_a_node_without_python_is_warned_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.landing.carried.BOOT", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
     keeping.keep(kept.session(), kept.run)
     (warning,) = kept.console.warned
     assert "chief0: no such thing" in warning
@@ -324,9 +322,3 @@ def test_a_keeper_means_the_same_files_with_the_same_stamps_as_a_landing(kept: K
 
 def layout_of(kept: Kept) -> str:
     return str(kept.work("chief0").relative_to(kept.transport.home(kept.nodes["chief0"])))
-
-
-def test_what_is_sent_to_nodes_is_read_by_an_old_python() -> None:
-    for name, text in carried(*keeping.MODULES, "fetcher"):
-        ast.parse(text, name, feature_version=(3, 6))
-        assert "from __future__" not in text

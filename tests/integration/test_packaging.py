@@ -114,8 +114,9 @@ def test_the_sources_include_what_is_no_python() -> None:
     names = {name for name, _ in sources()}
     assert names >= {
         "cloudtrain/py.typed",
-        "cloudtrain/supervisor.sh",
-        "cloudtrain/watcher.sh",
+        "cloudtrain/node/uploader.py",
+        "cloudtrain/node/task_dispatch.sh",
+        "cloudtrain/node/task_watcher.sh",
         "cloudtrain/catalogue/aws.csv",
         "cloudtrain/catalogue/gcp.csv",
         "cloudtrain/catalogue/azure.csv",

@@ -10,11 +10,12 @@ import pytest
 
 from cloudtrain import layout
 from cloudtrain.errors import PermissionsError, StoreError
-from cloudtrain.landing import packer
 from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import TAKEN, parcel_name, parcels_of, take_parcels
+from cloudtrain.landing.parcels import parcel_name, parcels_of, take_parcels
 from cloudtrain.model import Attempt
+from cloudtrain.node import archiver
+from cloudtrain.node.formats import ARCHIVE_TAKEN
 from tests.support.landing_parts import RUN, Cluster
 
 FOLDER = "ckpt"
@@ -30,21 +31,21 @@ class Yard(Cluster):
         self.logs = folder / "logs here"
         os.chdir(folder)  # monkeypatch.chdir has said where back to
 
-    def parcel(self, *paths: str, task: str = "chief0", attempt: int = 1) -> packer.Parcel:
+    def parcel(self, *paths: str, task: str = "chief0", attempt: int = 1) -> archiver.Archive:
         """Of these files, and of the whole checkpoint where one is in it."""
         work = os.fsencode(self.work(task))
-        found = packer.listed(work, ["."])
+        found = archiver.listed(work, ["."])
         inside = {path: each.stamp for path, each in found.items() if path.startswith(f"{FOLDER}/")}
-        return packer.Parcel(
+        return archiver.Archive(
             [found[path] for path in paths],
             FOLDER if task == "chief0" else None,
             inside if task == "chief0" else {},
             lambda: {
-                path: each.stamp for path, each in packer.listed(work, [f"{FOLDER}/**"]).items()
+                path: each.stamp for path, each in archiver.listed(work, [f"{FOLDER}/**"]).items()
             },
         )
 
-    def store_parcel(self, parcel: packer.Parcel, task: str = "chief0", attempt: int = 1) -> str:
+    def store_parcel(self, parcel: archiver.Archive, task: str = "chief0", attempt: int = 1) -> str:
         name = parcel_name(RUN, task, attempt, 1_700_000_000, self.made)
         self.made += 1
         self.store.upload(name, [content(parcel)])
@@ -81,7 +82,7 @@ class Yard(Cluster):
         return {path: self.read(manifest, path) for path in manifest.files}
 
 
-def content(parcel: packer.Parcel, piece: int = 1 << 20) -> bytes:
+def content(parcel: archiver.Archive, piece: int = 1 << 20) -> bytes:
     data = b""
     while len(data) < parcel.size:
         data += parcel.pread(min(piece, parcel.size - len(data)), len(data))
@@ -102,7 +103,7 @@ def test_a_parcels_files_land_and_the_parcel_goes(yard: Yard) -> None:
     yard.write("chief0", os.fsdecode(b"output/\xff odd"), "odd")
     yard.write("chief0", "output/empty", "")
     yard.write("chief0", "output/" + "long" * 60, b"\0" * 3_000_000)
-    yard.keep(*packer.listed(os.fsencode(yard.work("chief0")), ["."]))
+    yard.keep(*archiver.listed(os.fsencode(yard.work("chief0")), ["."]))
     manifest = yard.take()
     assert yard.contents(manifest) == {
         "chief0/output/deep/a": b"a",
@@ -194,8 +195,8 @@ def test_what_is_no_parcel_is_said_and_no_obstacle(yard: Yard, data: bytes) -> N
 
 
 def test_names_that_lead_out_are_refused(yard: Yard) -> None:
-    item = packer.Item("work/../../worker0/output/a", b"/etc/hostname", 3, "1.0/1.0/1")
-    parcel = packer.Parcel([item], None, {}, dict)
+    item = archiver.Item("work/../../worker0/output/a", b"/etc/hostname", 3, "1.0/1.0/1")
+    parcel = archiver.Archive([item], None, {}, dict)
     yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [content(parcel)])
     assert yard.take().files == {}
 
@@ -308,9 +309,9 @@ def log(yard: Yard, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log").write_text(text)
     os.chdir(folder.parent)
-    item = packer.log_of("attempt-1")
+    item = archiver.log_of("attempt-1")
     assert item is not None
-    yard.store_parcel(packer.Parcel([item], None, {}, dict))
+    yard.store_parcel(archiver.Archive([item], None, {}, dict))
 
 
 def test_a_log_lands_and_goes_on_where_the_one_here_ends(yard: Yard) -> None:
@@ -369,4 +370,7 @@ def test_without_the_right_to_delete_a_parcel_is_marked_as_taken(yard: Yard) -> 
     name = yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
     assert parcels_of(RUN, yard.store) == []
-    assert {found.path for found in yard.store.list(f"{RUN}/parcels/")} == {name, name + TAKEN}
+    assert {found.path for found in yard.store.list(f"{RUN}/parcels/")} == {
+        name,
+        name + ARCHIVE_TAKEN,
+    }

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.landing import sender
 from cloudtrain.landing.direct import Sent, send
 from cloudtrain.landing.inventory import Stop
+from cloudtrain.node import uploader
 from cloudtrain.protocols import Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores.file import FileStore
@@ -328,7 +328,7 @@ def test_a_certificate_that_is_not_trusted_ends_it_at_once(
     sent = rig.send(many(60))
     assert sent.arrived == {}
     assert "CERTIFICATE_VERIFY_FAILED" in (sent.why or "")
-    assert told.connections <= sender.AT_ONCE
+    assert told.connections <= uploader.AT_ONCE
 
 
 # ── Who hears it ─────────────────────────────────────────────────────────────
@@ -360,8 +360,8 @@ def test_only_who_holds_the_lock_is_killed(tmp_path: Path, monkeypatch: pytest.M
         held = os.open(lock, os.O_RDWR)
         fcntl.flock(held, fcntl.LOCK_EX)
         steps = iter([lambda: os.ftruncate(held, 0), lambda: os.close(held)])
-        monkeypatch.setattr(sender.time, "sleep", lambda seconds: next(steps)())
-        sender.alone(os.fsencode(lock))
+        monkeypatch.setattr(uploader.time, "sleep", lambda seconds: next(steps)())
+        uploader.alone(os.fsencode(lock))
         assert innocent.poll() is None
         assert lock.read_text() == str(os.getpid())
         innocent.kill()

@@ -22,8 +22,8 @@ from azure.core.exceptions import HttpResponseError
 
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
 from cloudtrain.landing.direct import revealed
-from cloudtrain.landing.fetcher import Stream
-from cloudtrain.landing.sender import Refused
+from cloudtrain.node.unpacker import Stream
+from cloudtrain.node.uploader import Refused
 from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores import az, open_store, sas

@@ -28,10 +28,10 @@ from google.oauth2.credentials import Credentials
 
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
 from cloudtrain.landing.direct import Sent, revealed, send
-from cloudtrain.landing.fetcher import Stream
 from cloudtrain.landing.inventory import Stop
 from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import read_manifest
+from cloudtrain.node.unpacker import Stream
 from cloudtrain.protocols import ArtifactStore, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores import gs, open_store

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain import ship
 from cloudtrain.errors import CloudtrainError, NodeUnreachable, StoreError
-from cloudtrain.landing import fetcher, packer, sender
-from cloudtrain.landing.carried import BOOT, carried
 from cloudtrain.landing.direct import lock_of, revealed
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.opened import told as told_of
 from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Artifact
+from cloudtrain.node import unpacker, uploader
 from cloudtrain.protocols import ArtifactStore, Request
 from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
@@ -101,7 +100,7 @@ class Far(Yard):
         return [text for text in self.console.said if "through this machine" in text]
 
     def fetches(self) -> list[str]:
-        return [line for line in self.transport.commands if "landing.fetcher" in line]
+        return [line for line in self.transport.commands if "cloudtrain.node.unpacker" in line]
 
     def left_on_nodes(self) -> list[Path]:
         return [path for path in self.transport.folder.rglob(".parcel*") if path.exists()]
@@ -183,7 +182,7 @@ def test_the_node_that_stored_a_parcel_takes_it_and_otherwise_another(yard: Far)
     run = yard.transport.run
 
     def told(node, command, **rest):  # type: ignore[no-untyped-def]
-        if "fetcher" in command.shell():
+        if "node.unpacker" in command.shell():
             asked.append(node.name)
         return run(node, command, **rest)
 
@@ -323,7 +322,7 @@ def test_a_right_that_is_refused_is_told_without_it(yard: Far) -> None:
 def test_a_node_without_python_has_them_come_through_this_machine(
     yard: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.landing.carried.BOOT", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
     yard.fill()
     yard.is_whole(yard.take())
     (said,) = yard.detours()
@@ -333,9 +332,9 @@ def test_a_node_without_python_has_them_come_through_this_machine(
 def test_a_disk_without_room_is_left_alone(
     tmp_path: Path, told: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "SPARE", 1 << 60)
+    monkeypatch.setattr(unpacker, "SPARE", 1 << 60)
     order = {"request": request(told, "x"), "size": 1}
-    assert fetcher.fetched(order, os.fsencode(tmp_path / "x")) == {"why": "no room for a copy"}
+    assert unpacker.fetched(order, os.fsencode(tmp_path / "x")) == {"why": "no room for a copy"}
     assert told.seen == []
 
 
@@ -353,7 +352,7 @@ def test_what_a_node_could_not_finish_is_not_left_on_its_disk(
 ) -> None:
     yard.fill()
     monkeypatch.setattr(
-        "cloudtrain.landing.carried.BOOT",
+        "cloudtrain.ship.BOOT",
         "import os; os.makedirs('.cloudtrain/mnist/runs/" + RUN + "/.parcel/files');"
         'print(\'{"why": "No space left on device"}\')',
     )
@@ -395,7 +394,7 @@ def test_a_copy_that_changes_before_it_is_stored_does_not_land(yard: Far) -> Non
     yard.keep("output/a")
 
     def damage(line: str) -> None:
-        if "fetcher" not in line:
+        if "node.unpacker" not in line:
             for path in yard.transport.folder.rglob(".parcel/files/0"):
                 path.write_bytes(b"as it is not")
 
@@ -423,7 +422,7 @@ def request(told: Service, path: str) -> dict[str, object]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(unpacker.time, "sleep", lambda seconds: None)
 
 
 PATH = "/x?signature=0123456789abcdef"
@@ -438,7 +437,7 @@ def test_a_connection_that_breaks_is_gone_on_with(
     told: Service, quick: None, kinds: tuple[int | str, ...]
 ) -> None:
     told.objects[PATH], told.fault = LARGE, faults(*kinds)
-    stream = fetcher.Stream(request(told, "x"), len(LARGE))
+    stream = unpacker.Stream(request(told, "x"), len(LARGE))
     data = b"".join(iter(lambda: stream.read(1_000_003), b""))
     assert data == LARGE
     assert len(told.seen) == len(kinds) + 1
@@ -446,15 +445,15 @@ def test_a_connection_that_breaks_is_gone_on_with(
 
 def test_an_object_that_is_shorter_than_listed_is_refused(told: Service, quick: None) -> None:
     told.objects[PATH] = b"short"
-    stream = fetcher.Stream(request(told, "x"), 6)
-    with pytest.raises(sender.Refused):
+    stream = unpacker.Stream(request(told, "x"), 6)
+    with pytest.raises(uploader.Refused):
         stream.read(6)
 
 
 def test_a_refusal_is_told_at_once_and_without_the_right(told: Service) -> None:
     told.fault = faults(403)
-    with pytest.raises(sender.Refused, match="403") as refused:
-        fetcher.Stream(request(told, "x"), 1).read(1)
+    with pytest.raises(uploader.Refused, match="403") as refused:
+        unpacker.Stream(request(told, "x"), 1).read(1)
     assert "0123456789abcdef" not in str(refused.value)
     assert len(told.seen) == 1
 
@@ -464,7 +463,7 @@ def test_a_sparse_file_does_not_fill_a_disk(tmp_path: Path) -> None:
     member.type = tarfile.GNUTYPE_SPARSE
     archive = member.tobuf(tarfile.GNU_FORMAT) + b"\0" * 10240
     with pytest.raises((ValueError, tarfile.TarError)):
-        fetcher.unpacked(io.BytesIO(archive), os.fsencode(tmp_path))  # type: ignore[arg-type]
+        unpacker.unpacked(io.BytesIO(archive), os.fsencode(tmp_path))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -475,7 +474,7 @@ def test_parcels_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         with path.open("rb") as file:
-            facts = fetcher.unpacked(file, os.fsencode(folder))  # type: ignore[arg-type]
+            facts = unpacker.unpacked(file, os.fsencode(folder))  # type: ignore[arg-type]
         members = {name: (size, n) for n, (name, size, _) in enumerate(facts["members"])}  # type: ignore[arg-type,var-annotated,misc,has-type]
         files, _ = told_of(str(facts["about"]), members)
         assert files
@@ -484,27 +483,23 @@ def test_parcels_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
             assert digest == each.sha256
 
 
-def test_its_names_are_those_of_a_parcel() -> None:
-    assert fetcher.ABOUT == packer.ABOUT
-
-
 def started(told: Service, folder: Path) -> subprocess.Popen[bytes]:
+    program = ship.program("unpacker")
     order = {
-        "modules": list(carried("sender", "fetcher")),
         "folder": "run/.parcel/files",
         "lock": lock_of("run/.parcel/files"),
         "request": request(told, "x"),
         "size": 1,
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", BOOT, "cloudtrain.landing.fetcher"],
+        program.command.arguments,
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(order).encode("ascii") + b"\n")
+    process.stdin.write(program.source + json.dumps(order).encode("ascii") + b"\n")
     process.stdin.flush()
     return process
 
@@ -540,6 +535,6 @@ def test_no_right_is_on_a_command_line(yard: Far, told: Service) -> None:
             continue
     told.gate.set()
     thread.join(60)
-    assert any(b"landing.fetcher" in text for text in seen)
+    assert any(b"node.unpacker" in text for text in seen)
     assert not [text for text in seen if b"0123456789abcdef" in text]
     assert parcels_of(RUN, yard.store) == []

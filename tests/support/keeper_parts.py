@@ -112,7 +112,7 @@ class Kept(Cluster):
         for path in self.processes():
             with contextlib.suppress(OSError):
                 line = (path / "cmdline").read_bytes()
-                if b"cloudtrain.landing.keeper" in line:
+                if b"cloudtrain.node.agent" in line:
                     found[int(path.name)] = (path / "cwd").readlink().name
         return found
 

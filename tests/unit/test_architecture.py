@@ -1,19 +1,22 @@
 """Imports run one way."""
 
 import ast
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.ship import program
 from cloudtrain.strategies import STRATEGIES
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
 LAYERS = [
-    {"model", "listing", "shell", "errors"},
+    {"model", "listing", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
-        *{"retry", "events", "strategies"},
+        *{"retry", "events", "strategies", "ship"},
         "catalogue",
     },
     {
@@ -124,3 +127,47 @@ def test_verbs_return_values_and_leave_text_and_json_to_the_command_line() -> No
         shown = [name for name in named if name.split("_")[-1] in ("json", "text", "document")]
         assert not shown, f"verbs/{path.name}: {shown} belong to cli/"
         assert not imports(path) & {"json", "click", "rich"}, path.name
+
+
+ON_NODES = sorted((PACKAGE / "node").glob("*.py"))
+BROUGHT = {
+    "horovod_ranks.py": {"horovod", "psutil"},
+    "gpus_seen.py": {"tensorflow"},
+}
+"""What is in the environment on the node whose Python runs them."""
+
+
+@pytest.mark.parametrize("path", ON_NODES, ids=lambda path: path.name)
+def test_what_runs_on_nodes_has_only_the_standard_library_of_python_3_6(path: Path) -> None:
+    tree = ast.parse(path.read_text(), path.name, feature_version=(3, 6))
+    for node in ast.walk(tree):
+        names = [alias.name for alias in getattr(node, "names", [])]
+        if isinstance(node, ast.ImportFrom) and node.module == "cloudtrain.node":
+            assert node in tree.body, "ship.py finds what to bring by lines of their own"
+            assert all((path.parent / f"{name}.py").exists() for name in names)
+            continue
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif not isinstance(node, ast.Import):
+            continue
+        assert "__future__" not in names, "annotations: of 3.7"
+        for name in names:
+            assert name.split(".")[0] in sys.stdlib_module_names | BROUGHT.get(path.name, set())
+
+
+def test_node_holds_what_runs_on_nodes_and_nothing_else() -> None:
+    assert {path.suffix for path in (PACKAGE / "node").iterdir() if path.is_file()} == {
+        ".py",
+        ".sh",
+    }
+
+
+def test_a_program_brings_each_module_after_those_that_it_imports() -> None:
+    for path in ON_NODES:
+        if "def main(" not in path.read_text() or path.name in BROUGHT:
+            continue
+        brought = [name for name, _ in json.loads(program(path.stem).source)]
+        assert brought[:2] == ["cloudtrain", "cloudtrain.node"]
+        for number, name in enumerate(brought[2:], 2):
+            needed = imports(path.with_name(f"{name.rpartition('.')[2]}.py"))
+            assert {each for each in needed if each in brought[number:]} == set()

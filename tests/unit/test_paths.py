@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.landing.links import Entry, Lost, follow, resolved
-from cloudtrain.paths import is_inside, literal, matches, may_hold, shown
+from cloudtrain.node.patterns import literal, matches, may_hold
+from cloudtrain.paths import is_inside, shown
 
 MEANT = [
     ("output/**", "output/a"),

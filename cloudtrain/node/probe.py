@@ -1,11 +1,8 @@
-"""Runs on a node (any Python from 3.6, no packages): holds its port, greets peers, looks at itself.
+"""Holds its node's port, greets peers, looks at the node, for training/preflight.py.
 
-Sent as text by preflight.py. Speaks JSON lines: reads an order, tells what it found here, reads
+Speaks JSON lines: reads an order, tells what it found here, reads
 the peers, tells which it did not reach, and keeps the port until stdin ends.
 """
-
-# No import that its start-up can do without:
-# ruff: noqa: PTH112, PTH115, PTH120, PTH123, PTH208, SIM105
 
 import errno
 import json

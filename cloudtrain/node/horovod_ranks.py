@@ -1,11 +1,9 @@
-"""Runs on a worker's node, with Horovod in its Python: starts this node's ranks and waits for them.
+"""Starts the Horovod ranks of a worker's node and waits for them.
 
-Sent as text by strategies/horovod.py. It does what `horovodrun --gloo` does, with Horovod's own
+Run by the Python that has Horovod. It does what `horovodrun --gloo` does, with Horovod's own
 placement and rendezvous, but for the SSH between the nodes: each node's ranks are started by its
 own supervisor.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -55,7 +53,7 @@ def main() -> int:
     return code if code >= 0 else 128 - code
 
 
-def serve(address: str, port: int, slots: list[SlotInfo]) -> None:
+def serve(address: str, port: int, slots: "list[SlotInfo]") -> None:
     """Where ranks learn of each other's addresses, as long as this process lives."""
     try:
         ip_address(address)  # a machine's own name often leads to its loopback
@@ -91,7 +89,7 @@ def interface(peer: str) -> str:
     return "lo"  # 127.0.0.2 and the like
 
 
-def start(line: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def start(line: str, environment: "dict[str, str]") -> "subprocess.Popen[bytes]":
     alone = environment["HOROVOD_LOCAL_SIZE"] == "1"
     return subprocess.Popen(
         [shutil.which("bash") or "/bin/sh", "-c", line],
@@ -103,7 +101,7 @@ def start(line: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     )
 
 
-def copier(slot: SlotInfo, rank: subprocess.Popen[bytes]) -> threading.Thread:
+def copier(slot: SlotInfo, rank: "subprocess.Popen[bytes]") -> threading.Thread:
     """Where several ranks share a log, each line says whose it is."""
 
     def copy() -> None:
@@ -116,7 +114,7 @@ def copier(slot: SlotInfo, rank: subprocess.Popen[bytes]) -> threading.Thread:
     return thread
 
 
-def outcome(ranks: list[subprocess.Popen[bytes]]) -> int:
+def outcome(ranks: "list[subprocess.Popen[bytes]]") -> int:
     """0, or how the first rank that failed ended; the others, that may wait for it, are ended."""
     while True:
         codes = [rank.poll() for rank in ranks]
@@ -128,7 +126,7 @@ def outcome(ranks: list[subprocess.Popen[bytes]]) -> int:
     return failed
 
 
-def end(ranks: list[subprocess.Popen[bytes]]) -> None:
+def end(ranks: "list[subprocess.Popen[bytes]]") -> None:
     limit = time.monotonic() + GRACE
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = [rank for rank in ranks if rank.poll() is None]
@@ -138,4 +136,5 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
             time.sleep(0.05)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,13 +1,10 @@
-"""Runs on a node (any Python from 3.6, no packages): stores its files by the requests it is given.
+"""Uploads files by the presigned requests that it is given.
 
-Sent as text by direct.py. Reads JSON lines: an order, then a file each; tells a JSON line for
-each file as it is done. It knows no store: what a request holds was made, and signed, elsewhere.
-What it is given stays in its memory. It ends at once where nobody hears it any more, and where
-a later one starts: what it stored late would be put over newer files.
+Reads JSON lines: an order, then a file each; prints a JSON line for each file as it is done. It
+knows no store: what a request holds was made, and signed, elsewhere. What it is given stays in its
+memory. It ends at once where nobody hears it any more, and where a later one starts: what it
+stored late would be put over newer files.
 """
-
-# No import that its start-up can do without:
-# ruff: noqa: PTH123
 
 import base64
 import collections.abc
@@ -48,14 +45,14 @@ def main() -> None:
     alone(plain(order["lock"]))
     os.chdir(plain(order["folder"]))
     threading.Thread(target=beat, daemon=True).start()
-    sender = Sender()
+    uploader = Uploader()
     threading.Thread(target=leave_with_the_client, daemon=True).start()
     room = threading.Semaphore(4 * AT_ONCE)
     pool = ThreadPoolExecutor(AT_ONCE)
 
     def work(line: bytes) -> None:
         try:
-            tell(sender.store(json.loads(line.decode())))
+            tell(uploader.store(json.loads(line.decode())))
         finally:
             room.release()
 
@@ -136,7 +133,7 @@ class Transient(Exception):
         self.after = after
 
 
-class Sender:
+class Uploader:
     def __init__(self) -> None:
         self.web = Web()
         self.parts = ThreadPoolExecutor(AT_ONCE)
@@ -501,7 +498,3 @@ def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
 def seconds(answer: "http.client.HTTPResponse") -> float:
     told = answer.getheader("Retry-After") or ""
     return float(told) if told.isdigit() else 0.0
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,8 @@
-"""Runs on a node (any Python from 3.6, no packages): files as a parcel, sent while it is read.
+"""Makes one archive of files, which is uploaded while it is read.
 
-Sent as text, with keeper.py. A parcel is a GNU tar of `work/<path in the work folder>` and
-`logs/attempt-<n>`; its last member tells what each file was. Read back by parcels.py.
+It is a GNU tar of `work/<path in the work folder>` and `logs/attempt-<n>`; its last member tells
+what each file was. Read back by landing/parcels.py.
 """
-
-# ruff: noqa: PTH112, PTH113, PTH116, PTH123
 
 import bisect
 import collections.abc
@@ -14,11 +12,7 @@ import json
 import os
 import tarfile
 
-from cloudtrain import paths
-from cloudtrain.landing import sender
-
-ABOUT = ".cloudtrain/parcel.json"
-WORK = "work/"
+from cloudtrain.node import formats, patterns, uploader
 
 
 def log_of(attempt: str) -> "Item | None":
@@ -30,10 +24,10 @@ def log_of(attempt: str) -> "Item | None":
         return None
     if not size:
         return None
-    return Item("logs/" + attempt, place, size, str(size), grows=True)
+    return Item(formats.ARCHIVED_LOGS + attempt, place, size, str(size), grows=True)
 
 
-def listed(work: bytes, patterns: "list[str]") -> "dict[str, Item]":
+def listed(work: bytes, wanted: "list[str]") -> "dict[str, Item]":
     """By path. As landing/inventory.py and links.py have it: links that stay inside, to folders
     two deep."""
     top = os.path.realpath(work)
@@ -43,7 +37,7 @@ def listed(work: bytes, patterns: "list[str]") -> "dict[str, Item]":
         for entry in os.scandir(real):
             name = real + b"/" + entry.name
             path = folder + entry.name.decode("utf-8", "surrogateescape")
-            if not any(paths.may_hold(path, pattern) for pattern in patterns):
+            if not any(patterns.may_hold(path, pattern) for pattern in wanted):
                 continue
             there = os.path.realpath(name) if entry.is_symlink() else name
             if not there.startswith(top + b"/"):
@@ -55,9 +49,11 @@ def listed(work: bytes, patterns: "list[str]") -> "dict[str, Item]":
                     around = (name + b"/").startswith(there + b"/") or there in through
                     if not around and len(through) < 2:
                         walk(path + "/", there, (*through, there))
-                elif os.path.isfile(there) and any(paths.matches(path, p) for p in patterns):
+                elif os.path.isfile(there) and any(patterns.matches(path, p) for p in wanted):
                     facts = os.stat(there)
-                    found[path] = Item(WORK + path, there, facts.st_size, stamp(facts))
+                    found[path] = Item(
+                        formats.ARCHIVED_WORK + path, there, facts.st_size, stamp(facts)
+                    )
 
     with contextlib.suppress(OSError):
         walk("", top, ())
@@ -110,7 +106,7 @@ class Item:
         }
 
 
-class Parcel(sender.Unfiled):
+class Archive(uploader.Unfiled):
     """What it tells of its files is written once they were read, in room that was left for it.
 
     `checkpoint`: the files of `folder`, which are of use only together, some of which may have been
@@ -135,7 +131,7 @@ class Parcel(sender.Unfiled):
             self.add(item, item.size)
             self.add(b"\0" * (-item.size % tarfile.BLOCKSIZE))
         self.about = self.told()
-        self.add(header(ABOUT, len(self.about)))
+        self.add(header(formats.ABOUT, len(self.about)))
         self.add(None, len(self.about))
         self.add(b"\0" * (-len(self.about) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
 
@@ -179,24 +175,24 @@ def header(name: str, size: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def store(request: "dict[str, object]", piece: int, parcel: Parcel) -> None:
+def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
     """Without an MD5, for which all would be read before the first byte is sent: a notice may leave
     30 s. What arrived is held against the SHA-256s in it when it is taken."""
-    web = sender.Sender()
+    web = uploader.Uploader()
     if not piece:
-        part = sender.Part(request, parcel, 0, parcel.size)
-        sender.patiently(lambda: web.web.send(part))
+        part = uploader.Part(request, archive, 0, archive.size)
+        uploader.patiently(lambda: web.web.send(part))
         return
     at = idle = 0
-    while idle < sender.TRIES:
-        length = min(piece, parcel.size - at)
-        told = {"Content-Range": sender.content_range(at, length, parcel.size)}
-        answer = web.piece(sender.Part(request, parcel, at, length, headers=told), parcel.size)
-        if answer.status != 308 and at + length == parcel.size:
+    while idle < uploader.TRIES:
+        length = min(piece, archive.size - at)
+        told = {"Content-Range": uploader.content_range(at, length, archive.size)}
+        answer = web.piece(uploader.Part(request, archive, at, length, headers=told), archive.size)
+        if answer.status != 308 and at + length == archive.size:
             return
         if answer.status != 308:
             break
-        came = sender.persisted(answer, parcel.size)
+        came = uploader.persisted(answer, archive.size)
         idle = idle + 1 if came <= at else 0
         at = came
-    raise sender.Refused(f"it keeps no more than {at} of {parcel.size} bytes")
+    raise uploader.Refused(f"it keeps no more than {at} of {archive.size} bytes")

@@ -1,11 +1,9 @@
-"""Runs on a node beside a task (any Python from 3.6, no packages): stores what nobody has landed.
+"""Runs beside a task and uploads what nobody has landed.
 
-Where the client is away, it sends parcels (packer.py): before the node's end, at a preemption
-notice, when the task has ended, and at times between. Sent as text by training/keeping.py; its
-order comes on stdin. The rights in it are in its memory alone, and never in its log.
+Where the client is away, it sends archives (archiver.py): before the node's end, at a preemption
+notice, when the task has ended, and at times between. Its order, from training/keeping.py, comes
+on stdin; the rights in it are in its memory alone, and never in its log.
 """
-
-# ruff: noqa: PTH115, PTH121, PTH123
 
 import contextlib
 import json
@@ -17,8 +15,7 @@ import threading
 import time
 import traceback
 
-from cloudtrain import paths
-from cloudtrain.landing import notices, packer, sender
+from cloudtrain.node import archiver, formats, patterns, preemption, uploader
 
 LIMIT = (4 << 30) - (64 << 20)
 """Bytes of files in one parcel: a request may store 4 GiB."""
@@ -30,21 +27,22 @@ RESERVE = 6
 """Parcels that are left for the end."""
 
 
-def begin(order: "dict[str, object]") -> None:
+def main() -> None:
     """Answers that it has begun, and goes on without its client. An earlier one is ended."""
+    order = json.loads(sys.stdin.buffer.readline().decode())
     os.umask(0o077)
-    os.chdir(sender.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
+    os.chdir(uploader.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
     if os.fork():
         os.write(1, b"keeping\n")
         os._exit(0)
     os.setsid()
-    log = os.open(b"keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(formats.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, target)
-    sender.alone(b"keeping")
+    uploader.alone(formats.AGENT_LOCK.encode())
     try:
-        Keeper(order).keep()
+        Agent(order).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may have a URL in it
         traceback.print_tb(error.__traceback__)
         say(type(error).__name__)
@@ -56,7 +54,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-class Keeper:
+class Agent:
     """Its order: patterns and checkpoint as in landing/sync.py; tickets, each for one parcel; Unix
     times `until` (of the tickets and the node) and `last` (of the last sync); times in seconds."""
 
@@ -105,7 +103,7 @@ class Keeper:
 
     def send(self) -> None:
         """One parcel; what it has no room for comes with the next one, at once."""
-        found = packer.listed(b"work", self.patterns)
+        found = archiver.listed(formats.WORK.encode(), self.patterns)
         chosen, more = self.chosen(found)
         now = time.time()
         if not chosen:
@@ -113,11 +111,11 @@ class Keeper:
             self.next = now + self.rest(now)
             return
         ticket = self.tickets.pop(0)
-        parcel = packer.Parcel(chosen, self.folder, self.together(found), self.checkpoint)
+        parcel = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
         self.sent_at = now
         try:
-            packer.store(items(ticket["requests"])[0], int(number(ticket["piece"])), parcel)
-        except (sender.Refused, sender.Transient, sender.Unreachable, OSError) as error:
+            archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), parcel)
+        except (uploader.Refused, uploader.Transient, uploader.Unreachable, OSError) as error:
             if not ticket["piece"]:  # a resumable session may hold some of this parcel
                 self.tickets.insert(0, ticket)
             self.failures += 1
@@ -139,7 +137,7 @@ class Keeper:
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
-    def chosen(self, found: "dict[str, packer.Item]") -> "tuple[list[packer.Item], bool]":
+    def chosen(self, found: "dict[str, archiver.Item]") -> "tuple[list[archiver.Item], bool]":
         """The log, the checkpoint, then small files before large ones, as far as there is room."""
         landed = self.landed.get("files")
         assert landed is None or isinstance(landed, dict)
@@ -150,7 +148,7 @@ class Keeper:
         ]
         units = [[each for each in due if self.is_checkpoint(each)]]
         units += [[each] for each in due if not self.is_checkpoint(each)]
-        chosen = []  # type: list[packer.Item]
+        chosen = []  # type: list[archiver.Item]
         room, more = (HURRY if self.noticed else LIMIT), False
         for unit in units:
             size = sum(each.size for each in unit)
@@ -161,34 +159,35 @@ class Keeper:
                 room -= size
             else:
                 more = True
-        log = packer.log_of(self.attempt)
+        log = archiver.log_of(self.attempt)
         if log and log.size <= LIMIT // 64 and self.kept.get(log.name) != log.stamp:
             chosen.insert(0, log)
         return chosen, more
 
-    def leave(self, unit: "list[packer.Item]") -> None:
+    def leave(self, unit: "list[archiver.Item]") -> None:
         for each in unit:
             if self.kept.get(each.name) is None:
                 say(f"too large for a parcel, not kept: {each.name!a}")
                 self.kept[each.name] = ""
 
-    def is_checkpoint(self, each: "packer.Item") -> bool:
-        inside = f"{packer.WORK}{self.folder}/"
+    def is_checkpoint(self, each: "archiver.Item") -> bool:
+        inside = f"{formats.ARCHIVED_WORK}{self.folder}/"
         return self.folder is not None and each.name.startswith(inside)
 
-    def together(self, found: "dict[str, packer.Item]") -> "dict[str, str]":
+    def together(self, found: "dict[str, archiver.Item]") -> "dict[str, str]":
         mine = sorted(path for path, each in found.items() if self.is_checkpoint(each))
         return {path: found[path].stamp for path in mine}
 
     def checkpoint(self) -> "dict[str, str]":
         if self.folder is None:
             return {}
-        return self.together(packer.listed(b"work", [paths.literal(self.folder) + "/**"]))
+        below = patterns.literal(self.folder) + "/**"
+        return self.together(archiver.listed(formats.WORK.encode(), [below]))
 
     def look(self) -> None:
         """What the client has told of its last landing: `files`, by path their stamps; `final`."""
         try:
-            with open(b"landed", "rb") as file:
+            with open(formats.LANDED, "rb") as file:
                 told_at = os.fstat(file.fileno()).st_mtime
                 if told_at != self.landed_at:
                     self.landed, self.landed_at = json.loads(file.read().decode()), told_at
@@ -196,7 +195,7 @@ class Keeper:
             return
 
     def ended_at(self) -> float:
-        """0 while the task runs. Its records: watcher.sh."""
+        """0 while the task runs. Its records: task_watcher.sh."""
         with contextlib.suppress(OSError):
             return os.lstat(self.attempt + "/exit").st_mtime
         record = self.record()
@@ -217,9 +216,9 @@ class Keeper:
         """Until the cloud says that it takes the node. The task is told by the signal that the
         machine's own shutdown brings, only sooner: who can save at SIGTERM has the whole notice."""
         kind, address, name = (str(each) for each in items(self.order["metadata"]))
-        while not notices.preempted(kind, address, name):
+        while not preemption.preempted(kind, address, name):
             time.sleep(number(self.order["poll"]))
-        with open(self.attempt + "/notice", "w") as file:
+        with open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
             file.write(f"{time.time():.0f}\n")
         say("the cloud takes this node")
         self.noticed, self.next = True, 0.0
@@ -242,8 +241,8 @@ def is_alive(pid: str, start: str) -> bool:
 def is_landing() -> bool:
     """A client has files sent from here now."""
     try:
-        with open(b"sending") as file:
-            return os.path.samefile(f"/proc/{int(file.read())}/cwd", b"work")
+        with open(formats.UPLOAD_LOCK) as file:
+            return os.path.samefile(f"/proc/{int(file.read())}/cwd", formats.WORK)
     except (OSError, ValueError):
         return False
 

@@ -1,7 +1,4 @@
-"""Runs on a node (any Python from 3.6, no packages): does the cloud say that it takes this node?
-
-Sent as text, with keeper.py.
-"""
+"""Asks the cloud whether it takes this node."""
 
 import http.client
 import json

@@ -1,5 +1,5 @@
 # Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see supervise.py).
-# Needs a POSIX sh, coreutils, grep and awk. The records that it reads: watcher.sh.
+# Needs a POSIX sh, coreutils, grep and awk. The records that it reads: task_watcher.sh.
 mask=$(umask)
 umask 077
 default_ifs=$IFS
@@ -112,8 +112,8 @@ follow() {
   case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
 }
 
-# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (keeper.py), and
-# `served TIME`, `served never TIME` or `served elsewhere TIME` once it is known (watcher.sh).
+# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (agent.py), and
+# `served TIME`, `served never TIME` or `served elsewhere TIME` once it is known (task_watcher.sh).
 noticed() {
   [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
   if served=$(readlink "$1/served"); then

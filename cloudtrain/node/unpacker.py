@@ -1,15 +1,14 @@
-"""Runs on a node (any Python from 3.6, no packages): fetches one parcel and unpacks it.
+"""Downloads one archive and unpacks it.
 
-Sent as text, with sender.py, by at_node.py. Each file gets a number for its name; what they are
-called, and the SHA-256 of what was unpacked, is told in one JSON line. It ends where nobody hears
-it any more. What it is given stays in its memory.
+Each file gets a number for its name; what they are called, and the SHA-256 of what was unpacked,
+is told in one JSON line. It ends where nobody hears it any more. What it is given stays in its
+memory.
 """
-
-# ruff: noqa: PTH103, PTH118, PTH123
 
 import contextlib
 import hashlib
 import http.client
+import json
 import os
 import shutil
 import ssl
@@ -19,23 +18,23 @@ import threading
 import time
 import urllib.parse
 
-from cloudtrain.landing import sender
+from cloudtrain.node import formats, uploader
 
-ABOUT = ".cloudtrain/parcel.json"
 LARGEST_ABOUT = 64 << 20
 PIECE = 1 << 20
 SPARE = 1 << 30
 """Bytes that stay free on the disk: what runs on the node needs some."""
 
 
-def begin(order: "dict[str, object]") -> None:
-    folder = sender.plain(str(order["folder"]))
+def main() -> None:
+    order = json.loads(sys.stdin.buffer.readline().decode())
+    folder = uploader.plain(str(order["folder"]))
     os.umask(0o077)
-    os.makedirs(os.path.dirname(folder), exist_ok=True)  # noqa: PTH120
-    sender.alone(sender.plain(str(order["lock"])))
-    for work in (sender.beat, sender.leave_with_the_client):
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    uploader.alone(uploader.plain(str(order["lock"])))
+    for work in (uploader.beat, uploader.leave_with_the_client):
         threading.Thread(target=work, daemon=True).start()
-    sender.tell(fetched(order, folder))
+    uploader.tell(fetched(order, folder))
     sys.stdout.flush()
     os._exit(0)
 
@@ -52,7 +51,7 @@ def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
         if room.f_bavail * room.f_frsize < size + SPARE:
             return {"why": "no room for a copy"}
         return unpacked(Stream(request, size), folder)
-    except sender.Refused as error:
+    except uploader.Refused as error:
         return {"why": str(error)}
     except (tarfile.TarError, ValueError, OverflowError) as error:
         return {"bad": str(error) or type(error).__name__}
@@ -75,7 +74,7 @@ def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
             if not member.isreg() or member.issparse():
                 continue
             content = archive.extractfile(member)
-            if member.name != ABOUT:
+            if member.name != formats.ABOUT:
                 name = os.path.join(folder, str(len(members)).encode())
                 members.append((member.name, member.size, written(content, name)))
             elif member.size > LARGEST_ABOUT:
@@ -104,7 +103,7 @@ class Stream:
     def __init__(self, request: "dict[str, object]", size: int) -> None:
         self.request, self.size = request, size
         self.at = 0
-        self.web = sender.Web()
+        self.web = uploader.Web()
         self.connection = None  # type: http.client.HTTPConnection | None
         self.answer = None  # type: http.client.HTTPResponse | None
 
@@ -119,7 +118,7 @@ class Stream:
         return data
 
     def piece(self, most: int) -> bytes:
-        tries = sender.TRIES if self.at else sender.MISSES
+        tries = uploader.TRIES if self.at else uploader.MISSES
         for number in range(tries):
             try:
                 if self.answer is None:
@@ -129,32 +128,32 @@ class Stream:
                     return data
                 raise http.client.IncompleteRead(b"")
             except ssl.CertificateError as error:
-                raise sender.Refused(str(error)) from None
-            except (OSError, http.client.HTTPException, sender.Transient) as error:
+                raise uploader.Refused(str(error)) from None
+            except (OSError, http.client.HTTPException, uploader.Transient) as error:
                 self.close()
                 if number == tries - 1:
                     text = str(error) or type(error).__name__
-                    raise sender.Refused(f"{self.host()}: {text}") from None
+                    raise uploader.Refused(f"{self.host()}: {text}") from None
             time.sleep(2.0**number / 2)
         raise AssertionError("the last try returns or raises")
 
     def opened(self) -> http.client.HTTPResponse:
         ranged = {"Range": f"bytes={self.at}-"} if self.at else {}
-        part = sender.Part(self.request, 0, 0, 0, headers=ranged)
+        part = uploader.Part(self.request, 0, 0, 0, headers=ranged)
         target = urllib.parse.urlsplit(part.url)
         made = self.web.made(target.scheme, target.hostname or "", target.port)
         self.connection = made
         made.connect()
-        made.sock.settimeout(sender.ANSWER_SECONDS)
+        made.sock.settimeout(uploader.ANSWER_SECONDS)
         path = target.path + ("?" + target.query if target.query else "")
         made.request(part.method, path, headers=part.headers)
         answer = made.getresponse()
         if answer.status == (206 if self.at else 200):
             return answer
-        told = sender.words(answer, answer.read(sender.MOST_WORDS), part)
-        if answer.status in sender.TRANSIENT:
-            raise sender.Transient(told)
-        raise sender.Refused(told)
+        told = uploader.words(answer, answer.read(uploader.MOST_WORDS), part)
+        if answer.status in uploader.TRANSIENT:
+            raise uploader.Transient(told)
+        raise uploader.Refused(told)
 
     def host(self) -> str:
         return urllib.parse.urlsplit(str(self.request["url"])).netloc

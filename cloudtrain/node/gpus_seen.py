@@ -1,0 +1,118 @@
+"""Asks TensorFlow how many GPUs it sees, and says why where they are fewer or more than wanted.
+
+Run by the environment's Python, with the number. Exit code 3: libraries of CUDA, not of the driver,
+could not be loaded.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+FEWER = (
+    (
+        "minimum required Cuda capability",
+        "this TensorFlow has no code for that GPU: take another "
+        "setup.tensorflow, or another accelerator",
+    ),
+)
+HINTS = (
+    *FEWER,
+    ("driver version is insufficient", "the driver is too old for this TensorFlow's CUDA"),
+    ("SYSTEM_NOT_READY|not yet init", "the NVSwitches need nvidia-fabricmanager: is it active?"),
+    (
+        "Could not load.*libnvidia-ml",
+        "the driver's user part is incomplete: libnvidia-ml.so.1 is "
+        "of the driver's package libnvidia-compute",
+    ),
+    (
+        "libcuda[.]so|cuInit|cuda drivers|NO_DEVICE",
+        "TensorFlow cannot use the driver: try `nvidia-smi` there",
+    ),
+    (
+        "Could not load.*cudnn",
+        "cuDNN is missing or of another version: look at nvidia-cudnn in "
+        "setup.packages and setup.requirements",
+    ),
+    (
+        "Could not load|dlopen",
+        "libraries of CUDA are missing: `setup.tensorflow` from "
+        "2.11 on brings them; an older one needs them in the image or from setup.run",
+    ),
+)
+OF_DRIVER = re.compile("libcuda[.]so|libnvidia-ml")
+
+
+def main() -> None:
+    wanted = int(sys.argv[1])
+    found, version, said = seen()
+    if found == wanted:
+        sys.exit(0)
+    said = [line for line in said if not re.search("Successfully opened|libnvinfer|TF-TRT", line)]
+    missing = [line for line in said if "Could not load" in line and not OF_DRIVER.search(line)]
+    hints = FEWER if found else HINTS
+    telling = [
+        re.sub(r"^.*?[IWEF]\d* .*?\S+:\d+\] *", "", line)
+        for line in said
+        if any(re.search(pattern, line) for pattern, _ in hints)
+    ]
+    for line in list(dict.fromkeys(telling))[-6:]:
+        print(line, file=sys.stderr)
+    print(f"TensorFlow {version} sees {found} of {wanted} GPUs", file=sys.stderr)
+    matching = (hint for p, hint in hints if any(re.search(p, line) for line in telling))
+    hint = advice(found, wanted) or next(matching, "")
+    print(
+        "hint: " + (hint or "`nvidia-smi` on the node tells what the driver sees"), file=sys.stderr
+    )
+    sys.exit(3 if not found and (missing or not said) else 1)
+
+
+def seen() -> "tuple[int, str, list[str]]":
+    """GPUs, TensorFlow's version, and what it says of its libraries.
+
+    That is on stderr, in C++, and goes into a file first. Of those that it opened it tells too, and
+    of TensorRT, which nothing here needs.
+    """
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="0", TF_CPP_VMODULE="dso_loader=1,gpu_device=1")
+    said = []  # type: list[str]
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            import tensorflow
+
+            found = len(tensorflow.config.list_physical_devices("GPU"))
+        finally:
+            os.dup2(kept, 2)
+            log.seek(0)
+            said += log.read().decode("utf-8", "replace").splitlines()
+            if sys.exc_info()[0]:
+                print("\n".join(said[-10:]), file=sys.stderr)
+    return found, tensorflow.__version__, said
+
+
+def advice(found: int, wanted: int) -> str:
+    """What is wrong where TensorFlow's own words do not matter."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE).stdout.decode()
+    except OSError:
+        listed = ""
+    number = len(re.findall("^GPU ", listed, re.MULTILINE))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if "MIG " in listed:
+        return "the GPUs are cut into MIG devices, of which CUDA uses one: sudo nvidia-smi -mig 0"
+    if found > wanted:
+        return "nodes.ROLE.accelerator names fewer GPUs than the machine has"
+    if visible is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible} is set on the node: unset it"
+    if 0 < number < wanted:
+        return (
+            f"the driver lists {number} GPUs of {wanted}: `sudo dmesg | grep -E 'NVRM|Xid'` on the "
+            "node tells why; a node with a broken GPU is best replaced"
+        )
+    return ""
+
+
+if __name__ == "__main__":
+    main()

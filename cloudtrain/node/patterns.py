@@ -1,0 +1,62 @@
+"""Globs over relative paths with `/`: which path is meant by one, which folder may hold such."""
+
+import collections.abc
+import re
+from fnmatch import fnmatchcase
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a relative path is meant by a pattern, or lies below a folder that is.
+
+    `*`, `?` and `[…]` stay within one part of the path, `**` is any number of parts, also none.
+    Hidden files are files like others; `.` is everything. A pattern with `..` or a leading `/`
+    means nothing.
+    """
+    wanted = _parts(pattern)
+    return len(wanted) in _reached(_parts(path), wanted) if _makes_sense(pattern) else False
+
+
+def may_hold(folder: str, pattern: str) -> bool:
+    """Whether the folder, or something in it, can be meant by the pattern."""
+    return bool(_reached(_parts(folder), _parts(pattern))) and _makes_sense(pattern)
+
+
+def literal(path: str) -> str:
+    """The pattern that means this one path."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
+
+
+def _makes_sense(pattern: str) -> bool:
+    return pattern != "" and not pattern.startswith("/") and ".." not in pattern.split("/")
+
+
+def _parts(path: str) -> "list[str]":
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
+    """The places in the pattern that the parts can lead to; once at its end, they stay there."""
+    end = len(pattern)
+    places = _past_stars({0}, pattern)
+    for part in parts:
+        if end in places:
+            return {end}
+        after = {there for place in places for there in _step(place, part, pattern)}
+        places = _past_stars(after, pattern)
+    return places
+
+
+def _step(place: int, part: str, pattern: "list[str]") -> "collections.abc.Iterable[int]":
+    if pattern[place] == "**":
+        return (place,)
+    return (place + 1,) if fnmatchcase(part, pattern[place]) else ()
+
+
+def _past_stars(places: "set[int]", pattern: "list[str]") -> "set[int]":
+    """`**` can also stand for nothing."""
+    found = set(places)
+    for place in places:
+        while place < len(pattern) and pattern[place] == "**":
+            place += 1
+            found.add(place)
+    return found

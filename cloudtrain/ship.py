@@ -1,0 +1,92 @@
+"""Brings our own code to a node and runs it there, as text: nothing is installed.
+
+What runs on nodes is in node/, and this is the only way there. A module travels on the stdin of the
+Python that runs it, with those that it imports; a shell script in its own command.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+
+from cloudtrain.shell import Command, script
+
+PACKAGE = "cloudtrain.node"
+
+START = 'exec "$(command -v python3 || command -v python)" -I -S -c "$@"'
+"""Isolated: no module of the folder that it starts in, or of the user's, takes the place of one."""
+
+# Exactly the modules are read here: what follows them on stdin is the program's own to read.
+BOOT = """
+import json, os, sys, types
+main, left = sys.argv[1], int(sys.argv[2])
+text = b""
+while left:
+    data = os.read(0, left)
+    if not data:
+        sys.exit("the program did not arrive whole")
+    text += data
+    left -= len(data)
+for name, source in json.loads(text.decode("ascii")):
+    module = sys.modules[name] = types.ModuleType(name)
+    parent, _, own = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], own, module)
+    exec(compile(source, name, "exec"), module.__dict__)
+sys.modules[main].main()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A command, and what its stdin begins with: what the program itself reads comes after it."""
+
+    command: Command
+    source: bytes = field(repr=False)
+
+
+def program(module: str) -> Program:
+    """`main()` of a module of node/, run by the node's own Python."""
+    source = _source(module)
+    command = script(START, BOOT, f"{PACKAGE}.{module}", str(len(source)))
+    return Program(command=command, source=source)
+
+
+@cache
+def _source(module: str) -> bytes:
+    texts = {"cloudtrain": "", PACKAGE: ""}
+    _add(module, texts)
+    return json.dumps(list(texts.items())).encode("ascii")
+
+
+def _add(module: str, texts: dict[str, str]) -> None:
+    """Each module after those that it imports."""
+    own = text(f"{module}.py")
+    for names in _IMPORTS.findall(own):
+        for name in names.split(", "):
+            if f"{PACKAGE}.{name}" not in texts:
+                _add(name, texts)
+    texts[f"{PACKAGE}.{module}"] = own
+
+
+_IMPORTS = re.compile(rf"^from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
+
+
+def shell(name: str, *arguments: str) -> Command:
+    """A script of node/ with its arguments as `$1`, `$2`, …"""
+    return script(text(name), *arguments)
+
+
+def from_variable(variable: str) -> str:
+    """What `python -c` runs where a module's text is in the environment, as `text` gives it: of a
+    task, whose stdin is empty and whose command is for people to read."""
+    return f"import os; exec(os.environ.pop('{variable}'))"
+
+
+@cache
+def text(name: str) -> str:
+    from importlib.resources import files  # it takes as long as all the rest of `plan`
+
+    return (files(PACKAGE) / name).read_text("utf-8")
