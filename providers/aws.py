@@ -39,8 +39,8 @@ from cloudtrain.providers._cloud.account import (
 )
 from cloudtrain.providers._cloud.caller import caller_cidr
 from cloudtrain.providers._cloud.clear import told_with
-from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._cloud.timing import TIMING, Timing
 
 
 def provider(config: ClusterConfig) -> CloudProvider[Ground]:
@@ -55,10 +55,10 @@ class AwsAccount:
     ends_by_shutdown = True
     soonest_end = 60.0
 
-    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
         self._config = config
-        self._pace = pace
-        self._ec2 = Ec2(config, pace)
+        self._timing = timing
+        self._ec2 = Ec2(config, timing)
         self.endpoint = self._ec2.endpoint
         """EC2's address where it is not AWS's own."""
         self._regions = Regions(self._ec2, config)
@@ -135,7 +135,7 @@ class AwsAccount:
         )
 
     def launch(self, order: Order[Ground]) -> Machine:
-        begun = self._pace.now()
+        begun = self._timing.clock.now()
         machine = launching.launch(self._ec2, order)
         with self._lock:
             self._launched[machine.id] = begun
@@ -162,7 +162,7 @@ class AwsAccount:
             except BusyError:  # it is stopping still
                 return None
 
-        if self._pace.until(ask, within=self._pace.boot) is None:
+        if self._timing.until(ask, within=self._timing.boot) is None:
             raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
 
     def move_ends(
@@ -213,7 +213,7 @@ class AwsAccount:
 
     def _just_launched(self, id: str) -> bool:
         with self._lock:
-            return self._pace.now() - self._launched.get(id, 0.0) < self._pace.listing
+            return self._timing.clock.now() - self._launched.get(id, 0.0) < self._timing.listing
 
     def _machines(
         self, ec2: Ec2, region: str, cluster: str | None, zone: str = ""

@@ -24,8 +24,8 @@ from cloudtrain.providers._azure.skus import Skus
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
 from cloudtrain.providers._cloud.caller import caller_cidr
-from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._cloud.timing import TIMING, Timing
 
 
 def provider(config: ClusterConfig) -> CloudProvider[Ground]:
@@ -42,9 +42,9 @@ class AzureAccount:
     """A VM that is shut down from inside is still billed: a schedule deallocates it."""
     soonest_end = SOONEST
 
-    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
         self._config = config
-        self._arm = Arm(config, pace)
+        self._arm = Arm(config, timing)
         self._skus = Skus(self._arm)
         self._services = Services(self._arm)
         self._ends = Ends(self._arm, self._services)

@@ -16,8 +16,8 @@ from cloudtrain.providers._cloud.account import (
     not_rehearsed,
 )
 from cloudtrain.providers._cloud.caller import caller_cidr
-from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._cloud.timing import TIMING, Timing
 from cloudtrain.providers._gcp import checks, clearing, listing, places, types
 from cloudtrain.providers._gcp.api import Api
 from cloudtrain.providers._gcp.bodies import Ground
@@ -40,8 +40,8 @@ class GcpAccount:
     """
     soonest_end = 60.0
 
-    def __init__(self, config: ClusterConfig, pace: Pace = PACE) -> None:
-        self._api = Api(config, pace)
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+        self._api = Api(config, timing)
 
     @property
     def endpoint(self) -> str | None:

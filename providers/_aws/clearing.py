@@ -88,7 +88,7 @@ def _terminate(ec2: Ec2, region: str, ids: Sequence[str], launched: Callable[[st
             return None if waiting else True
         return True
 
-    if ec2.pace.until(ask, within=ec2.pace.listing) is None and waiting:
+    if ec2.timing.until(ask, within=ec2.timing.listing) is None and waiting:
         raise NotFoundError(
             f"TerminateInstances in {region}: {', '.join(sorted(waiting))} was made and is not "
             "known to EC2 yet",
@@ -109,7 +109,7 @@ def _await_end(ec2: Ec2, region: str, ids: Sequence[str]) -> None:
             ]
         return sorted(set(found) & set(ids))
 
-    if ec2.pace.until(lambda: None if left() else True, within=ec2.pace.boot) is None:
+    if ec2.timing.until(lambda: None if left() else True, within=ec2.timing.boot) is None:
         still = left()
         if still:
             raise BusyError(f"{', '.join(still)} in {region}: still shutting down", scope="region")
@@ -129,5 +129,5 @@ def _delete(ec2: Ec2, resource: Resource) -> None:
             return None
         return True
 
-    if ec2.pace.until(ask, within=RELEASE) is None:
+    if ec2.timing.until(ask, within=RELEASE) is None:
         raise busy[-1]

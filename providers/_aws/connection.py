@@ -21,7 +21,7 @@ from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, Tr
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._aws import answers, bodies, faults
 from cloudtrain.providers._aws.answers import Tree
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 
 CONNECT = 10.0
 """Seconds until an endpoint has taken a connection."""
@@ -50,8 +50,8 @@ SUFFIXES = (("cn-", "amazonaws.com.cn"), ("eusc-", "amazonaws.eu"), ("", "amazon
 class Ec2:
     """EC2 in every region of one account. Safe to use from many threads."""
 
-    def __init__(self, config: ClusterConfig, pace: Pace) -> None:
-        self.pace = pace
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
         self.profile = config.project
         self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
         self.unknown: set[str] = set()
@@ -66,14 +66,14 @@ class Ec2:
         """A client with few retries, for regions in which nothing of ours is known."""
         self.credentials()  # made once, for both
         other = copy.copy(self)
-        other.pace = replace(self.pace, tries=BRIEF_TRIES)
+        other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
         other._timeout = (BRIEF, BRIEF)
         other._idle = defaultdict(deque)
         return other
 
     def ask(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
         """Send one request, retried while it is throttled or unanswered. Raises CloudError."""
-        return self.pace.patiently(lambda: self.once(region, action, parameters))
+        return self.timing.call(lambda: self.once(region, action, parameters))
 
     def once(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
         """Send one request without retries, for what must not be done twice."""

@@ -75,7 +75,10 @@ def _asks(ec2: Ec2, place: Place, plan: Plan) -> Iterator[tuple[str, Mapping[str
     kinds = {(n.machine, n.spot, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)}
     for node in reversed(kinds.values()):
         words = " ".join(filter(None, ["RunInstances", node.machine, "spot" if node.spot else ""]))
-        yield words, _run_instances(plan, node, place, subnet, chosen[node.name], ec2.pace.now())
+        yield (
+            words,
+            _run_instances(plan, node, place, subnet, chosen[node.name], ec2.timing.clock.now()),
+        )
     tags = labels.of_cluster(plan.config.name)
     yield (
         "CreateSecurityGroup",

@@ -86,7 +86,7 @@ def _of_token(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
             return None  # the security or placement group is just made, and not known everywhere
 
     try:
-        machine = ec2.pace.until(ask, within=ec2.pace.listing)
+        machine = ec2.timing.until(ask, within=ec2.timing.listing)
     except CloudError as error:
         if error.code == "IdempotentInstanceTerminated":
             return None
@@ -113,27 +113,16 @@ def _run(ec2: Ec2, order: Order[Ground], token: str) -> Machine | None:
         region = order.place.region
         try:
             answer = ec2.once(region, "RunInstances", bodies.run_instances(order, token))
-        except TransientError as error:
+        except TransientError:
             doubt += 1
-            if doubt < ec2.pace.tries:
-                raise
-            raise _NoAnswer(error) from error
+            raise
         made = machines.instances([answer])
         private = order.plan.config.network.private
         return machines.machine(made[0], region, private=private) if made else None
 
-    try:
-        return replace(ec2.pace, tries=THROTTLED * ec2.pace.tries).patiently(ask)
-    except _NoAnswer as given_up:
-        raise given_up.error from None
-
-
-class _NoAnswer(Exception):
-    """Ends the retries of a call that is not throttled."""
-
-    def __init__(self, error: TransientError) -> None:
-        super().__init__(error)
-        self.error = error
+    usual = ec2.timing.calls
+    timing = replace(ec2.timing, calls=replace(usual, tries=THROTTLED * usual.tries))
+    return timing.call(ask, unless=lambda error: doubt >= usual.tries)
 
 
 def _alive(ec2: Ec2, order: Order[Ground]) -> Machine | None:
@@ -148,8 +137,8 @@ def _earlier(ec2: Ec2, order: Order[Ground]) -> Machine | None:
     """
     late = 0.0
     if order.asked is not None:
-        late = max(0.0, order.asked + ec2.pace.listing - ec2.pace.now())
-    return ec2.pace.until(lambda: _alive(ec2, order), within=late)
+        late = max(0.0, order.asked + ec2.timing.listing - ec2.timing.clock.now())
+    return ec2.timing.until(lambda: _alive(ec2, order), within=late)
 
 
 def _listed(ec2: Ec2, order: Order[Ground]) -> list[tuple[str, Machine]]:

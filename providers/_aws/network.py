@@ -144,8 +144,8 @@ class SecurityGroup:
         is not ours.
         """
         id = self._find() or self._create(journal)
-        mended = self._ec2.pace.until(
-            lambda: self._mended(id, caller), within=self._ec2.pace.listing
+        mended = self._ec2.timing.until(
+            lambda: self._mended(id, caller), within=self._ec2.timing.listing
         )
         if not mended:
             raise NotFoundError(f"security group {self._name} ({id}) is made and does not appear")
@@ -186,7 +186,7 @@ class SecurityGroup:
             )
         except NameTakenError:
             # A call that was done and not answered, or another machine of this user.
-            found = self._ec2.pace.until(self._find, within=self._ec2.pace.listing)
+            found = self._ec2.timing.until(self._find, within=self._ec2.timing.listing)
             if found is None:
                 raise
             return found
@@ -293,7 +293,7 @@ def placement_groups(ec2: Ec2, region: str) -> list[Tree] | None:
             raise
 
     try:
-        answer = ec2.pace.patiently(ask)
+        answer = ec2.timing.call(ask)
     except CloudError as error:
         if error.code not in faults.UNKNOWN_ACTION:
             raise

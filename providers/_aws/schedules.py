@@ -88,7 +88,7 @@ class Schedules:
                 with mapped(f"UpdateSchedule for {node}"):
                     client.update_schedule(**schedule)
 
-        self._ec2.pace.patiently(ask)
+        self._ec2.timing.call(ask)
 
     def disarm(self, region: str, nodes: Iterable[str]) -> None:
         """Delete the schedules of nodes that are gone.

@@ -28,7 +28,7 @@ def prices(ec2: Ec2, region: str, machines: Sequence[str]) -> list[SpotPrice]:
     With a start time of now, EC2 returns the price in force and no history:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
     """
-    now = datetime.fromtimestamp(ec2.pace.now(), timezone.utc)
+    now = datetime.fromtimestamp(ec2.timing.clock.now(), timezone.utc)
     asked = {
         "InstanceType": list(machines),
         "ProductDescription": ["Linux/UNIX"],

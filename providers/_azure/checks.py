@@ -40,7 +40,7 @@ def check(
 ) -> tuple[Finding, ...]:
     """All findings. `machines` lists a cluster's VMs: nodes that exist take no more quota."""
     try:
-        arm.pace.patiently(arm.token)
+        arm.timing.call(arm.token)
         subscription = _subscription(arm)
     except CloudError as error:
         return (_failed("credentials", error),)

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -25,8 +26,9 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.providers._azure import faults, paths
 from cloudtrain.providers._azure.client import Answer, Client, Tree
 from cloudtrain.providers._azure.credentials import Tokens
-from cloudtrain.providers._azure.watch import Watch, interval
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._azure.watch import Watch
+from cloudtrain.providers._cloud.timing import Timing
+from cloudtrain.retry import poll_until
 
 ENDPOINT = "https://management.azure.com"
 OPERATION = 300.0
@@ -50,8 +52,8 @@ class Arm:
     Every method raises CloudError. All calls are idempotent.
     """
 
-    def __init__(self, config: ClusterConfig, pace: Pace) -> None:
-        self.pace = pace
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
         self.endpoint = (endpoint_of(config) or ENDPOINT).rstrip("/")
         self._prefix = urlsplit(self.endpoint).path
         self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
@@ -145,7 +147,7 @@ class Arm:
                 self._tokens.forget(token)
                 return once(self._tokens.get())
 
-        return self.pace.patiently(signed, retried=retried)
+        return self.timing.call(signed, also=retried)
 
     def get(self, path: str, **query: str) -> Tree:
         body = self.call("GET", path, query=query).body
@@ -195,7 +197,7 @@ class Arm:
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = Watch(
-                    lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.pace
+                    lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.timing
                 )
         thing = optional(lambda: self._watches[kind].wait(path, within=within))
         return thing is not None and _state(thing) == "succeeded"
@@ -267,17 +269,17 @@ class Arm:
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
         """Its answer, once it has one."""
-        begun = self.pace.clock()
+        clock, polls = self.timing.clock, self.timing.polls
+
+        def sleep(seconds: float) -> object:
+            return clock.sleep(max(seconds, self._asking / QUESTIONS))
+
         with self._counted():
-            while True:
-                found = ask()
-                taken = self.pace.clock() - begun
-                if found is not None:
-                    return found
-                if taken >= within:
-                    raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
-                wait = max(interval(self.pace, taken), self._asking / QUESTIONS)
-                self.pace.sleep(min(wait, max(within - taken, 0.0)))
+            polls = replace(polls, pause=polls.pause / 2, deadline=within)
+            found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
+        if found is None:
+            raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
+        return found
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

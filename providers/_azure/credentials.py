@@ -102,7 +102,7 @@ class Tokens:
                 https = urlunsplit(url._replace(scheme="https")) if plain else self._authority
                 settings = {"authority": https, "disable_instance_discovery": True}
             self._transport = Transport(url.netloc or "login.microsoftonline.com", plain)
-            # What is to be tried again is: by whoever wants the token, with our own patience.
+            # What is to be tried again is: by whoever wants the token, by our own retry policy.
             self._credential = DefaultAzureCredential(
                 transport=self._transport, retry_total=0, **settings
             )

@@ -100,7 +100,7 @@ class Ends:
 
         False if the first one refused, perhaps because the VM is not finished.
         """
-        ahead = expires - self._arm.pace.now()
+        ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
         operation = self._deadline(group.vm(name), region, expires, known.operation)
         if not operation and ahead > LONGEST + SLACK:
@@ -115,10 +115,10 @@ class Ends:
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
-        ahead = expires - self._arm.pace.now()
+        ahead = expires - self._arm.timing.clock.now()
         for region in {machine.place.region for machine in machines}:
             self.refuse(ahead, region)
-        expires = max(expires, self._arm.pace.now() + SOONEST)
+        expires = max(expires, self._arm.timing.clock.now() + SOONEST)
         fan_out(machines, lambda m: self.move_one(m, expires), name=lambda m: m.node.name)
 
     def move_one(self, machine: Machine, expires: float) -> None:
@@ -140,7 +140,7 @@ class Ends:
         """Arm ends that an interrupted creation or move left out."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
-        now = self._arm.pace.now()
+        now = self._arm.timing.clock.now()
         for vm in vms:
             name, tags = str(vm.get("name", "")), vm.get("tags") or {}
             region, known = listing.plain(str(vm.get("location", ""))), labels.read(tags)
@@ -243,7 +243,7 @@ class Ends:
         """Create the daily schedule and read it again: one with another time would end nothing
         in time.
         """
-        path, now = group.schedule(name), self._arm.pace.now()
+        path, now = group.schedule(name), self._arm.timing.clock.now()
         enabled = expires - now <= LONGEST + SLACK
         body = bodies.schedule(region, tags, vm=group.vm(name), expires=expires, enabled=enabled)
         if found is not None and bodies.same_schedule(found, body):

@@ -169,7 +169,7 @@ class _Site:
             state = ((found or {}).get("properties") or {}).get("provisioningState", "")
             return None if str(state).lower() == "deleting" else (found,)
 
-        answer = self.arm.pace.until(ask, within=BEING_DELETED)
+        answer = self.arm.timing.until(ask, within=BEING_DELETED)
         if answer is None:
             raise BusyError(
                 f"resource group {self.within.name} is still being deleted",

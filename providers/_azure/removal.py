@@ -77,7 +77,7 @@ class Removal:
         except BusyError as error:
             if error.code != "ResourceGroupBeingDeleted":
                 raise
-        gone = self._arm.pace.until(
+        gone = self._arm.timing.until(
             lambda: True if self._arm.find(path) is None else None, within=BEING_DELETED
         )
         if gone is None:
@@ -113,7 +113,7 @@ class Removal:
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
         for id, answer in begun.items():
             try:
-                self._arm.finish("POST", f"{id}/deallocate", answer, within=self._arm.pace.boot)
+                self._arm.finish("POST", f"{id}/deallocate", answer, within=self._arm.timing.boot)
             except CloudError:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"

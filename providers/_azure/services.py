@@ -91,7 +91,7 @@ class Services:
                 hint=hint,
                 code="MissingSubscriptionRegistration",
             ) from error
-        self._arm.pace.until(lambda: self._is_registered(namespace), within=OPERATION)
+        self._arm.timing.until(lambda: self._is_registered(namespace), within=OPERATION)
 
     def _is_registered(self, namespace: str) -> bool | None:
         with self._lock:

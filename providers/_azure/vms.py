@@ -67,7 +67,7 @@ class Vms:
     def _make(self, order: Order[Ground]) -> None:
         ground, node, place = order.ground, order.node, order.place
         if order.expires is not None:
-            self._ends.refuse(order.expires - self._arm.pace.now(), place.region)
+            self._ends.refuse(order.expires - self._arm.timing.clock.now(), place.region)
         region, tags = place.region, order.labels
         address, nic, vm = (
             ground.group.address(node.name, place.zone),
@@ -104,9 +104,9 @@ class Vms:
         begun = self._begin(vm, *machines)
         armed = order.expires is None or self._armed_early(order, order.expires)
         if begun is None:
-            self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.pace.boot)
+            self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.timing.boot)
         else:
-            self._arm.made(vm, begun, within=self._arm.pace.boot)
+            self._arm.made(vm, begun, within=self._arm.timing.boot)
         if order.expires is not None and not armed:
             self._ends.arm(ground.group, node.name, region, tags, order.expires)
 
@@ -145,13 +145,13 @@ class Vms:
         if expires is not None:
             self._ends.move_one(machine, expires)
         begun = self._arm.call("POST", f"{path}/start", retried=BusyError)
-        self._arm.finish("POST", f"{path}/start", begun, within=self._arm.pace.boot)
+        self._arm.finish("POST", f"{path}/start", begun, within=self._arm.timing.boot)
 
     def remove(self, group: paths.Group, name: str, zone: str) -> None:
         """Delete the VM, then what `deleteOption` should have deleted with it."""
         path = group.vm(name)
         vm = self._arm.find(path)
-        self._arm.delete(path, within=self._arm.pace.boot)
+        self._arm.delete(path, within=self._arm.timing.boot)
         self._ends.disarm(group, name)
         left = [group.nic(name), group.address(name, zone), *_disks(vm)]
         for each in left:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from cloudtrain.errors import CloudError
 from cloudtrain.providers._azure.client import Tree
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 
 LATE = 0.1
 """Of the time that something has taken already: by so much more, its end is seen late."""
@@ -21,9 +21,9 @@ UNLISTED = 3
 """Lists without it, after which it has to be asked for by itself."""
 
 
-def interval(pace: Pace, taken: float) -> float:
+def interval(timing: Timing, taken: float) -> float:
     """Seconds until the next poll of something that has taken so long already."""
-    return min(pace.poll_longest, max(pace.poll_first / 2, LATE * taken))
+    return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken))
 
 
 class Watch:
@@ -32,11 +32,11 @@ class Watch:
     """
 
     def __init__(
-        self, ask: Callable[[], Sequence[Tree]], settled: Callable[[Tree], bool], pace: Pace
+        self, ask: Callable[[], Sequence[Tree]], settled: Callable[[Tree], bool], timing: Timing
     ) -> None:
         self._ask = ask
         self._settled = settled
-        self._pace = pace
+        self._timing = timing
         self._changed = threading.Condition()
         self._waiting: dict[str, float] = {}
         self._asking = False
@@ -50,12 +50,12 @@ class Watch:
 
         Raises the list's error. Only lists that were requested after this call count.
         """
-        key, begun = id.lower(), self._pace.clock()
+        key, begun = id.lower(), self._timing.clock.monotonic()
         with self._changed:
             self._waiting[key] = begun
             first = self._round + 1 + self._asking
         try:
-            while self._pace.clock() - begun < within:
+            while self._timing.clock.monotonic() - begun < within:
                 self._next_round(first)
                 with self._changed:
                     if self._failure is not None:
@@ -83,10 +83,10 @@ class Watch:
                 if self._round >= wanted:
                     return
                 self._asking = True
-                now = self._pace.clock()
+                now = self._timing.clock.monotonic()
                 taken = min(now - begun for begun in self._waiting.values())
             with self._round_ended():
-                self._pace.sleep(interval(self._pace, taken))
+                self._timing.clock.sleep(interval(self._timing, taken))
                 self._list()
 
     def _list(self) -> None:

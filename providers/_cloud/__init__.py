@@ -1,1 +1,1 @@
-"""What all clouds share: labels, first-boot data, creation and teardown of nodes."""
+"""What all clouds share: labels, timing, first-boot data, creation and teardown of nodes."""

@@ -20,7 +20,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import CleanupFailed, NodeDeletionBegun
 from cloudtrain.protocols import Journal
 from cloudtrain.providers._cloud.account import Account, Machine, Resource
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 
 ROUNDS = 5
 IN_USE = 240.0
@@ -31,9 +31,9 @@ Found = tuple[Sequence[Machine], Sequence[Resource]]
 class Clearance:
     """Deletion that reports "gone" only after listing."""
 
-    def __init__(self, account: Account[Any], pace: Pace, journal: Journal) -> None:
+    def __init__(self, account: Account[Any], timing: Timing, journal: Journal) -> None:
         self._account = account
-        self._pace = pace
+        self._timing = timing
         self._journal = journal
         self._announced: set[str] = set()
         self._seen: dict[str, Machine] = {}
@@ -54,16 +54,16 @@ class Clearance:
         """
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
-        begun, rounds, failure = self._pace.clock(), 0, None
+        begun, rounds, failure = self._timing.clock.monotonic(), 0, None
         while True:
             alive, resources = self._settled(find, late)
             if not alive and not resources:
                 return
             outstanding = self._outstanding(late)
             if rounds:
-                if self._is_over(rounds, failure, self._pace.clock() - begun):
+                if self._is_over(rounds, failure, self._timing.clock.monotonic() - begun):
                     raise _leftover(alive, resources, failure)
-                self._pace.sleep(self._pace.poll_longest * min(rounds, ROUNDS - 1))
+                self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
             failure = self._erase(alive, () if outstanding else resources)
             rounds += 0 if outstanding and failure is None else 1
@@ -101,7 +101,7 @@ class Clearance:
 
         names = ", ".join(sorted(late))
         what = f"{names}: asked for a moment ago and not listed yet"
-        found = self._pace.until(ask, within=self._pace.listing, what=what)
+        found = self._timing.until(ask, within=self._timing.listing, what=what)
         return found if found is not None else self._found(find)
 
     def _found(self, find: Callable[[], Found]) -> Found:
@@ -123,7 +123,9 @@ class Clearance:
         return machines, resources
 
     def _outstanding(self, late: Mapping[str, float]) -> bool:
-        return any(self._pace.now() - asked < self._pace.listing for asked in late.values())
+        return any(
+            self._timing.clock.now() - asked < self._timing.listing for asked in late.values()
+        )
 
     def _announce(self, machines: Sequence[Machine]) -> None:
         for machine in machines:

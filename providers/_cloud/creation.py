@@ -18,7 +18,7 @@ from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Order, Place
 from cloudtrain.providers._cloud.boot import user_data
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Creation(Generic[GroundT]):
     """
 
     account: Account[GroundT]
-    pace: Pace
+    timing: Timing
     caller: str
     plan: Plan
     identity: Identity
@@ -88,7 +88,7 @@ class Creation(Generic[GroundT]):
         def launch(node: NodePlan) -> None:
             order = self._order(node, place, ground)
             self.journal(NodeRequested(node=node.name))
-            wishes.open[node.name] = self.pace.now()
+            wishes.open[node.name] = self.timing.clock.now()
             try:
                 made = wishes.made[node.name] = self.account.launch(order)
                 self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
@@ -137,11 +137,11 @@ class Creation(Generic[GroundT]):
         """Wait until all nodes run and have an address."""
         awaited = {m.id: m for m in (*made.values(), *self._planned_there())}
         seen: set[str] = set()
-        begun = self.pace.clock()
+        begun = self.timing.clock.monotonic()
 
         def ask() -> dict[str, Node] | None:
             listed = {m.id: m for m in self.account.machines(self.plan.config.name, place)}
-            overdue = self.pace.clock() - begun > self.pace.listing
+            overdue = self.timing.clock.monotonic() - begun > self.timing.listing
             for id, machine in awaited.items():
                 _refuse_lost(machine, listed.get(id), late=overdue or id in seen)
             seen.update(listed)
@@ -149,10 +149,10 @@ class Creation(Generic[GroundT]):
             ready = {n.name: n for n in nodes if n.state == "running" and n.address}
             return ready if len(ready) == len(awaited) else None
 
-        nodes = self.pace.until(ask, within=self.pace.boot)
+        nodes = self.timing.until(ask, within=self.timing.boot)
         if nodes is None:
             raise TransientError(
-                f"{place}: not every node runs after {self.pace.boot:.0f} s",
+                f"{place}: not every node runs after {self.timing.boot:.0f} s",
                 hint="what was asked for is given back; `cloudtrain up` tries again",
             )
         return nodes
@@ -185,7 +185,7 @@ class Creation(Generic[GroundT]):
             ]
 
         with told_with(failure, self.journal):
-            clearance = Clearance(self.account, self.pace, self.journal)
+            clearance = Clearance(self.account, self.timing, self.journal)
             clearance.clear(find, wishes.open, tuple(wishes.made.values()))
 
     def _is_new(self, machine: Machine) -> bool:

@@ -14,20 +14,20 @@ from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place
 from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
 from cloudtrain.providers._cloud.creation import Creation, is_tried_apart, reaches
 from cloudtrain.providers._cloud.labels import refuse_other_owner
-from cloudtrain.providers._cloud.patience import PACE, Pace
 from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
+from cloudtrain.providers._cloud.timing import TIMING, Timing
 
 
 class CloudProvider(Generic[GroundT]):
     """Provider over a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
 
     def __init__(
-        self, account: Account[GroundT], *, caller: Callable[[], str], pace: Pace = PACE
+        self, account: Account[GroundT], *, caller: Callable[[], str], timing: Timing = TIMING
     ) -> None:
         self.name: str = account.name
         self._account = account
         self._caller = caller
-        self._pace = pace
+        self._timing = timing
         self.whereabouts: Whereabouts | None = None
         """Of the cluster that this is opened for, where that is known."""
         self._told: tuple[Principal | None] | None = None
@@ -57,7 +57,7 @@ class CloudProvider(Generic[GroundT]):
         expires = self._one_end(plan, there)
         creation = Creation(
             account=self._account,
-            pace=self._pace,
+            timing=self._timing,
             caller=self._caller(),
             plan=plan,
             identity=identity,
@@ -82,7 +82,7 @@ class CloudProvider(Generic[GroundT]):
         if not there:
             with told_with(failure, journal):
                 finder = Finder(search=self._search(plan.config.name), owner=plan.owner)
-                Clearance(self._account, self._pace, journal).clear(finder.near, {})
+                Clearance(self._account, self._timing, journal).clear(finder.near, {})
         raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
@@ -102,7 +102,7 @@ class CloudProvider(Generic[GroundT]):
     ) -> tuple[NotAsked, ...]:
         search = self._search(cluster)
         finder = Finder(search=search, spared=spared)
-        clearance = Clearance(self._account, self._pace, journal)
+        clearance = Clearance(self._account, self._timing, journal)
         if search.where.places:
             clearance.clear(finder.near, expected or {})
             expected = None
@@ -135,7 +135,7 @@ class CloudProvider(Generic[GroundT]):
             return [m for m in self._search(cluster).machines() if m.node.name in names], ()
 
         late = {name: asked for name, asked in (expected or {}).items() if name in names}
-        Clearance(self._account, self._pace, journal).clear(find, late)
+        Clearance(self._account, self._timing, journal).clear(find, late)
 
     def move_ends(
         self, cluster: str, names: Sequence[str], expires: float | None, tell: Tell
@@ -197,7 +197,7 @@ class CloudProvider(Generic[GroundT]):
             return [m for m in search.machines() if m.id in extra], ()
 
         if extra:
-            Clearance(self._account, self._pace, journal).clear(find, {})
+            Clearance(self._account, self._timing, journal).clear(find, {})
         return kept
 
     def _one_end(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
@@ -206,7 +206,9 @@ class CloudProvider(Generic[GroundT]):
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
         joins = bool(names - there.keys()) or len(others) < len(there)
-        overdue = any((m.node.expires or expires or 0.0) <= self._pace.now() for m in others)
+        overdue = any(
+            (m.node.expires or expires or 0.0) <= self._timing.clock.now() for m in others
+        )
         moved = [m for m in others if _differ(m.node.expires, expires)]
         if expires is not None and moved and (joins or overdue):
             self._account.move_ends(moved, expires)
@@ -217,7 +219,7 @@ class CloudProvider(Generic[GroundT]):
         none or it has passed.
         """
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
-        now, lifetime = self._pace.now(), plan.config.limits.max_lifetime
+        now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
         ahead = [end for end in known if end > now]
         if ahead:
             return max(min(ahead), now + self._account.soonest_end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from cloudtrain.errors import (
@@ -18,11 +19,12 @@ from cloudtrain.errors import (
 )
 from cloudtrain.listing import NotAsked
 from cloudtrain.model import ClusterConfig
-from cloudtrain.providers._cloud.patience import Pace
 from cloudtrain.providers._cloud.per_thread import PerThread
+from cloudtrain.providers._cloud.timing import Timing
 from cloudtrain.providers._gcp import faults
 from cloudtrain.providers._gcp.connection import GOOGLE, SECONDS, WAITING, Connection, endpoint
 from cloudtrain.providers._gcp.credentials import Credentials
+from cloudtrain.retry import report_wait
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -40,8 +42,8 @@ class Api:
     come only after many retries.
     """
 
-    def __init__(self, config: ClusterConfig, pace: Pace) -> None:
-        self.pace = pace
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
         self.endpoint = endpoint(config)
         self.credentials = Credentials(config)
         url = self.endpoint or GOOGLE
@@ -119,7 +121,7 @@ class Api:
         body: Json | None = None,
     ) -> Json:
         action = self.path(path)
-        return self.pace.patiently(lambda: self._once(what, method, action, params, body))
+        return self.timing.call(lambda: self._once(what, method, action, params, body))
 
     def run(
         self,
@@ -150,19 +152,13 @@ class Api:
 
     def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
         """Retry `attempt` while it raises BusyError, for so many seconds."""
-        raised: list[BusyError] = []
 
-        def ask() -> tuple[T] | None:
-            try:
-                return (attempt(),)
-            except BusyError as error:
-                raised.append(error)
-                return None
+        def report(_: BusyError, __: float, taken: float) -> None:
+            words = "what is in the way has to go first"
+            report_wait(f"waiting, {within:.0f} s at most: {words}", taken=taken)
 
-        answer = self.pace.until(ask, within=within, what="what is in the way has to go first")
-        if answer is None:
-            raise raised[-1]
-        return answer[0]
+        polls = replace(self.timing.polls, deadline=within)
+        return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
 
     def _done(self, what: str, scope: str, operation: Json) -> Json:
         latest = operation
@@ -173,7 +169,7 @@ class Api:
                 latest = self._progress(what, f"{scope}/operations/{operation.get('name')}")
             return latest if latest.get("status") == "DONE" else None
 
-        done = self.pace.until(ask, within=OPERATION)
+        done = self.timing.until(ask, within=OPERATION)
         if done is None:
             raise TransientError(f"{what}: not done after {OPERATION:.0f} s")
         return done

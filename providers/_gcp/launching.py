@@ -31,7 +31,7 @@ class Launch:
         return f"zones/{self.order.place.zone}/instances"
 
     def _attempt(self) -> Machine:
-        body = bodies.instance(self.order, self.api.project, now=self.api.pace.now())
+        body = bodies.instance(self.order, self.api.project, now=self.api.timing.clock.now())
         try:
             operation = self.api.run(
                 self._what, "POST", self._collection, body=body, new_vm=True, undo=self._undo

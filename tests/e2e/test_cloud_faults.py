@@ -68,7 +68,7 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
     rig.begin_anew()
     assert rig.run("create").nodes
     assert not rig.run("destroy").error
-    hasty = Haste(speed=1000.0).pace()
+    hasty = Haste(speed=1000.0).timing()
     actions = sorted({call["action"] for call in rig.cloud.calls()})
     if not THOROUGH:
         actions = [action for action in actions if action != GOOGLES_OWN_PATIENCE]
@@ -76,10 +76,10 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
         status = NEVER[(number + shift) % len(NEVER)]
         rig.begin_anew()
         rig.cloud.fault("answer", status=status, action=action, times=EVER)
-        made = rig.run("create", pace=hasty)
+        made = rig.run("create", timing=hasty)
         assert made.clean, (action, made)
         assert made.error or made.nodes
-        gone = rig.run("destroy", pace=hasty)
+        gone = rig.run("destroy", timing=hasty)
         assert gone.clean, (action, gone)
         assert gone.error or rig.held() == []
         rig.cloud.no_more_faults()

@@ -32,6 +32,7 @@ from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud.account import Machine, Place
 from cloudtrain.providers.aws import AwsAccount
+from cloudtrain.retry import Clock
 from tests.standins import aws_data
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import (
@@ -574,7 +575,7 @@ def test_a_token_that_was_refused_with_another_end_costs_no_wait(aws: Cloud) -> 
             account.launch(one_order(aws, expires=EXPIRES + later)[1])
     aws.set(capacity={})
     waits: list[float] = []
-    account = account_of(order.plan, replace(FAST, sleep=waits.append))
+    account = account_of(order.plan, replace(FAST, clock=Clock(sleep=waits.append)))
     last = one_order(aws, expires=EXPIRES + 4)[1]
     first = account.launch(last)
     assert account.launch(last).id == first.id
@@ -631,15 +632,15 @@ def test_a_launch_that_is_never_answered_is_given_up_like_any_call(aws: Cloud) -
     aws.fault("answer", action="RunInstances *", status=500, times=1000)
     with pytest.raises(TransientError):
         account.launch(order)
-    assert tries(aws, "RunInstances") == FAST.tries
+    assert tries(aws, "RunInstances") == FAST.calls.tries
 
 
 def test_a_throttled_launch_is_tried_for_longer(aws: Cloud) -> None:
     account, order = one_order(aws)
     throttled = {"status": 503, "code": "RequestLimitExceeded"}
-    aws.fault("answer", action="RunInstances *", times=FAST.tries + 3, **throttled)
+    aws.fault("answer", action="RunInstances *", times=FAST.calls.tries + 3, **throttled)
     account.launch(order)
-    assert tries(aws, "RunInstances") == FAST.tries + 4
+    assert tries(aws, "RunInstances") == FAST.calls.tries + 4
 
 
 def test_a_group_that_ec2_does_not_know_everywhere_yet_is_waited_for(aws: Cloud) -> None:
@@ -756,8 +757,8 @@ def test_what_somebody_else_deleted_already_is_fine(aws: Cloud) -> None:
     resources = account.resources("mnist")
     erase_all(account_of(plan), "mnist")
     aws.advance(2 * 3600)  # EC2 forgets what has ended
-    pace = replace(FAST, now=lambda: time.time() + 2 * 3600)
-    AwsAccount(plan.config, pace).erase(machines, resources)
+    timing = replace(FAST, clock=Clock(now=lambda: time.time() + 2 * 3600))
+    AwsAccount(plan.config, timing).erase(machines, resources)
 
 
 def test_one_unknown_instance_does_not_keep_the_others(aws: Cloud) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,8 @@ from cloudtrain.errors import (
 from cloudtrain.model import ClusterConfig, Endpoints
 from cloudtrain.providers._aws import answers, bodies
 from cloudtrain.providers._aws.connection import Ec2
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
+from cloudtrain.retry import Clock
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import FAST, stand_in
 
@@ -40,15 +40,15 @@ def aws(one_cloud: Cloud) -> Cloud:
 
 
 class Patient:
-    """A pace that notes what it slept."""
+    """A timing that notes what it slept."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
-        self.pace = replace(Pace(), sleep=self.slept.append, chance=lambda: 1.0)
+        self.timing = Timing(clock=Clock(sleep=self.slept.append, chance=lambda: 1.0))
 
 
-def ec2_of(aws: Cloud, pace: Pace = FAST) -> Ec2:
-    return Ec2(aws.config(), pace)
+def ec2_of(aws: Cloud, timing: Timing = FAST) -> Ec2:
+    return Ec2(aws.config(), timing)
 
 
 def actions(aws: Cloud) -> list[str]:
@@ -172,7 +172,7 @@ def test_what_passes_is_tried_again(aws: Cloud, fault: dict[str, object]) -> Non
 def test_the_cloud_is_left_alone_for_as_long_as_it_asks(aws: Cloud) -> None:
     patient = Patient()
     aws.fault("answer", action="DescribeVpcs *", status=503, retry_after=17)
-    ec2_of(aws, patient.pace).ask("us-east-1", "DescribeVpcs")
+    ec2_of(aws, patient.timing).ask("us-east-1", "DescribeVpcs")
     assert patient.slept == [17.0]
 
 
@@ -185,9 +185,9 @@ def test_what_does_not_pass_is_told_after_many_tries(
     patient = Patient()
     aws.fault("answer", action="DescribeVpcs *", status=503, code=code, times=100)
     with pytest.raises(kind, match="DescribeVpcs in us-east-1: a fault that a test asked for"):
-        ec2_of(aws, patient.pace).ask("us-east-1", "DescribeVpcs")
+        ec2_of(aws, patient.timing).ask("us-east-1", "DescribeVpcs")
     assert patient.slept[:7] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
-    assert len(aws.calls()) == patient.pace.tries
+    assert len(aws.calls()) == patient.timing.calls.tries
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidParameterValue", "AuthFailure"])

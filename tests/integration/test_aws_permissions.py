@@ -43,7 +43,7 @@ def test_the_policy_is_enough_for_check_up_repair_down_and_ls(aws: Cloud, tmp_pa
     aws.app.shut_down("mnist-worker0")
     aws.app.advance(1)
     other = CloudProvider(
-        AwsAccount(plan.config, FAST), caller=lambda: "198.51.100.9/32", pace=FAST
+        AwsAccount(plan.config, FAST), caller=lambda: "198.51.100.9/32", timing=FAST
     )
     other.create(plan, identity, silent)
     assert len(other.nodes("mnist")) == 3

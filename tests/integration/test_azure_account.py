@@ -362,7 +362,7 @@ def test_a_spot_vm_is_deleted_when_it_is_taken_back(azure: Cloud, plan: Plan) ->
     assert vm["billingProfile"]["maxPrice"] == -1
     assert account.machines()[0].node.spot
     azure.tell("interrupt", name="mnist-chief0")
-    FAST.sleep(0.05)
+    FAST.clock.sleep(0.05)
     assert account.machines() == ()
     assert not [held for held in azure.holdings() if "chief0" in held and "schedule" not in held]
 

@@ -61,7 +61,7 @@ def config(url: str, **changes: Any) -> ClusterConfig:
 def case() -> Iterator[Case]:
     with scripted() as (script, url):
         clock = Clock()
-        yield Case(Arm(config(url), clock.pace()), script, url, clock, clock.time)
+        yield Case(Arm(config(url), clock.timing()), script, url, clock, clock.time)
 
 
 def operation(case: Case, *names: str, **header: str) -> None:
@@ -76,7 +76,7 @@ def operation(case: Case, *names: str, **header: str) -> None:
 
 
 def test_nothing_is_asked_before_the_first_question() -> None:
-    Arm(config("http://127.0.0.1:9"), Clock().pace())
+    Arm(config("http://127.0.0.1:9"), Clock().timing())
 
 
 def test_one_token_serves_all_calls_until_it_is_old(
@@ -198,7 +198,7 @@ def test_an_authority_without_tls_is_asked_on_this_machine_only(
     with scripted() as (_, url):
         far = config(url, endpoints=Endpoints(compute=url, auth="http://login.example.org"))
         with pytest.raises(CredentialsError, match="must be a TLS protected"):
-            Arm(far, Clock().pace()).token()
+            Arm(far, Clock().timing()).token()
 
 
 def test_neither_secret_nor_token_is_logged(case: Case, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,23 +218,23 @@ def test_an_endpoint_may_have_a_path_of_its_own() -> None:
         script.on(f"GET /arm{VM}", told({"name": "n"}))
         script.on("GET /arm/subscriptions", told({"value": [], "nextLink": f"{url}/arm/x?a=1"}))
         script.on("GET /arm/x", told({"value": [{"n": 1}]}))
-        arm = Arm(config(f"{url}/arm/"), Clock().pace())
+        arm = Arm(config(f"{url}/arm/"), Clock().timing())
         assert arm.get(VM) == {"name": "n"}
         assert arm.pages("/subscriptions") == [{"n": 1}]
 
 
 def test_what_is_no_url_is_refused_in_words() -> None:
     with scripted(), pytest.raises(CloudConfigError, match="'eastus' is not the URL"):
-        Arm(config("eastus"), Clock().pace()).get(VM)
+        Arm(config("eastus"), Clock().timing()).get(VM)
 
 
 def test_the_only_subscription_needs_no_naming(case: Case) -> None:
     case.script.on("GET /subscriptions", told({"value": [{"subscriptionId": "s-1"}]}))
-    arm = Arm(config(case.url, project=None), case.clock.pace())
+    arm = Arm(config(case.url, project=None), case.clock.timing())
     assert arm.subscription == "s-1"
     two = [{"subscriptionId": "s-1", "displayName": "one"}, {"subscriptionId": "s-2"}]
     case.script.on("GET /subscriptions", told({"value": two}))
-    arm = Arm(config(case.url, project=None), case.clock.pace())
+    arm = Arm(config(case.url, project=None), case.clock.timing())
     with pytest.raises(CredentialsError, match=r"several subscriptions: s-1 \(one\), s-2"):
         _ = arm.subscription
 
@@ -324,7 +324,7 @@ def test_a_server_that_never_gets_well_is_given_up_in_its_own_words(case: Case) 
     case.script.on(f"GET {VM}", refused(503, "ServerBusy", "come back later"))
     with pytest.raises(TransientError, match="GET virtualMachines/n: ServerBusy: come back later"):
         case.arm.get(VM)
-    assert len(case.script.asked) == case.arm.pace.tries
+    assert len(case.script.asked) == case.arm.timing.calls.tries
 
 
 def test_a_page_that_is_cut_off_is_asked_for_again(case: Case) -> None:

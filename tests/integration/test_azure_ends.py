@@ -18,9 +18,10 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Limits, Plan
 from cloudtrain.providers._cloud.account import Machine, Place
-from cloudtrain.providers._cloud.patience import Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._cloud.timing import Timing
 from cloudtrain.providers.azure import AzureAccount
+from cloudtrain.retry import Clock
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (
@@ -65,23 +66,23 @@ class Hands:
 
     def __init__(self, azure: Cloud, folder: Path, **changes: Any) -> None:
         self.azure, self.skew = azure, 0.0
-        self.pace: Pace = replace(FAST, now=lambda: time.time() + self.skew)
+        self.timing: Timing = replace(FAST, clock=Clock(now=lambda: time.time() + self.skew))
         self.plan = plain(azure, **changes)
         self.identity = make_identity(folder, self.plan)
-        self.account = account_of(self.plan, self.pace)
-        self.provider = CloudProvider(self.account, caller=lambda: CALLER, pace=self.pace)
+        self.account = account_of(self.plan, self.timing)
+        self.provider = CloudProvider(self.account, caller=lambda: CALLER, timing=self.timing)
 
     def up(self, nodes: int = 3) -> float:
         """So many nodes of the plan; when all of them end."""
         plan = replace(self.plan, nodes=self.plan.nodes[:nodes])
         self.provider.create(plan, self.identity, silent)
         (end,) = {round(node.expires or 0.0) for node in self.provider.nodes("mnist")}
-        return end - self.pace.now()
+        return end - self.timing.clock.now()
 
     def later(self, seconds: float) -> None:
         self.skew += seconds
         self.azure.advance(seconds)
-        FAST.sleep(0.05)
+        FAST.clock.sleep(0.05)
 
     def states(self) -> set[str]:
         return {node.state for node in self.provider.nodes("mnist")}
@@ -206,7 +207,7 @@ def test_a_cluster_that_has_ended_begins_a_new_life_as_one(either: Cloud, tmp_pa
 def test_an_end_that_was_moved_does_not_come_at_its_old_time(either: Cloud, tmp_path: Path) -> None:
     hands = Hands(either, tmp_path, limits=Limits(max_lifetime=2 * HOUR))
     hands.up()
-    end = hands.pace.now() + 6 * HOUR
+    end = hands.timing.clock.now() + 6 * HOUR
     assert hands.account.move_ends(hands.account.machines("mnist"), end)
     hands.later(2 * HOUR + 60.0)
     assert hands.states() == {"running"}
@@ -220,7 +221,7 @@ def test_what_was_cut_off_while_an_end_was_moved_is_mended(either: Cloud, tmp_pa
     hands.up()
     path = arm(hands.account).group(GROUP).vm("mnist-chief0")
     tags = dict(arm(hands.account).get(path)["tags"])
-    end = int(hands.pace.now() + 5 * HOUR)
+    end = int(hands.timing.clock.now() + 5 * HOUR)
     for machine in hands.account.machines("mnist"):
         told = {**arm(hands.account).get(machine.id)["tags"], "cloudtrain-expires": str(end)}
         begun = arm(hands.account).call("PATCH", machine.id, {"tags": told})
@@ -286,7 +287,7 @@ def test_without_a_deadline_the_schedule_holds(
     first(plan, account, lifetime=HOUR)
     assert operations(azure) == []
     azure.advance(HOUR + 2.0)
-    FAST.sleep(0.05)
+    FAST.clock.sleep(0.05)
     assert account.machines()[0].node.state == "stopped"
 
 
@@ -335,7 +336,7 @@ def test_a_vm_ends_by_itself_at_the_time_of_day_of_its_end(azure: Cloud, plan: P
     azure.advance(7000.0)
     assert account.machines()[0].node.state == "running"
     azure.advance(260.0)
-    FAST.sleep(0.05)
+    FAST.clock.sleep(0.05)
     assert account.machines()[0].node.state == "stopped"
 
 
@@ -407,13 +408,13 @@ def test_a_stopped_vm_is_started_and_armed_anew(azure: Cloud, plan: Plan) -> Non
     account = account_of(plan)
     first(plan, account, lifetime=3600.0)
     azure.advance(3700.0)
-    FAST.sleep(0.05)
+    FAST.clock.sleep(0.05)
     (stopped,) = account.machines()
     assert stopped.node.state == "stopped"
-    account.start(stopped, FAST.now() + 12 * 3600.0)
+    account.start(stopped, FAST.clock.now() + 12 * 3600.0)
     (machine,) = account.machines()
     assert machine.node.state == "running"
     assert machine.node.expires
-    assert abs(machine.node.expires - FAST.now() - 12 * 3600.0) < 60
+    assert abs(machine.node.expires - FAST.clock.now() - 12 * 3600.0) < 60
     assert machine.owner == stopped.owner
     assert machine.node.role == "chief"

@@ -68,7 +68,7 @@ def test_libclouds_recorded_answers_are_read_as_ours() -> None:
             nodes={},
             endpoints=Endpoints(compute=url),
         )
-        found = AzureAccount(config, pace=Clock().pace()).machines()
+        found = AzureAccount(config, timing=Clock().timing()).machines()
     first, second = sorted(found, key=lambda machine: machine.node.name)
     assert first.node.name == "test-node-1"
     assert (first.node.state, first.node.internal) == ("running", "10.0.0.1")

@@ -44,7 +44,7 @@ def plan(azure: Cloud) -> Plan:
 
 
 def provider(azure: Cloud, caller: str = CALLER) -> CloudProvider[Any]:
-    return CloudProvider(account_of(plan(azure)), caller=lambda: caller, pace=FAST)
+    return CloudProvider(account_of(plan(azure)), caller=lambda: caller, timing=FAST)
 
 
 def test_the_role_is_enough_for_all_that_is_done_and_each_line_of_it_is_used(

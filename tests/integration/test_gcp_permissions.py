@@ -26,7 +26,7 @@ def gcp() -> Iterator[Gcp]:
 
 
 def provider(gcp: Gcp, caller: str = CALLER, **changes: Any) -> CloudProvider[Any]:
-    return CloudProvider(gcp.account(**changes), caller=lambda: caller, pace=gcp.pace())
+    return CloudProvider(gcp.account(**changes), caller=lambda: caller, timing=gcp.timing())
 
 
 def test_the_role_is_enough_for_check_up_repair_down_and_ls(gcp: Gcp, tmp_path: Path) -> None:

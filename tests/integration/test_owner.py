@@ -30,7 +30,7 @@ from cloudtrain.verbs.holdings import account_of
 from cloudtrain.whose import is_mine, me
 from tests.standins.cloud import Cloud, start
 from tests.standins.people import person
-from tests.support.cloud_client import PACE, provider
+from tests.support.cloud_client import TIMING, provider
 from tests.support.cloud_rig import CLOUDS, config
 from tests.support.fakes import FakeProvider, make_identity, no_journal
 
@@ -194,16 +194,16 @@ def be(person: dict[str, str], monkeypatch: pytest.MonkeyPatch, home: Path) -> N
 def test_each_cloud_tells_who_these_credentials_are_and_another_is_another(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = provider(cloud.name, config(cloud), PACE)
+    asked = provider(cloud.name, config(cloud), TIMING)
     first = asked.principal()
     cloud.forget_calls()
     assert asked.principal() == first
     assert cloud.calls() == [], "asked once"
     be(person(cloud, "ann", tmp_path), monkeypatch, tmp_path / "ann")
-    ann = provider(cloud.name, config(cloud), PACE).principal()
+    ann = provider(cloud.name, config(cloud), TIMING).principal()
     assert ann is not None
     assert first not in (ann, None)
-    assert provider(cloud.name, config(cloud), PACE).principal() == ann
+    assert provider(cloud.name, config(cloud), TIMING).principal() == ann
     if cloud.name != "azure":  # where a service principal has no name but its id
         assert ann.name == "ann"
 
@@ -214,7 +214,7 @@ def test_an_endpoint_without_sts_does_not_tell_and_that_is_no_error(
     with clouds("aws", monkeypatch) as cloud:
         monkeypatch.delenv("AWS_ENDPOINT_URL")
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", cloud.url)
-        assert provider("aws", config(cloud), PACE).principal() is None
+        assert provider("aws", config(cloud), TIMING).principal() is None
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -227,7 +227,7 @@ def test_a_person_at_google_is_known_by_the_address_where_the_credentials_may_te
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
         if not allowed:
             cloud.fault("answer", status=400, action="token", times=9)
-        asked = provider("gcp", config(cloud, endpoints=cloud.told_endpoints()), PACE)
+        asked = provider("gcp", config(cloud, endpoints=cloud.told_endpoints()), TIMING)
         ann = Principal(id="ann@example.com", name="ann")
         assert asked.principal() == (ann if allowed else None)
 
@@ -307,7 +307,7 @@ def created(cloud: Cloud, folder: Path) -> None:
     """What `up` makes before it logs in: the nodes of a stand-in have no SSH here."""
     from cloudtrain.cluster.plan import make_plan
 
-    making = provider(cloud.name, config(cloud), PACE)
+    making = provider(cloud.name, config(cloud), TIMING)
     plan = replace(make_plan(config(cloud)), owner=me(making))
     record(plan.config, Records("mnist"))
     keys = Records("mnist").folder
@@ -323,7 +323,7 @@ def test_nothing_of_one_person_is_changed_by_another_and_all_of_it_can_be_seen(
     be(ann, monkeypatch, tmp_path / "of ann")
     created(cloud, tmp_path)
     held = cloud.holdings()
-    owner = me(provider(cloud.name, config(cloud), PACE))
+    owner = me(provider(cloud.name, config(cloud), TIMING))
     (whole,) = open_provider(account_of("any", cloud.name, config(cloud).project)).sweep()  # type: ignore[arg-type]
     assert whole.owners == (owner,), "every one of the nodes and all that they stand on"
 
@@ -374,7 +374,7 @@ def test_what_one_person_is_just_making_is_not_built_upon_by_another(
 
     def making() -> Any:
         plan = make_plan(config(cloud))
-        clouds = provider(cloud.name, config(cloud), PACE)
+        clouds = provider(cloud.name, config(cloud), TIMING)
         return clouds, replace(plan, owner=me(clouds)), make_identity(tmp_path / "keys", plan)
 
     (tmp_path / "keys").mkdir()

@@ -75,8 +75,8 @@ def account(folder: Path, stack: ExitStack) -> Cloud:
     account = FakeAccount()
 
     def provider() -> Provider:
-        pace = account.clock.pace()
-        return CloudProvider(account, caller=lambda: "198.51.100.7/32", pace=pace)
+        timing = account.clock.timing()
+        return CloudProvider(account, caller=lambda: "198.51.100.7/32", timing=timing)
 
     def spoil(identity: Identity, node: str) -> Identity:
         refusal = CapacityError(f"no machine for {node}", scope="zone")

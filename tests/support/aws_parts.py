@@ -23,12 +23,17 @@ from cloudtrain.providers._aws import permissions
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
-from cloudtrain.providers._cloud.patience import Pace
 from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers._cloud.timing import CALLS, POLLS, Timing
 from cloudtrain.providers.aws import AwsAccount
 from tests.standins import cloud
 
-FAST = Pace(first=0.005, longest=0.02, poll_first=0.005, poll_longest=0.02, boot=20.0, listing=1.0)
+FAST = Timing(
+    calls=replace(CALLS, pause=0.005, longest=0.02),
+    polls=replace(POLLS, pause=0.005, longest=0.02),
+    boot=20.0,
+    listing=1.0,
+)
 """The stand-in's own delays are 30 ms at most."""
 BY_TESTS = {"StopInstances"}
 """Called by tests alone."""
@@ -101,12 +106,12 @@ def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
     return make_plan(config)
 
 
-def account_of(plan: Plan, pace: Pace = FAST) -> AwsAccount:
-    return AwsAccount(plan.config, pace)
+def account_of(plan: Plan, timing: Timing = FAST) -> AwsAccount:
+    return AwsAccount(plan.config, timing)
 
 
 def provider_of(plan: Plan) -> CloudProvider[Ground]:
-    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, pace=FAST)
+    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, timing=FAST)
 
 
 def silent(event: Event, /) -> None:

@@ -18,7 +18,7 @@ from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import CALLS, POLLS, Timing
 from cloudtrain.providers.azure import AzureAccount
 from tests.standins import cloud, serve
 
@@ -109,7 +109,12 @@ def statuses(*names: str) -> Sequence[Response]:
 
 # ── On the stand-in ──────────────────────────────────────────────────────────
 
-FAST = Pace(first=0.005, longest=0.02, poll_first=0.005, poll_longest=0.02, boot=20.0, listing=1.0)
+FAST = Timing(
+    calls=replace(CALLS, pause=0.005, longest=0.02),
+    polls=replace(POLLS, pause=0.005, longest=0.02),
+    boot=20.0,
+    listing=1.0,
+)
 """The stand-in's own delays are 30 ms at most."""
 CALLER = "203.0.113.7/32"
 HERE = Place(region="eastus", zone="eastus-1")
@@ -146,8 +151,8 @@ def plain(azure: cloud.Cloud, **changes: Any) -> Plan:
     return plan_of(azure, **{"nodes": nodes, "network": Network(), **changes})
 
 
-def account_of(plan: Plan, pace: Pace = FAST) -> AzureAccount:
-    return AzureAccount(plan.config, pace=pace)
+def account_of(plan: Plan, timing: Timing = FAST) -> AzureAccount:
+    return AzureAccount(plan.config, timing=timing)
 
 
 def silent(event: Event, /) -> None:
@@ -166,7 +171,7 @@ def order_of(
     place: Place = HERE,
     lifetime: float | None = LIFETIME,
 ) -> Order[Ground]:
-    expires = None if lifetime is None else FAST.now() + lifetime
+    expires = None if lifetime is None else FAST.clock.now() + lifetime
     return Order(
         plan=plan,
         node=node,

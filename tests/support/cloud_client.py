@@ -19,14 +19,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.events import Event
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import CALLS, Timing
+from cloudtrain.retry import Clock
 from tests.standins.cloud import ROOT, Cloud
 from tests.support.fakes import line_of
 
@@ -49,16 +50,16 @@ class Haste:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds / self.speed)
 
-    def pace(self) -> Pace:
+    def timing(self) -> Timing:
         """As patient as it is in reality; what a call itself takes is not hastened."""
-        at_most = Pace.at_most * self.speed
-        return Pace(now=self.now, clock=self.clock, sleep=self.sleep, at_most=at_most)
+        clock = Clock(now=self.now, monotonic=self.clock, sleep=self.sleep)
+        return Timing(calls=replace(CALLS, deadline=CALLS.deadline * self.speed), clock=clock)
 
 
-PACE = Haste().pace()
+TIMING = Haste().timing()
 ANSWER = 0.4
 """Seconds after which a call counts as not answered."""
-PATIENCE = 40.0
+HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
 
 Verb = Literal["create", "remove", "destroy", "sweep"]
@@ -70,7 +71,7 @@ class Job:
     do: Verb
     plan: Plan
     identity: Identity
-    pace: Pace = field(default_factory=lambda: PACE)
+    timing: Timing = field(default_factory=lambda: TIMING)
     expected: bool = True
     """`destroy` knows from the journal which nodes were asked for, as `cloudtrain down` does."""
 
@@ -116,7 +117,7 @@ class Running:
         return self
 
     def outcome(self) -> Outcome:
-        impatience = threading.Timer(PATIENCE, os.kill, (self.pid, signal.SIGABRT))
+        impatience = threading.Timer(HUNG_AFTER, os.kill, (self.pid, signal.SIGABRT))
         impatience.start()
         status = int(self.client.hear())
         impatience.cancel()
@@ -179,7 +180,7 @@ def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
 def main() -> None:
     name = sys.argv[1]
     _be_impatient()
-    assert provider(name, _nothing(name), PACE).sweep() == ()  # every module is loaded now
+    assert provider(name, _nothing(name), TIMING).sweep() == ()  # every module is loaded now
     assert threading.active_count() == 1
     print("warm", flush=True)
     for line in sys.stdin:
@@ -227,11 +228,11 @@ def _work(name: str, folder: Path) -> None:
 
 def _do(name: str, job: Job, journal: Path) -> Any:
     config = job.plan.config
-    clouds = provider(name, config, job.pace)
+    clouds = provider(name, config, job.timing)
 
     def write(event: Event, /) -> None:
         with journal.open("a") as file:
-            file.write(json.dumps(line_of(event, job.pace.now())) + "\n")
+            file.write(json.dumps(line_of(event, job.timing.clock.now())) + "\n")
 
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)
@@ -249,13 +250,13 @@ def asked_for(journal: Path) -> dict[str, float]:
     return {event["node"]: event["time"] for event in events if event["event"] == "create"}
 
 
-def provider(name: str, config: ClusterConfig, pace: Pace) -> Any:
-    """As the module's own `provider` makes it, but for the pace."""
+def provider(name: str, config: ClusterConfig, timing: Timing) -> Any:
+    """As the module's own `provider` makes it, but for the timing."""
     from cloudtrain.providers._cloud.provider import CloudProvider
 
     module = importlib.import_module(f"cloudtrain.providers.{name}")
-    account = getattr(module, f"{name.capitalize()}Account")(config, pace)
-    return CloudProvider(account, caller=lambda: CALLER, pace=pace)
+    account = getattr(module, f"{name.capitalize()}Account")(config, timing)
+    return CloudProvider(account, caller=lambda: CALLER, timing=timing)
 
 
 def _nothing(name: str) -> ClusterConfig:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cloudtrain import retry
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 
 PLACES = (
     Place(region="east", zone="east-a"),
@@ -36,8 +37,12 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.time += seconds
 
-    def pace(self) -> Pace:
-        return Pace(now=self.now, clock=self.now, sleep=self.sleep, chance=lambda: 0.5)
+    def timing(self) -> Timing:
+        return Timing(
+            clock=retry.Clock(
+                now=self.now, monotonic=self.now, sleep=self.sleep, chance=lambda: 0.5
+            )
+        )
 
 
 @dataclass

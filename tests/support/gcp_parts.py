@@ -15,10 +15,11 @@ from cloudtrain.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Pla
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Order, Place
 from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import Timing
 from cloudtrain.providers._gcp import permissions
 from cloudtrain.providers._gcp.bodies import Ground
 from cloudtrain.providers.gcp import GcpAccount
+from cloudtrain.retry import Clock
 from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.support.fakes import facts_of
@@ -44,8 +45,12 @@ class Gcp:
     def actions(self) -> list[str]:
         return [call["action"] for call in self.cloud.calls() if call["action"] != "token"]
 
-    def pace(self) -> Pace:
-        return Pace(now=self.app.now, clock=self.clock, sleep=self.sleep, chance=lambda: 0.5)
+    def timing(self) -> Timing:
+        return Timing(
+            clock=Clock(
+                now=self.app.now, monotonic=self.clock, sleep=self.sleep, chance=lambda: 0.5
+            )
+        )
 
     def clock(self) -> float:
         return self.slept
@@ -56,7 +61,7 @@ class Gcp:
         self.app.advance(seconds)
 
     def account(self, **changes: Any) -> GcpAccount:
-        return GcpAccount(self.config(**changes), self.pace())
+        return GcpAccount(self.config(**changes), self.timing())
 
     def config(self, **changes: Any) -> ClusterConfig:
         return self.cloud.config(**changes)

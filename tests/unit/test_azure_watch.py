@@ -12,14 +12,14 @@ import pytest
 from cloudtrain.errors import TransientError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.providers._azure.watch import Watch, interval
-from cloudtrain.providers._cloud.patience import Pace
+from cloudtrain.providers._cloud.timing import POLLS, Timing
 from tests.support.fake_account import Clock
 
-FAST = Pace(poll_first=0.01, poll_longest=0.05)
+FAST = Timing(polls=replace(POLLS, pause=0.01, longest=0.05))
 
 
-def watch(ask: Callable[[], Sequence[Any]], pace: Pace = FAST) -> Watch:
-    return Watch(ask, lambda thing: thing["done"], pace)
+def watch(ask: Callable[[], Sequence[Any]], timing: Timing = FAST) -> Watch:
+    return Watch(ask, lambda thing: thing["done"], timing)
 
 
 def test_many_wait_with_few_questions() -> None:
@@ -85,9 +85,9 @@ def test_what_is_not_listed_is_not_waited_for() -> None:
 
 def test_what_takes_too_long_is_given_up() -> None:
     clock = Clock()
-    pace = replace(clock.pace(), poll_first=0.2, poll_longest=5.0)
+    timing = replace(clock.timing(), polls=replace(POLLS, pause=0.2, longest=5.0))
     begun = clock.time
-    assert watch(lambda: [{"id": "a", "done": False}], pace).wait("a", within=60.0) is None
+    assert watch(lambda: [{"id": "a", "done": False}], timing).wait("a", within=60.0) is None
     assert 60 <= clock.time - begun <= 66
 
 
@@ -139,7 +139,7 @@ def test_the_one_who_asks_may_be_interrupted_and_another_goes_on() -> None:
 
 
 def test_the_end_of_something_is_seen_a_tenth_late_at_most() -> None:
-    pace = Pace()
-    assert interval(pace, 0.0) == 0.1
-    assert interval(pace, 10.0) == 1.0
-    assert interval(pace, 600.0) == 5.0
+    timing = Timing()
+    assert interval(timing, 0.0) == 0.1
+    assert interval(timing, 10.0) == 1.0
+    assert interval(timing, 600.0) == 5.0

@@ -40,7 +40,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.account = FakeAccount()
         self.provider = CloudProvider(
-            self.account, caller=lambda: CALLER, pace=self.account.clock.pace()
+            self.account, caller=lambda: CALLER, timing=self.account.clock.timing()
         )
         self.plan: Plan = cloud_plan(make_plan(workers=2))
         self.identity: Identity = make_identity(folder, cloud_plan(make_plan(workers=4)))

@@ -169,7 +169,7 @@ def test_a_long_retry_after_is_told_before_it_is_waited_for() -> None:
     heard: list[str] = []
     call = failing(RateError("instances: too many calls", retry_after=45.0), times=1)
     with waits_reported_to(heard.append):
-        assert fake_account.Clock().pace().patiently(call) == "done"  # type: ignore[arg-type]
+        assert fake_account.Clock().timing().call(call) == "done"  # type: ignore[arg-type]
     assert heard == ["asked again in 45 s: instances: too many calls"]
 
 
@@ -178,12 +178,12 @@ def test_a_call_that_is_made_again_is_told_once_it_takes_long() -> None:
     clock = fake_account.Clock()
     call = failing(TransientError("no answer"), times=7)
     with waits_reported_to(heard.append):
-        assert clock.pace().patiently(call) == "done"  # type: ignore[arg-type]
+        assert clock.timing().call(call) == "done"  # type: ignore[arg-type]
     assert heard
     assert all(line.endswith("s: no answer") for line in heard)
     heard.clear()
     with waits_reported_to(heard.append):
-        clock.pace().patiently(failing(TransientError("brief"), times=2))  # type: ignore[arg-type]
+        clock.timing().call(failing(TransientError("brief"), times=2))  # type: ignore[arg-type]
     assert heard == []
 
 
@@ -195,16 +195,16 @@ def test_what_takes_minutes_to_fail_is_not_asked_for_many_minutes() -> None:
         raise TransientError("timed out")
 
     with pytest.raises(TransientError):
-        clock.pace().patiently(swallowed)
+        clock.timing().call(swallowed)
     assert clock.time - fake_account.Clock().time < 130.0
 
 
 def test_a_wait_for_a_state_is_told_where_it_has_a_name() -> None:
     heard: list[str] = []
-    pace = fake_account.Clock().pace()
+    timing = fake_account.Clock().timing()
     with waits_reported_to(heard.append):
-        assert pace.until(lambda: None, within=60.0, what="worker0 is not listed yet") is None
-        assert pace.until(lambda: None, within=60.0) is None
+        assert timing.until(lambda: None, within=60.0, what="worker0 is not listed yet") is None
+        assert timing.until(lambda: None, within=60.0) is None
     assert heard == ["waiting, 60 s at most: worker0 is not listed yet"]
 
 
@@ -231,8 +231,8 @@ def test_a_call_whose_first_try_took_all_the_time_is_made_once_more() -> None:
             raise TransientError("no answer")
         return "done"
 
-    assert clock.pace().patiently(lambda: slow(1)) == "done"
+    assert clock.timing().call(lambda: slow(1)) == "done"
     tries = itertools.count(1)
     with pytest.raises(TransientError):
-        clock.pace().patiently(lambda: slow(9))
+        clock.timing().call(lambda: slow(9))
     assert next(tries) == 3

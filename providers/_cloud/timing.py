@@ -1,0 +1,73 @@
+"""How long a cloud is waited for, and how often it is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cloudtrain.errors import CloudError, RateError, TransientError
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until, report_wait
+
+T = TypeVar("T")
+
+CALLS = Retry(
+    pause=0.5,
+    backoff=2.0,
+    longest=30.0,
+    jitter=0.5,
+    tries=9,
+    deadline=90.0,
+)
+"""One call that is throttled or not answered: tries over a minute and a half in all, as the clouds
+count their rates by the minute."""
+
+POLLS = Retry(pause=0.2, backoff=1.1, longest=5.0)
+"""What is waited for is seen at most a tenth of its time too late."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """All durations in seconds; tests pass in others, and a clock."""
+
+    calls: Retry = CALLS
+    polls: Retry = POLLS
+    boot: float = 600.0
+    """Until every VM runs."""
+    listing: float = 60.0
+    """Until a new VM is listed."""
+    clock: Clock = CLOCK
+
+    def call(
+        self,
+        work: Callable[[], T],
+        *,
+        also: type[CloudError] | None = None,
+        unless: Callable[[CloudError], bool] | None = None,
+    ) -> T:
+        """`work`, again while it raises TransientError or RateError (or `also`), and never sooner
+        than the cloud asked for.
+
+        Only for calls that do the same thing once however often they are made.
+        """
+        answers = (RateError, also or RateError)
+        return replace(self.calls, answers=answers).call(
+            work,
+            on=(TransientError, *answers),
+            unless=unless,
+            before_pause=_report,
+            clock=self.clock,
+        )
+
+    def until(self, ask: Callable[[], T | None], *, within: float, what: str = "") -> T | None:
+        """The first answer that is not None; None where the time is over. `what` is waited for is
+        reported where that takes long."""
+        polls = replace(self.polls, deadline=within)
+        return poll_until(ask, polls, waits_for=what, clock=self.clock)
+
+
+def _report(error: CloudError, pause: float, taken: float) -> None:
+    report_wait(f"asked again in {pause:.0f} s: {error.message}", taken=taken + pause)
+
+
+TIMING = Timing()
