@@ -33,6 +33,14 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the records, in this process."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(home))
+    return home
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Iterator[projects.Project]:
     yield from projects.project(tmp_path / "user's project")
 

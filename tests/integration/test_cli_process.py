@@ -117,20 +117,6 @@ def test_nothing_heavy_is_loaded_before_it_is_used(arguments: tuple[str, ...]) -
     assert loaded & HEAVY == set()
 
 
-def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
-    """It is asked often, while one writes a config: each part that it does not need is time."""
-    program = (
-        "import sys; import cloudtrain.config, cloudtrain.config.check, cloudtrain.verbs.plan;"
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    loaded = done.stdout.decode().split()
-    ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
-    assert "cloudtrain.cluster.provision" not in loaded
-    assert not ours & {"landing", "transports", "apply", "providers", "supervise"}
-    assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}
-
-
 def test_completion_of_a_cluster_name_loads_nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CLOUDTRAIN_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "cloudtrain train ")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,156 +12,24 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import open_provider, record
-from cloudtrain.errors import CloudError, TransientError
-from cloudtrain.model import Owner
-from cloudtrain.owner import digest, is_meant, label, login, machine_id, owner_of
+from cloudtrain.errors import CloudError
 from cloudtrain.protocols import Principal
-from cloudtrain.providers._cloud import labels
 from cloudtrain.records import Records
 from cloudtrain.verbs.holdings import account_of
-from cloudtrain.whose import is_mine, me
+from cloudtrain.whose import me
 from tests.standins.cloud import Cloud, start
 from tests.standins.people import person
 from tests.support.cloud_client import TIMING, provider
 from tests.support.cloud_rig import CLOUDS, config
-from tests.support.fakes import FakeProvider, make_identity, no_journal
+from tests.support.fakes import make_identity, no_journal
 
-VALUE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\Z")
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
-
-
-# ── labels ───────────────────────────────────────────────────────────────────
-
-
-@given(st.text(max_size=80), st.text(max_size=80))
-def test_labels_of_any_owner_fit_every_cloud_and_are_read_as_written(who: str, name: str) -> None:
-    owner = owner_of(Principal(id=who, name=name), "laptop-1")
-    told = labels.of_node("mnist", "worker", 3, 5.0, owner)
-    assert all(VALUE.match(value) for value in told.values())
-    read = labels.read(told)
-    assert read is not None
-    assert read.owner == owner
-
-
-def test_an_owner_is_told_by_hash_name_and_machine() -> None:
-    owner = owner_of(Principal(id="Ann.B@example.com", name="Ann.B"), "laptop-1")
-    assert labels.of_cluster("mnist", owner) == {
-        "cloudtrain-cluster": "mnist",
-        "cloudtrain-owner": digest("ann.b@example.com"),
-        "cloudtrain-owner-name": "ann-b",
-        "cloudtrain-machine": "laptop-1",
-    }
-
-
-def test_the_login_name_that_an_earlier_version_wrote_is_an_owner() -> None:
-    read = labels.read({"cloudtrain-cluster": "mnist", "cloudtrain-owner": "ubuntu"})
-    assert read is not None
-    assert (read.owner.name, read.owner.is_login) == ("ubuntu", True)
-    nobody = labels.read({"cloudtrain-cluster": "mnist"})
-    assert nobody is not None
-    assert nobody.owner == Owner()
-
-
-def test_an_owner_is_meant_by_name_by_id_and_by_who_they_are_in_the_account() -> None:
-    owner = owner_of(Principal(id="ann@example.com", name="ann"), "laptop-1")
-    for words in ("ann", "ANN", owner.id, "ann@example.com", "Ann@Example.com"):
-        assert is_meant(owner, words)
-    for words in ("eve", "ann@example.org", "laptop-1", ""):
-        assert not is_meant(owner, words)
-
-
-# ── the machine ──────────────────────────────────────────────────────────────
-
-
-def test_a_machine_has_one_name_and_a_copy_of_its_folder_another(tmp_path: Path) -> None:
-    first = machine_id(tmp_path / "home")
-    assert machine_id(tmp_path / "home") == first
-    assert VALUE.match(first)
-    shutil.copytree(tmp_path / "home", tmp_path / "copy")
-    assert machine_id(tmp_path / "copy") != first
-    (path,) = (tmp_path / "home").iterdir()
-    assert path.stat().st_mode & 0o077 == 0
-
-
-def test_a_disk_that_is_full_keeps_nobody_from_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.link", full)
-    first = machine_id(tmp_path / "home")
-    assert machine_id(tmp_path / "home") == first
-    assert VALUE.match(first)
-    assert list((tmp_path / "home").iterdir()) == []
-
-
-def test_a_name_that_is_too_long_or_odd_is_made_fit() -> None:
-    assert label("Ann.Müller@example.com") == "ann-m-ller-example-com"
-    assert label("x" * 100) == "x" * 63
-    assert label("–") == "unknown"
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 # ── who we are ───────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("arn", "id", "name"),
-    [
-        ("arn:aws:iam::123456789012:user/ann", "arn:aws:iam::123456789012:user/ann", "ann"),
-        ("arn:aws:iam::123456789012:user/ml/eu/ann", None, "ann"),
-        ("arn:aws:iam::123456789012:root", None, "root"),
-        ("arn:aws-cn:sts::123456789012:federated-user/bob", None, "bob"),
-        (
-            "arn:aws:sts::123456789012:assumed-role/Trainer/i-0abcdef",
-            "arn:aws:sts::123456789012:role/Trainer",
-            "Trainer",
-        ),
-        (
-            "arn:aws:sts::123456789012:assumed-role/AWSReservedSSO_Admin_0a1b/ann@example.com",
-            "arn:aws:sts::123456789012:sso/ann@example.com",
-            "ann",
-        ),
-    ],
-)
-def test_an_arn_is_a_principal_without_its_session(arn: str, id: str | None, name: str) -> None:
-    from cloudtrain.providers._aws.identity import of_arn
-
-    assert of_arn(arn) == Principal(id=id or arn, name=name)
-
-
-def token(**claims: object) -> str:
-    part = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return f"e30.{part}.e30"
-
-
-@pytest.mark.parametrize(
-    ("text", "principal"),
-    [
-        (token(oid="o-1", upn="ann@example.com", appid="a"), Principal(id="o-1", name="ann")),
-        (token(oid="o-2", appid="a-2"), Principal(id="o-2", name="a-2")),
-        (token(oid="o-3"), Principal(id="o-3", name="o-3")),
-        (token(upn="ann@example.com"), None),
-        ("opaque", None),
-        ("a.b.c", None),
-        ("e30.WzFd.e30", None),
-    ],
-)
-def test_azures_tokens_tell_the_object_that_signed_in(
-    text: str, principal: Principal | None
-) -> None:
-    from cloudtrain.providers._azure.credentials import principal as told_by
-
-    assert told_by(text) == principal
 
 
 @contextmanager
@@ -230,46 +95,6 @@ def test_a_person_at_google_is_known_by_the_address_where_the_credentials_may_te
         asked = provider("gcp", config(cloud, endpoints=cloud.told_endpoints()), TIMING)
         ann = Principal(id="ann@example.com", name="ann")
         assert asked.principal() == (ann if allowed else None)
-
-
-class Told:
-    """A Console that remembers its warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
-class Silent(FakeProvider):
-    def principal(self) -> Principal | None:
-        raise TransientError("sts does not answer")
-
-
-def test_where_the_account_does_not_tell_it_is_the_user_of_this_machine_and_that_is_said() -> None:
-    console: Any = Told()
-    owner = me(Silent(name="aws"), console)
-    assert (owner.name, owner.id) == (login(), digest(f"{login()} on {owner.machine}"))
-    assert "aws does not tell who you are: sts does not answer" in console.warnings[0]
-    assert me(FakeProvider(name="local"), console) == owner
-    assert len(console.warnings) == 1, "elsewhere nobody expects it"
-    known = FakeProvider(name="aws", who=Principal(id="ann", name="ann"))
-    assert is_mine(owner, known, Records("mnist")), "also once the account tells"
-
-
-def test_a_machine_that_was_renamed_still_has_its_keys() -> None:
-    """Where no account tells who we are: on hosts, and at an endpoint without STS."""
-    before = owner_of(None, "laptop-1")
-    assert not is_mine(before, FakeProvider(name="hosts"), Records("mnist"))
-    Records("mnist").create()
-    (Records("mnist").folder / "key").touch()
-    assert is_mine(before, FakeProvider(name="hosts"), Records("mnist"))
-    assert is_mine(before, Silent(name="aws"), Records("mnist"))
-    known = FakeProvider(name="aws", who=Principal(id="eve", name="eve"))
-    assert not is_mine(before, known, Records("mnist"))
-    other = replace(before, name="somebody else")
-    assert not is_mine(other, FakeProvider(name="hosts"), Records("mnist"))
 
 
 # ── two people, one name, one account ────────────────────────────────────────

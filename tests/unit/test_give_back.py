@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.cluster import provision
 from cloudtrain.errors import NodeUnreachable, TransientError
 from cloudtrain.records import Records
-from tests.integration.test_drift import User, cloudtrain, user, worker
+from tests.support.drift_parts import User, cloudtrain, user, worker
 
 __all__ = ["user"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import re
 import sys
 import types
@@ -279,7 +281,11 @@ def test_ssh_becomes_the_systems_own(verbs: Verbs, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
 
 
-def test_a_machine_without_ssh_is_told_so(verbs: Verbs) -> None:
+def test_a_machine_without_ssh_is_told_so(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(file: str, arguments: list[str]) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+
+    monkeypatch.setattr("os.execvp", missing)
     known("mnist")
     verbs.answer("shell", "shell_command", ["no-such-ssh"])
     done = cloudtrain("ssh", "mnist")

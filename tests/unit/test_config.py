@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -445,16 +443,3 @@ def test_a_damaged_record_is_told_as_one(tmp_path: Path, change: dict[str, objec
         from_json(data)
     with pytest.raises(ConfigError):
         from_json([])
-
-
-def test_a_record_is_read_without_the_libraries_that_read_files(tmp_path: Path) -> None:
-    """`status --offline` and `--help` must stay quick."""
-    record = tmp_path / "config.json"
-    record.write_text(json.dumps(to_json(read(tmp_path, LOCAL))))
-    code = (
-        "import json, sys; from cloudtrain.config import from_json\n"
-        "from_json(json.load(open(sys.argv[1])))\n"
-        "print(sorted({'pydantic', 'yaml'} & set(sys.modules)))"
-    )
-    arguments = [sys.executable, "-c", code, str(record)]
-    assert subprocess.run(arguments, capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,62 @@
+"""What a new Python loads for one thing, and what not. Of all commands: test_cli_process.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cloudtrain.config import load, to_json
+from cloudtrain.keys import create_identity
+from tests.support.project import ROOT
+
+
+def test_neither_libcloud_nor_gpuhunt_is_imported_for_a_plan() -> None:
+    code = (
+        "import sys; from cloudtrain.catalogue import price; from cloudtrain.catalogue.bill import "
+        "bill; from cloudtrain.catalogue import refresh;"
+        "print({'libcloud', 'gpuhunt', 'requests'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_record_is_read_without_the_libraries_that_read_files(tmp_path: Path) -> None:
+    """`status --offline` and `--help` must stay quick."""
+    record = tmp_path / "config.json"
+    record.write_text(json.dumps(to_json(load(ROOT / "configs" / "local.yaml"))))
+    code = (
+        "import json, sys; from cloudtrain.config import from_json\n"
+        "from_json(json.load(open(sys.argv[1])))\n"
+        "print(sorted({'pydantic', 'yaml'} & set(sys.modules)))"
+    )
+    arguments = [sys.executable, "-c", code, str(record)]
+    assert subprocess.run(arguments, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_reading_keys_loads_no_crypto_library(tmp_path: Path) -> None:
+    create_identity(tmp_path, ["mnist-chief0"])
+    code = (
+        "import sys, pathlib; from cloudtrain.keys import load_identity; "
+        f"load_identity(pathlib.Path({str(tmp_path)!r})); "
+        "print([m for m in ('cryptography', 'paramiko', 'fabric') if m in sys.modules])"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert output == "[]\n"
+
+
+def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
+    """It is asked often, while one writes a config: each part that it does not need is time."""
+    program = (
+        "import sys; import cloudtrain.config, cloudtrain.config.check, cloudtrain.verbs.plan;"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = done.stdout.decode().split()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
+    assert "cloudtrain.cluster.provision" not in loaded
+    assert not ours & {"landing", "transports", "apply", "providers", "supervise"}
+    assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}

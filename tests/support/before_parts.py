@@ -1,0 +1,26 @@
+"""A config of two nodes, written and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cloudtrain.config import load
+from cloudtrain.model import ClusterConfig
+
+TWO = {"chief": {}, "worker": {"count": 1}}
+
+
+def written(folder: Path, **values: Any) -> ClusterConfig:
+    given = {
+        "name": "t",
+        "provider": "local",
+        "strategy": "multi_worker_mirrored",
+        "nodes": TWO,
+        **values,
+    }
+    path = folder / "t.yaml"
+    path.write_text(yaml.safe_dump(given))
+    return load(path)

@@ -1,0 +1,301 @@
+"""What is shown: readable, complete, and never a terminal's master."""
+
+import io
+import os
+import pty
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.console import console
+from cloudtrain.console.lines import LONGEST, Lines, clean, printable
+from cloudtrain.console.plain import PlainConsole
+from cloudtrain.console.screen import Screen
+
+
+class Clock:
+    """Time that only a test moves. It begins at 06:41:07 local time."""
+
+    def __init__(self) -> None:
+        import time
+
+        self.now = time.mktime((2026, 11, 21, 6, 41, 7, 0, 0, -1))
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain(clock: Clock | None = None) -> tuple[PlainConsole, io.StringIO, io.StringIO]:
+    err, out = io.StringIO(), io.StringIO()
+    return PlainConsole(err=err, out=out, clock=clock or Clock()), err, out
+
+
+# ── log lines ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("Epoch 1/2", "Epoch 1/2"),
+        ("a\tb", "a\tb"),
+        ("dos line\r", "dos line"),
+        ("  1%\r 50%\r100%", "100%"),
+        (" 50%\r\r100%\r", "100%"),
+        ("1/3 [=>..]\b\b\b\b\b\b\b\b\b\b\r2/3 [==>]", "2/3 [==>]"),
+        ("12\b\b34", "34"),
+        ("\b\bx", "x"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2K\x1b[1A\x1b[?25lhidden", "hidden"),
+        ("\x1b]0;owned\x07title", "title"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP1$r\x1b\\dcs", "dcs"),
+        ("\x1bcreset\x1b(B", "reset"),
+        ("\x9b2Jc1 \x9d0;x\x9c.", "c1 ."),
+        ("\x1b]0;no end", "0;no end"),
+        ("\x1b", ""),
+        ("bell\x07 null\x00 del\x7f", "bell null del"),
+        ("user\u202egnp.exe", "usergnp.exe"),
+        ("Grüße, мир, 世界, 🙂", "Grüße, мир, 世界, 🙂"),
+    ],
+)
+def test_a_line_is_shown_in_its_last_state_without_controls(written: str, shown: str) -> None:
+    assert clean(written) == shown
+
+
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("\x1b[]\r\b\x9b\x9d\x07;0mP\\")))
+def test_no_text_ever_keeps_a_control_character(text: str) -> None:
+    kept = printable(text)
+    assert not [c for c in kept if (c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f"]
+    assert printable(kept) == kept
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"))), st.data())
+def test_lines_are_the_same_wherever_the_bytes_are_cut(
+    lines: list[str], data: st.DataObject
+) -> None:
+    written = "".join(f"{line}\n" for line in lines) + "rest"
+    whole = written.encode()
+    log, seen, at = Lines(), [], 0
+    while at < len(whole):
+        size = data.draw(st.integers(1, 7))
+        seen += log.feed(whole[at : at + size])
+        at += size
+    assert [*seen, *log.flush()] == [clean(line) for line in written.split("\n")]
+
+
+def test_broken_utf8_is_replaced_and_ends_nothing() -> None:
+    log = Lines()
+    assert log.feed(b"\xff\xfe a\nb \xe2\x82") == ["�� a"]
+    assert log.feed(b"\xac\n\xe2\x82") == ["b €"]
+    assert log.flush() == ["�"]
+    assert log.flush() == []
+
+
+def test_an_endless_line_is_shown_in_pieces_and_an_endless_bar_takes_no_memory() -> None:
+    log = Lines()
+    pieces = [line for _ in range(40) for line in log.feed(b"x" * 10_000)]
+    assert sum(map(len, [*pieces, *log.flush()])) == 400_000
+    assert len(pieces) > 1
+    for number in range(10_000):
+        assert log.feed(b"\r%d%% [====]" % number) == []
+        assert len(log._rest) < 40 < LONGEST
+    assert log.feed(b"\n") == ["9999% [====]"]
+
+
+# ── plain ────────────────────────────────────────────────────────────────────
+
+
+def test_plain_stages_are_timed_lines() -> None:
+    clock = Clock()
+    screen, err, out = plain(clock)
+    with screen.stage("nodes", 2) as stage:
+        clock.now += 1.5
+        stage.node("mnist-worker0", "booting")
+        stage.done("mnist-chief0", "ready")
+        clock.now += 6
+        stage.node("mnist-worker0", "booting")
+        clock.now += 4.8
+        stage.done("mnist-worker0", "ready")
+    screen.say("two\nlines")
+    screen.warn("slow")
+    assert err.getvalue().splitlines() == [
+        "06:41:07 +  0.0s  nodes …",
+        "06:41:08 +  1.5s  nodes: 1 of 2  mnist-chief0 ready",
+        "06:41:14 +  7.5s  nodes: 1 of 2  mnist-worker0 booting",
+        "06:41:19 + 12.3s  nodes: 2 of 2  mnist-worker0 ready",
+        "06:41:19 + 12.3s  nodes: done after 12.3s",
+        "06:41:19 + 12.3s  two",
+        "                  lines",
+        "06:41:19 + 12.3s  warning: slow",
+    ]
+    assert out.getvalue() == ""
+
+
+def test_a_plain_stage_that_fails_says_so() -> None:
+    screen, err, _ = plain()
+    with pytest.raises(RuntimeError), screen.stage("nodes", 1):
+        raise RuntimeError
+    assert err.getvalue().splitlines()[-1].endswith("nodes: failed after 0.0s")
+
+
+def test_many_nodes_do_not_make_many_lines() -> None:
+    clock = Clock()
+    screen, err, _ = plain(clock)
+    with screen.stage("nodes", 128) as stage:
+        for number in range(128):
+            clock.now += 0.02
+            stage.done(f"n{number}", "ready")
+    lines = err.getvalue().splitlines()
+    assert len(lines) == 5
+    assert "128 of 128" in lines[-2]
+
+
+def test_task_output_goes_to_stdout_line_by_line_with_the_tasks_name() -> None:
+    screen, err, out = plain()
+    screen.task_output("chief0", b"Epoch 1/2\n 1%\r")
+    screen.task_output("worker0", "Grü".encode()[:3])
+    screen.task_output("chief0", b"99%\nlast")
+    screen.task_output("worker0", "Grüße\n".encode()[3:])
+    assert out.getvalue() == "chief0 │ Epoch 1/2\nchief0 │ 99%\nworker0 │ Grüße\n"
+    screen.flush()
+    assert out.getvalue().endswith("chief0 │ last\n")
+    assert err.getvalue() == ""
+
+
+def test_lines_of_many_threads_are_never_mixed() -> None:
+    screen, _, out = plain()
+    threads = [
+        threading.Thread(
+            target=lambda t=t: [
+                screen.task_output(f"worker{t}", b"x" * 50 + b"\n") for _ in range(99)
+            ]
+        )
+        for t in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(out.getvalue().splitlines()) == sorted(
+        f"worker{t} │ {'x' * 50}" for t in range(8) for _ in range(99)
+    )
+
+
+def test_what_is_said_cannot_control_the_terminal_either() -> None:
+    screen, err, _ = plain()
+    screen.say("worker0: \x1b]0;owned\x07\x1b[2Jlast words")
+    assert err.getvalue().endswith("worker0: last words\n")
+
+
+def test_a_lost_stderr_stops_nothing() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as err:
+        screen = PlainConsole(err=err, out=io.StringIO())
+        with screen.stage("nodes", 1) as stage:
+            stage.done("n")
+        screen.say("still here")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+
+
+def test_an_ascii_stdout_gets_an_ascii_bar() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    PlainConsole(err=io.StringIO(), out=out).task_output("chief0", "Grüße\n".encode())
+    out.seek(0)
+    assert out.read() == "chief0 | Gr\\xfc\\xdfe\n"
+
+
+# ── which console ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("term", "kind"), [("xterm", "TerminalConsole"), ("dumb", "PlainConsole"), ("", "PlainConsole")]
+)
+def test_a_terminal_gets_live_bars_unless_it_is_dumb(
+    monkeypatch: pytest.MonkeyPatch, term: str, kind: str
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert type(console(json=False)).__name__ == kind
+
+
+# ── terminal ─────────────────────────────────────────────────────────────────
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(out: io.StringIO) -> tuple[Screen, Terminal]:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    err = Terminal()
+    return TerminalConsole(err=err, out=out), err
+
+
+def test_on_a_terminal_task_names_are_coloured_one_colour_per_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    screen, _ = terminal(out)
+    for task in ("chief0", "worker0", "chief0"):
+        screen.task_output(task, b"\x1b[31mx\n")
+    assert out.getvalue().splitlines() == [
+        "\x1b[36mchief0 │ \x1b[0mx",
+        "\x1b[35mworker0 │ \x1b[0mx",
+        "\x1b[36mchief0 │ \x1b[0mx",
+    ]
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = Terminal()
+    screen, err = terminal(out)
+    screen.task_output("chief0", b"x\n")
+    screen.warn("y")
+    with screen.stage("nodes", 1) as stage:
+        stage.node("n", "z")
+    assert out.getvalue() == "chief0 │ x\n"
+    assert "\x1b[3" not in err.getvalue()
+    assert "warning: y" in err.getvalue()
+
+
+def test_output_that_is_sent_to_a_file_stays_plain_while_bars_are_drawn() -> None:
+    out = io.StringIO()
+    screen, err = terminal(out)
+    with screen.stage("nodes", 2) as stage:
+        stage.node("mnist-chief0", "booting")
+        screen.task_output("chief0", b"line\npart")
+        stage.done("mnist-chief0")
+    screen.flush()
+    assert out.getvalue() == "chief0 │ line\nchief0 │ part\n"
+    assert "✓ " in err.getvalue()
+    assert "1 of 2" in err.getvalue()
+
+
+def test_long_lines_are_left_for_the_terminal_to_fold() -> None:
+    screen, err = terminal(Terminal())
+    screen.say("x" * 500)
+    with screen.stage("nodes", 1):
+        screen.task_output("chief0", b"y" * 500 + b"\n")
+    assert "x" * 500 in err.getvalue()
+    assert "y" * 500 in err.getvalue()
+
+
+def test_a_terminal_that_goes_away_stops_nothing() -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as err:
+        from cloudtrain.console.terminal import TerminalConsole
+
+        screen = TerminalConsole(err=err, out=io.StringIO())
+        with screen.stage("nodes", 1) as stage:
+            os.close(leader)
+            stage.node("n", "text")
+            screen.say("still here")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), follower)

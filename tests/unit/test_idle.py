@@ -1,0 +1,205 @@
+"""`limits.idle`: who is on a cluster, when it goes down, and that it does not before."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cloudtrain.cli.app import cli
+from cloudtrain.cli.status import report_json, report_text
+from cloudtrain.errors import RunFailed, StoreError
+from cloudtrain.events import IdleDownFailed, UpCompleted
+from cloudtrain.records import Records
+from cloudtrain.training import idle as judged
+from cloudtrain.training.idle import Idle
+from cloudtrain.verbs import idle as verb
+from cloudtrain.verbs.down import ALREADY, take_over
+from cloudtrain.verbs.status import status
+from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
+from tests.support.landing_parts import Heard
+
+__all__ = ["records", "world"]
+
+
+def test_a_cluster_that_nobody_uses_goes_down_after_the_limit(world: World) -> None:
+    world.watch()
+    assert LIMIT <= world.tried[0] <= LIMIT + 2 * verb.POLL
+    assert not world.records.is_open()
+    assert world.console.said == ["mnist was idle for 1800 s (limits.idle): it goes down"]
+
+
+def test_a_run_and_an_up_begin_the_wait_anew(world: World) -> None:
+    world.then[1000.0] = lambda: event_at(world, "ended")
+    world.watch()
+    assert 1000 + LIMIT <= world.tried[0] <= 1000 + LIMIT + 3 * verb.POLL
+
+
+def test_a_command_that_holds_the_cluster_is_use_of_it(world: World) -> None:
+    held = world.records.lock("train")
+    held.__enter__()
+    world.then[5000.0] = lambda: held.__exit__(None, None, None)
+    world.watch()
+    assert abs(world.tried[0] - 5000 - LIMIT) <= 3 * verb.POLL
+
+
+@pytest.mark.parametrize("mark", [b"", b"null", b"[1]", b'{"birth": "1"}', b"\xff"])
+def test_a_mark_of_a_process_that_is_not_there_or_makes_no_sense_is_forgotten(
+    records: Records, mark: bytes
+) -> None:
+    folder = records.folder / "uses"
+    folder.mkdir()
+    (folder / "1").write_bytes(mark)
+    assert not records.is_in_use()
+    assert list(folder.iterdir()) == []
+
+
+def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: World) -> None:
+    world.faults = [StoreError("the bucket is gone") for _ in range(7)]
+    world.watch()
+    pauses = [b - a for a, b in zip(world.tried, world.tried[1:], strict=False)]
+    for pause, wanted in zip(pauses, [60, 120, 240, 480, 960, 1800, 1800], strict=True):
+        assert wanted <= pause <= wanted + 2 * verb.POLL
+    assert world.console.warned[0] == "the bucket is gone\nthe nodes are kept; tried again in 60 s"
+    assert not world.records.is_open()
+
+
+def test_status_says_why_it_is_not_down_yet(records: Records) -> None:
+    assert judged.idle(records) is not None
+    records.journal(IdleDownFailed(why="the bucket is gone"))
+    due = judged.idle(records)
+    assert due is not None
+    assert due.fault == "the bucket is gone"
+    records.journal(UpCompleted())
+    again = judged.idle(records)
+    assert again is not None
+    assert again.fault is None
+
+
+def test_a_run_that_goes_on_unattended_is_attended_to_and_not_ended_with_its_nodes(
+    world: World,
+) -> None:
+    world.records.save_run(RUN)
+    world.faults = [RunFailed("worker0 died")]
+    world.watch()
+    assert LIMIT <= world.attended[0] <= LIMIT + 2 * verb.POLL
+    assert world.tried[0] >= world.attended[0] + LIMIT
+
+
+def test_it_is_looked_at_once_more_when_the_lock_is_held(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `train` may have come and gone between the look and the lock."""
+    lock = world.records.lock
+
+    def after_a_run(self: Records, doing: str, **options: float) -> object:
+        monkeypatch.undo()
+        monkeypatch.setattr(verb, "bring_down", world.down)
+        event_at(world, "ended")
+        return lock(doing, **options)
+
+    monkeypatch.setattr(Records, "lock", after_a_run)
+    world.watch()
+    assert world.tried[0] >= 2 * LIMIT
+
+
+@pytest.mark.parametrize("end", ["closed", "off", "removed"])
+def test_the_watcher_leaves_when_there_is_nothing_left_to_watch(world: World, end: str) -> None:
+    world.then[60.0] = {
+        "closed": world.records.close,
+        "off": lambda: up(None),
+        "removed": (world.records.folder / "config.json").unlink,
+    }[end]
+    world.watch()
+    assert world.tried == []
+    assert world.now < world.begun + 70
+    assert world.records.watcher() is None
+
+
+def test_a_cluster_that_is_up_again_before_the_watcher_has_left_is_watched(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` saw a watcher, and started none."""
+
+    watch, left = verb.watch, []
+
+    def watched(*doors: Any) -> None:
+        watch(*doors)
+        left.append(world.records.is_open())
+        if len(left) == 1:
+            up(LIMIT)
+
+    monkeypatch.setattr(verb, "watch", watched)
+    world.then[60.0] = world.records.close
+    world.watch()
+    assert left == [False, False]
+    assert len(world.tried) == 1
+
+
+def test_a_second_watcher_leaves_at_once(world: World) -> None:
+    with world.records.watch_lock():
+        world.watch()
+    assert world.now == world.begun
+
+
+def test_nothing_is_watched_without_the_limit_or_a_cluster(records: Records) -> None:
+    assert judged.idle_limit(records) == LIMIT
+    assert judged.idle_limit(Records("other")) is None
+    assert judged.idle_limit(up(None)) is None
+    records.close()
+    up(LIMIT)
+    records.close()
+    assert judged.idle_limit(records) is None
+
+
+@pytest.mark.parametrize("limits", [None, [], {"idle": "soon"}, {"idle": None}, {}])
+def test_a_damaged_config_is_not_watched(records: Records, limits: object) -> None:
+    records.save_config({"limits": limits})
+    assert judged.idle_limit(records) is None
+
+
+def test_it_is_not_idle_while_a_run_goes_on_or_somebody_works_on_it(records: Records) -> None:
+    in_use = Idle(due=None)
+    with records.lock("train"):
+        assert judged.idle(records) == in_use
+    with records.in_use():
+        assert judged.idle(records) == in_use
+    records.save_run(RUN)
+    assert judged.idle(records) == in_use
+    records.save_run(replace(RUN, state="failed", ended=2.0))
+    assert judged.idle(records) != in_use
+
+
+def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records: Records) -> None:
+    records.close()
+    done = CliRunner().invoke(cli, ["idle", "mnist"])
+    assert (done.exit_code, done.output) == (0, "")
+
+
+def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records) -> None:
+    console = Heard()
+    with records.lock("idle"):
+        assert take_over(records, console) == ALREADY
+    assert console.said == ["mnist goes down already, as it was idle (limits.idle): waiting"]
+    with records.lock("exec"):
+        assert take_over(records, console) == 0.0
+
+
+def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> None:
+    with records.watch_lock():
+        report = status("mnist", offline=True)
+        due = report.clusters[0].idle
+        assert due is not None
+        assert due.due is not None
+        text = report_text(report, due.due - 720)
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(due.due))
+        assert f"  idle: goes down at  {clock}, in 12m" in text
+        records.journal(IdleDownFailed(why="the bucket is gone"))
+        report = status("mnist", offline=True)
+        assert "  idle: not down yet: the bucket is gone" in report_text(report, 0.0)
+        (cluster,) = report_json(report, 0.0)["clusters"]
+        assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone"}
+    assert status("mnist", offline=True).clusters[0].idle is None  # nobody watches
