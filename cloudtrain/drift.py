@@ -14,7 +14,7 @@ from typing import Any
 from cloudtrain.config.place import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodePlan, Plan, TaskId
 
 FIXED_END = {"gcp": "Google moves the end of a stopped VM alone"}
 """Clouds on which a node that runs keeps the end that it was made with:
@@ -61,7 +61,8 @@ class Drift:
     def lines(self, config: ClusterConfig) -> list[str]:
         lines = [change.text(config) for change in self.changes]
         for name in self.extra:
-            role = re.sub(r"\d+$", "", name.removeprefix(f"{config.name}-"))
+            task = TaskId.of_node(name, config.name)
+            role = task.role if task else name
             group = config.nodes.get(role)
             wanted = f"{group.count} of {role}" if group else f"no {role}"
             place = place_in_file(config, f"nodes.{role}.count")

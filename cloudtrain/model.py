@@ -7,6 +7,7 @@ Durations are seconds, sizes bytes unless a name says otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,26 +217,56 @@ class Owner:
         return self.name or "nobody"
 
 
+# ── TaskId: which of a cluster's tasks ───────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskId:
+    """One role's `index`-th, from 0. A Node, a NodePlan and a Task are each of one."""
+
+    role: str
+    index: int
+
+    @property
+    def task(self) -> str:
+        """`worker0`, as the user meets it."""
+        return f"{self.role}{self.index}"
+
+    def node_name(self, cluster: str) -> str:
+        """Unique in an account: `mnist-worker0`."""
+        return f"{cluster}-{self.task}"
+
+    @classmethod
+    def of_node(cls, name: str, cluster: str) -> TaskId | None:
+        """Which one a node of that name is of; None where no number ends it."""
+        found = re.fullmatch(r"(.*?)([0-9]+)", name.removeprefix(f"{cluster}-"))
+        return TaskId(role=found[1], index=int(found[2])) if found else None
+
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        """Sorts in TF_CONFIG's order, other roles after those by name."""
+        return (*role_rank(self.role), self.index)
+
+
+def role_rank(role: str) -> tuple[int, str]:
+    """Sorts roles in TF_CONFIG's order, other roles after them by name."""
+    return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
+
+
 # ── Plan: what is to be made ─────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePlan:
+class NodePlan(TaskId):
     """One node to be made. `name` is unique in the account: `mnist-worker0`."""
 
     name: str
-    role: str
-    index: int
     port: int
     """The port of this node's TensorFlow server."""
     machine: str | None = None
     accelerator: Accelerator | None = None
     disk_gb: int | None = None
     spot: bool = False
-
-    @property
-    def task(self) -> str:
-        return f"{self.role}{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +297,7 @@ answers with a host key that is not the one that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(TaskId):
     """A node as its provider reports it now.
 
     `address` is where SSH reaches it from here, `internal` where the cluster's other nodes do.
@@ -275,8 +306,6 @@ class Node:
     """
 
     name: str
-    role: str
-    index: int
     state: NodeState
     address: str
     internal: str
@@ -302,16 +331,6 @@ class Node:
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)
-
-    @property
-    def task(self) -> str:
-        return f"{self.role}{self.index}"
-
-    @property
-    def rank(self) -> tuple[int, str, int]:
-        """Sorts nodes in TF_CONFIG's order, other roles after them by name."""
-        known = self.role in ROLE_ORDER
-        return (ROLE_ORDER.index(self.role) if known else len(ROLE_ORDER), self.role, self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,17 +394,15 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One process of a run, on its node. Its name is role + index: `worker0`."""
+class Task(TaskId):
+    """One process of a run, on its node."""
 
-    role: str
-    index: int
     node: str
     port: int
 
     @property
     def name(self) -> str:
-        return f"{self.role}{self.index}"
+        return self.task
 
 
 RunState = Literal["starting", "running", "landing", "succeeded", "failed", "stopped"]

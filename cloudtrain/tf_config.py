@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.model import ROLE_ORDER, ClusterConfig, Task
+from cloudtrain.model import ClusterConfig, Task
 from cloudtrain.strategies import strategy_of
 
 TRAINING_ROLES = frozenset({"chief", "worker"})
@@ -57,11 +57,7 @@ def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str:
 def _in_order(tasks: Sequence[Task]) -> list[Task]:
     """The same on all tasks whatever order they came in: TF's own roles first, others by name."""
     members = [task for task in tasks if task.role != "evaluator"]
-    return sorted(members, key=lambda task: (_rank(task.role), task.role, task.index))
-
-
-def _rank(role: str) -> int:
-    return ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
+    return sorted(members, key=lambda task: task.rank)
 
 
 def _target(host: str, port: int) -> str:

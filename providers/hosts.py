@@ -12,7 +12,17 @@ from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, N
 from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
-from cloudtrain.model import ClusterConfig, Holding, Host, Identity, Node, NodeState, Owner, Plan
+from cloudtrain.model import (
+    ClusterConfig,
+    Holding,
+    Host,
+    Identity,
+    Node,
+    NodeState,
+    Owner,
+    Plan,
+    TaskId,
+)
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers._hosts import scripts
 from cloudtrain.providers._hosts.door import Door, opened, way_to
@@ -31,12 +41,10 @@ def provider(config: ClusterConfig) -> HostsProvider:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class Seat(TaskId):
     """One role on one machine; several may share a machine."""
 
     name: str
-    role: str
-    index: int
     host: Host
 
 
@@ -252,10 +260,10 @@ def _seats(config: ClusterConfig, cluster: str) -> list[Seat]:
     counts: dict[str, int] = defaultdict(int)
     seats = []
     for host in config.hosts:
-        index = counts[host.role]
+        task = TaskId(role=host.role, index=counts[host.role])
         counts[host.role] += 1
-        name = f"{cluster}-{host.role}{index}"
-        seats.append(Seat(name=name, role=host.role, index=index, host=host))
+        name = task.node_name(cluster)
+        seats.append(Seat(name=name, role=task.role, index=task.index, host=host))
     return seats
 
 
@@ -305,8 +313,6 @@ def _found(seat: Seat) -> Finding:
         with opened(seat.name, seat.host) as door:
             told = " ".join(door.run(scripts.FACTS).split())
             way = way_to(seat.host)
-            return Finding(
-                what=what, ok=True, text=f"{seat.role}{seat.index} as {way.user}, {told}"
-            )
+            return Finding(what=what, ok=True, text=f"{seat.task} as {way.user}, {told}")
     except CloudtrainError as error:
         return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))

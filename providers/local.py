@@ -23,6 +23,7 @@ from cloudtrain.model import (
     NodeState,
     Owner,
     Plan,
+    TaskId,
 )
 from cloudtrain.owner import login
 from cloudtrain.protocols import Finding, Journal, Principal
@@ -217,7 +218,7 @@ class LocalProvider:
     def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = Folder(self._cluster_folder(cluster) / name)
         meta = folder.meta()
-        role, index = _role_and_index(cluster, name)
+        task = TaskId.of_node(name, cluster)  # also of a folder with nothing readable in it
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
         if folder.locked() and not folder.doomed():
@@ -225,8 +226,8 @@ class LocalProvider:
             state = "running" if alive and address else "starting"
         return Node(
             name=name,
-            role=role,
-            index=index,
+            role=task.role if task else name,
+            index=task.index if task else 0,
             state=state,
             address=address,
             internal=address,
@@ -328,12 +329,6 @@ def _runs(node: Node | None) -> bool:
 
 def _length(node: NodePlan) -> int:
     return len(node.name)
-
-
-def _role_and_index(cluster: str, name: str) -> tuple[str, int]:
-    """Role and index from the name, which works without a readable file in the folder."""
-    found = re.fullmatch(r"(.*?)(\d+)", name.removeprefix(f"{cluster}-"))
-    return (found[1], int(found[2])) if found else (name, 0)
 
 
 def _leftover(left: Mapping[int, str], folders: Sequence[Path]) -> LeftoverError:

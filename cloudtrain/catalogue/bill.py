@@ -56,20 +56,25 @@ def bill(plan: Plan) -> Bill | None:
 
 def price_of(config: ClusterConfig, node: Node) -> float | None:
     """$/hour of the actual machine type; attached accelerators are taken from the config."""
+    return prices_of(config, node)[0]
+
+
+def prices_of(config: ClusterConfig, node: Node) -> tuple[float | None, float | None]:
+    """That price, and the highest that it may be where it is not known."""
     if config.provider not in CLOUDS:
-        return 0.0
+        return 0.0, 0.0
     group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
-    has = catalogue.resolved(config.provider, group, ())
     exists = NodePlan(
         name=node.name,
         role=node.role,
         index=node.index,
         port=0,
         machine=node.machine or None,
-        accelerator=has.accelerator,
+        accelerator=catalogue.resolved(config.provider, group, ()).accelerator,
         spot=node.spot,
     )
-    return catalogue.price(config.provider, exists, node.placement)
+    price = catalogue.price(config.provider, exists, node.placement)
+    return price, catalogue.most(config.provider, exists, node.placement)
 
 
 def _at(plan: Plan, place: str) -> Bill:

@@ -10,12 +10,13 @@ from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda, gpus
 from cloudtrain.model import (
     CLOUDS,
-    ROLE_ORDER,
     ClusterConfig,
     Node,
     NodePlan,
     Plan,
     Task,
+    TaskId,
+    role_rank,
 )
 from cloudtrain.strategies import not_launched, strategy_of
 
@@ -40,7 +41,7 @@ def make_plan(config: ClusterConfig) -> Plan:
         for index in range(group.count):
             nodes.append(
                 NodePlan(
-                    name=f"{config.name}-{role}{index}",
+                    name=TaskId(role=role, index=index).node_name(config.name),
                     role=role,
                     index=index,
                     port=next(ports),
@@ -197,11 +198,6 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
     )
 
 
-def role_rank(role: str) -> tuple[int, str]:
-    """Sorts roles in TF_CONFIG's order, other roles after them by name."""
-    return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
-
-
 def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     """Names of the tasks that must all exit 0 for the run to be done."""
     success = config.train.success
@@ -226,7 +222,7 @@ def serving(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
 
 def first_task(tasks: tuple[Task, ...]) -> Task:
     """The chief, or the task that TensorFlow treats as one: worker 0, or the only task."""
-    return min(tasks, key=lambda task: (role_rank(task.role), task.index))
+    return min(tasks, key=lambda task: task.rank)
 
 
 def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +34,7 @@ from cloudtrain.events import (
     was_ready,
 )
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
-from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan
+from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan, TaskId
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.whose import me
 
@@ -128,9 +127,9 @@ def alike(session: Session, plan: Plan) -> Plan:
         return plan
     events, config = session.records.events(), session.config
     machines = {
-        (re.sub(r"\d+$", "", name), facts.get("accelerator")): facts["machine"]
+        (task.role, facts.get("accelerator")): facts["machine"]
         for name, facts in nodes_requested(events).items()
-        if facts.get("machine")
+        if facts.get("machine") and (task := TaskId.of_node(name, config.name))
     }
 
     def same(node: NodePlan) -> NodePlan:
@@ -138,8 +137,7 @@ def alike(session: Session, plan: Plan) -> Plan:
         if group is None or group.machine is not None:
             return node
         accelerator = str(node.accelerator) if node.accelerator else None
-        key = (re.sub(r"\d+$", "", node.name), accelerator)
-        return replace(node, machine=machines.get(key, node.machine))
+        return replace(node, machine=machines.get((node.role, accelerator), node.machine))
 
     return replace(plan, nodes=tuple(map(same, plan.nodes)), images=images(events))
 

@@ -15,7 +15,7 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import nodes_requested
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Run
+from cloudtrain.model import ClusterConfig, Node, NodeGroup, Run
 from cloudtrain.records import Holder, Records, known
 from cloudtrain.training.idle import Idle, idle
 from cloudtrain.verbs.standing import Cost, cost_of, overdue
@@ -229,6 +229,7 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
+    from cloudtrain.catalogue.bill import prices_of
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
 
@@ -237,7 +238,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
         nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    prices = {node.name: _prices(config, node) for node in nodes}
+    prices = {node.name: prices_of(config, node) for node in nodes}
     return replace(
         cluster,
         nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
@@ -258,26 +259,3 @@ def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
     return kept.words(disks, address=not config.network.private)
-
-
-def _prices(config: ClusterConfig, node: Node) -> tuple[float | None, float | None]:
-    """$/hour, and that at most, of the machine that the cloud says it is; what is attached to it
-    says the config."""
-    if config.provider not in CLOUDS:
-        return 0.0, 0.0
-    from cloudtrain import catalogue
-
-    group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
-    has = catalogue.resolved(config.provider, group, ())
-    exists = NodePlan(
-        name=node.name,
-        role=node.role,
-        index=node.index,
-        port=0,
-        machine=node.machine or None,
-        accelerator=has.accelerator,
-        spot=node.spot,
-    )
-    place = node.placement
-    most = catalogue.most(config.provider, exists, place)
-    return catalogue.price(config.provider, exists, place), most

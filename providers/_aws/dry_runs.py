@@ -119,7 +119,7 @@ def _run_instances(
         user_data=FIRST_BOOT,
         token="",
         expires=expires,
-        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+        labels=labels.of_node(plan.config.name, node, expires),
     )
     return bodies.run_instances(order, order.token)
 

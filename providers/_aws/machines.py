@@ -26,7 +26,7 @@ def machine(instance: Tree, region: str, *, private: bool) -> Machine | None:
     ours = labels.read(tags)
     if ours is None:
         return None
-    name = tags.get("Name") or f"{ours.cluster}-{ours.role}{ours.index}"
+    name = tags.get("Name") or ours.node_name(ours.cluster)
     zone = answers.text(answers.part(instance, "placement"), "availabilityZone")
     internal = answers.text(instance, "privateIpAddress")
     named = answers.text(answers.part(instance, "instanceState"), "name")

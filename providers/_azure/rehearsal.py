@@ -153,7 +153,7 @@ def _inside(
         machine = bodies.machine(
             region,
             place.zone,
-            labels.of_node(plan.config.name, node.role, node.index, None),
+            labels.of_node(plan.config.name, node, None),
             node=node,
             image=images.existing(arm, region, names)[0],
             nic=group.nic(node.name),

@@ -130,7 +130,7 @@ class Creation(Generic[GroundT]):
             token=hashlib.sha256(wish.encode()).hexdigest()[:32],
             expires=self.expires,
             asked=self.expected.get(node.name),
-            labels=labels.of_node(cluster, node.role, node.index, self.expires, self.plan.owner),
+            labels=labels.of_node(cluster, node, self.expires, self.plan.owner),
         )
 
     def _await(self, place: Place, made: Mapping[str, Machine]) -> dict[str, Node]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cloudtrain.errors import NameTakenError
-from cloudtrain.model import Owner
+from cloudtrain.model import Owner, TaskId
 from cloudtrain.owner import login
 
 CLUSTER = "cloudtrain-cluster"
@@ -29,9 +29,9 @@ def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
 
 
 def of_node(
-    cluster: str, role: str, index: int, expires: float | None, owner: Owner | None = None
+    cluster: str, task: TaskId, expires: float | None, owner: Owner | None = None
 ) -> dict[str, str]:
-    found = {**of_cluster(cluster, owner), ROLE: role, INDEX: str(index)}
+    found = {**of_cluster(cluster, owner), ROLE: task.role, INDEX: str(task.index)}
     return {**found, EXPIRES: str(int(expires))} if expires is not None else found
 
 
@@ -42,12 +42,10 @@ def with_end(labels: Mapping[str, str], expires: float | None) -> dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class Labels(TaskId):
     """Parsed labels; other people's values are taken as they are."""
 
     cluster: str
-    role: str
-    index: int
     owner: Owner
     expires: float | None
 

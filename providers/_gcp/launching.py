@@ -67,7 +67,7 @@ class Launch:
     def _is_wanted(self, machine: Machine) -> bool:
         node, wanted = machine.node, self.order.node
         cluster = self.order.plan.config.name
-        return (machine.cluster, node.role, node.index) == (cluster, wanted.role, wanted.index)
+        return (machine.cluster, node.rank) == (cluster, wanted.rank)
 
     def _free_disk(self, taken: NameTakenError) -> None:
         """Delete a boot disk that outlived its VM and has the name that the new disk needs."""

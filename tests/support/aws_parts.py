@@ -129,7 +129,7 @@ def order_of(
         user_data=f"#cloud-config\n# ends at {expires}\n",
         token=sha256(f"{node.name} {place}".encode()).hexdigest()[:32],
         expires=expires,
-        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+        labels=labels.of_node(plan.config.name, node, expires),
     )
 
 

@@ -181,7 +181,7 @@ def order_of(
         public_key=KEY,
         token="0" * 32,
         expires=expires,
-        labels=labels.of_node(plan.config.name, node.role, node.index, expires),
+        labels=labels.of_node(plan.config.name, node, expires),
     )
 
 

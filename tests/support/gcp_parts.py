@@ -105,7 +105,7 @@ def order(
         user_data=user_data(public_key="ssh-ed25519 AAAAuser", host_key=key, expires=None),
         token="0123456789abcdef0123456789abcdef",
         expires=ends,
-        labels=labels.of_node(plan.config.name, node.role, node.index, ends),
+        labels=labels.of_node(plan.config.name, node, ends),
     )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -68,6 +69,11 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
+
+
+def test_role_and_index_become_a_name_in_one_place() -> None:
+    made = [path.name for path in modules() if re.search(r"role\}\{[\w.]*index", path.read_text())]
+    assert made == ["model.py"]
 
 
 def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import TransientError
-from cloudtrain.model import Owner
+from cloudtrain.model import Owner, TaskId
 from cloudtrain.owner import digest, is_meant, label, login, machine_id, owner_of
 from cloudtrain.protocols import Principal
 from cloudtrain.providers._cloud import labels
@@ -33,7 +33,7 @@ VALUE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\Z")
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_labels_of_any_owner_fit_every_cloud_and_are_read_as_written(who: str, name: str) -> None:
     owner = owner_of(Principal(id=who, name=name), "laptop-1")
-    told = labels.of_node("mnist", "worker", 3, 5.0, owner)
+    told = labels.of_node("mnist", TaskId(role="worker", index=3), 5.0, owner)
     assert all(VALUE.match(value) for value in told.values())
     read = labels.read(told)
     assert read is not None
