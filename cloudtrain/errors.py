@@ -35,10 +35,12 @@ The exit codes are the contract with scripts: docs/commands.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from cloudtrain.model import Problem
+
+Error = TypeVar("Error", bound="CloudtrainError")
 
 
 class CloudtrainError(Exception):
@@ -50,6 +52,13 @@ class CloudtrainError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def copy_with(self: Error, **facts: Any) -> Error:
+        """A new error of this class with some facts changed, as one that was raised never is."""
+        error = type(self).__new__(type(self))
+        vars(error).update(vars(self) | facts)
+        error.args = (error.message,)
+        return error
 
 
 class UsageError(CloudtrainError):

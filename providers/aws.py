@@ -38,7 +38,7 @@ from cloudtrain.providers._cloud.account import (
     not_rehearsed,
 )
 from cloudtrain.providers._cloud.caller import caller_cidr
-from cloudtrain.providers._cloud.clear import told_with
+from cloudtrain.providers._cloud.clear import roll_back
 from cloudtrain.providers._cloud.provider import CloudProvider
 from cloudtrain.providers._cloud.timing import TIMING, Timing
 
@@ -148,9 +148,8 @@ class AwsAccount:
         try:
             self._schedules.arm(region, name, machine.id, order.expires)
         except CloudError as failure:
-            with told_with(failure, lambda event, **facts: None):
-                self.erase([machine], ())
-            raise
+            told = roll_back(failure, lambda: self.erase([machine], ()))
+            raise told from failure.__cause__
 
     def start(self, machine: Machine, expires: float | None) -> None:
         """Start a stopped instance. Its own timer, as armed or moved, is on its disk."""

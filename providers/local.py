@@ -99,8 +99,10 @@ class LocalProvider:
             nodes = self._all_of(plan)
             spawn.await_answers(nodes, self._cluster_folder(cluster))
         except BaseException as failure:
-            self._give_back(new, cluster, journal, failure)
-            raise
+            told = self._give_back(new, cluster, journal, failure)
+            if told is failure:
+                raise
+            raise told from failure
         return nodes
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
@@ -264,8 +266,10 @@ class LocalProvider:
 
     def _give_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
-    ) -> None:
-        """Roll back this call's nodes; errors while rolling back never hide `failure`."""
+    ) -> BaseException:
+        """Roll back this call's nodes. Returns the error to raise: errors while rolling back never
+        hide `failure`.
+        """
         tags = {self._tag(cluster, name) for name in names}
         root = self._cluster_folder(cluster)
         try:
@@ -277,7 +281,9 @@ class LocalProvider:
                 root.rmdir()
         except (OSError, CloudtrainError) as trouble:
             if isinstance(failure, CloudtrainError):
-                failure.hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()
+                hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()
+                return failure.copy_with(hint=hint)
+        return failure
 
     def _erase(self, matches: Callable[[str], bool], folders: Sequence[Path]) -> None:
         """Kill and delete, then look again: a node is gone only if it was seen to be gone."""

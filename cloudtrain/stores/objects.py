@@ -141,9 +141,9 @@ class ObjectStore:
             told = self._bucket.explain(error)
             if told is None:
                 raise
-            told.message = f"{self.uri}: {path}: {told.message}" if path else f"{self.uri}: {told}"
-            told.args = (told.message,)
-            raise told from None  # the SDKs' own errors name the URLs that nodes are given
+            where = f"{self.uri}: {path}" if path else self.uri
+            # Not `from error`: the SDKs' own errors name the URLs that nodes are given.
+            raise told.copy_with(message=f"{where}: {told.message}") from None
 
 
 class Stream(io.RawIOBase):

@@ -56,8 +56,7 @@ def whole_again(
             left = until.moment - clock()
             if left <= 0:
                 # Not more places: a repair is where the other nodes are.
-                error.hint = GIVEN_UP.format(until.why)
-                raise
+                raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
             _tell(session, error, min(pause, left), until)
             if not _slept(session, run, min(pause, left), clock, sleep):
                 return None

@@ -129,7 +129,7 @@ def checked_before(session: Session, run: Run) -> Run:
             moved = on_spare_ports(session, run, error.taken)
             if moved is None:
                 if error.taken and session.config.provider == "local":
-                    error.hint = SHARED
+                    raise error.copy_with(hint=SHARED) from error
                 raise
             session.console.say(f"{error.message.splitlines()[0]}: other ports are taken")
             run = saved(session, moved)

@@ -50,8 +50,7 @@ class SshTransport:
         try:
             channel = link.session()
         except NodeUnreachable as error:
-            error.began = self._closed
-            raise
+            raise error.copy_with(began=self._closed) from error.__cause__
         from cloudtrain.transports.exchange import Ended, Silent, TooMuch, exchange
 
         line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal

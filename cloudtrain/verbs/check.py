@@ -170,8 +170,7 @@ def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainErr
         or (issubclass(each, CloudtrainError) and not issubclass(each, WANTS_MORE))
     )
     error: CloudtrainError = simple(text, hint=hint)
-    error.exit_code = exit_code(kind)
-    return error
+    return error.copy_with(exit_code=exit_code(kind))
 
 
 WANTS_MORE = (ConfigError, NodeError, NodesError)

@@ -19,7 +19,7 @@ from cloudtrain.providers._azure.ends import Ends, where
 from cloudtrain.providers._azure.ground import Ground
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Machine, Order
-from cloudtrain.providers._cloud.clear import told_with
+from cloudtrain.providers._cloud.clear import roll_back
 
 NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
 
@@ -40,9 +40,9 @@ class Vms:
         except (TransientError, RateError, NameTakenError):
             raise  # Nobody knows what came of it; or it is another's.
         except CloudError as refusal:
-            with told_with(refusal, lambda *_, **__: None):
-                self.remove(order.ground.group, order.node.name, order.place.zone)
-            raise
+            group, name, zone = order.ground.group, order.node.name, order.place.zone
+            told = roll_back(refusal, lambda: self.remove(group, name, zone))
+            raise told from refusal.__cause__
         known = labels.read(order.labels)
         node = order.node
         return Machine(

@@ -4,9 +4,8 @@ late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from cloudtrain.errors import (
     BusyError,
@@ -140,16 +139,23 @@ def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
     return [] if failure is None else [type(failure)]
 
 
-@contextmanager
-def told_with(failure: BaseException, journal: Journal) -> Iterator[None]:
-    """What goes wrong while cleaning up is told with the failure and never hides it."""
+Failure = TypeVar("Failure", bound=BaseException)
+
+
+def roll_back(
+    failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
+) -> Failure:
+    """Call `delete`. Returns the error to raise: `failure`, with what went wrong meanwhile in its
+    hint.
+    """
     try:
-        yield
+        delete()
     except Exception as trouble:  # noqa: BLE001
         journal(CleanupFailed(text=str(trouble)))
         if isinstance(failure, CloudtrainError):
             told = f"Giving back failed too: {trouble}"
-            failure.hint = f"{failure.hint}. {told}" if failure.hint else told
+            return failure.copy_with(hint=f"{failure.hint}. {told}" if failure.hint else told)
+    return failure
 
 
 def _leftover(

@@ -17,7 +17,7 @@ from cloudtrain.protocols import Journal
 from cloudtrain.providers._cloud import labels
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Order, Place
 from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
+from cloudtrain.providers._cloud.clear import Clearance, Found, roll_back
 from cloudtrain.providers._cloud.timing import Timing
 
 T = TypeVar("T")
@@ -63,13 +63,13 @@ class Creation(Generic[GroundT]):
             return self._await(place, wishes.made)
         except BaseException as failure:
             error = _one_refusal(failure)
-            if isinstance(error, CapacityError):
-                error.in_group = close
+            if isinstance(error, CapacityError) and close:
+                error = error.copy_with(in_group=True)
             self._keep_details(failure)
-            uninterrupted(lambda: self._give_back(place, wishes, later, error))
-            if error is failure:
+            told = uninterrupted(lambda: self._give_back(place, wishes, later, error))
+            if told is failure:
                 raise
-            raise error from failure
+            raise told from failure
 
     def apart(self) -> Creation[GroundT]:
         """The same creation without a placement group."""
@@ -159,9 +159,9 @@ class Creation(Generic[GroundT]):
 
     def _give_back(
         self, place: Place, wishes: _Wishes, later: Sequence[Place], failure: BaseException
-    ) -> None:
+    ) -> BaseException:
         """Delete what this call requested; in a new cluster, also everything else that no later
-        place needs.
+        place needs. Returns the error to raise.
         """
         needed: set[str] = set()
         if isinstance(failure, CapacityError | QuotaError):
@@ -184,9 +184,9 @@ class Creation(Generic[GroundT]):
                 and not labels.is_of_another(r.owner, self.plan.owner)
             ]
 
-        with told_with(failure, self.journal):
-            clearance = Clearance(self.account, self.timing, self.journal)
-            clearance.clear(find, wishes.open, tuple(wishes.made.values()))
+        clearance = Clearance(self.account, self.timing, self.journal)
+        made = tuple(wishes.made.values())
+        return roll_back(failure, lambda: clearance.clear(find, wishes.open, made), self.journal)
 
     def _is_new(self, machine: Machine) -> bool:
         """True for what did not exist before and is not being created by another user under that
@@ -255,10 +255,9 @@ def _refuse_lost(asked: Machine, now: Machine | None, *, late: bool) -> None:
 
 def _named(node: str, error: CloudError) -> CloudError:
     """The same error with the node's name before its message."""
-    if not error.message.startswith(f"{node}:"):
-        error.message = f"{node}: {error.message}"
-        error.args = (error.message,)
-    return error
+    if error.message.startswith(f"{node}:"):
+        return error
+    return error.copy_with(message=f"{node}: {error.message}")
 
 
 def _one_refusal(failure: BaseException) -> BaseException:

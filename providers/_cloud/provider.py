@@ -11,7 +11,7 @@ from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Account, GroundT, Machine, Place, Resource, Tell
-from cloudtrain.providers._cloud.clear import Clearance, Found, told_with
+from cloudtrain.providers._cloud.clear import Clearance, Found, roll_back
 from cloudtrain.providers._cloud.creation import Creation, is_tried_apart, reaches
 from cloudtrain.providers._cloud.labels import refuse_other_owner
 from cloudtrain.providers._cloud.search import Finder, Search, refuse_not_asked
@@ -80,9 +80,9 @@ class CloudProvider(Generic[GroundT]):
                 refusals.append((place, error))
         failure = _nowhere(refusals)
         if not there:
-            with told_with(failure, journal):
-                finder = Finder(search=self._search(plan.config.name), owner=plan.owner)
-                Clearance(self._account, self._timing, journal).clear(finder.near, {})
+            finder = Finder(search=self._search(plan.config.name), owner=plan.owner)
+            clearance = Clearance(self._account, self._timing, journal)
+            failure = roll_back(failure, lambda: clearance.clear(finder.near, {}), journal)
         raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:

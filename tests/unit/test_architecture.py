@@ -177,3 +177,31 @@ def test_a_program_brings_each_module_after_those_that_it_imports() -> None:
         for number, name in enumerate(brought[2:], 2):
             needed = imports(path.with_name(f"{name.rpartition('.')[2]}.py"))
             assert {each for each in needed if each in brought[number:]} == set()
+
+
+def test_an_error_is_never_changed_once_it_was_raised() -> None:
+    """`copy_with` makes another."""
+    for path in modules():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                errors = errors_in(function)
+                changed = [
+                    f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value.id}.{node.attr}"
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                    if isinstance(node.value, ast.Name) and node.value.id in errors
+                ]
+                assert not changed
+
+
+def errors_in(function: ast.FunctionDef) -> set[str]:
+    """What it catches, and what it is given as an error."""
+    nodes = tuple(ast.walk(function))
+    caught = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    given = {
+        node.arg
+        for node in nodes
+        if isinstance(node, ast.arg) and node.annotation is not None
+        if re.search("Error|Exception|Refused|Failed", ast.unparse(node.annotation))
+    }
+    return caught | given
