@@ -1,3 +1,61 @@
-"""cloudtrain: one YAML file from rented GPU machines to landed TensorFlow results."""
+"""cloudtrain: one YAML file from rented GPU machines to landed TensorFlow results.
+
+From Python: docs/python-api.md. Everything is imported when it is first used.
+"""
+
+from __future__ import annotations
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # typing's own is not worth its import here
+if TYPE_CHECKING:
+    from cloudtrain.api import check as check
+    from cloudtrain.api import down as down
+    from cloudtrain.api import fetch as fetch
+    from cloudtrain.api import load as load
+    from cloudtrain.api import logs as logs
+    from cloudtrain.api import plan as plan
+    from cloudtrain.api import run as run
+    from cloudtrain.api import status as status
+    from cloudtrain.api import train as train
+    from cloudtrain.api import up as up
+    from cloudtrain.errors import CloudtrainError as CloudtrainError
+    from cloudtrain.landing.manifest import Manifest as Manifest
+    from cloudtrain.model import Cluster as Cluster
+    from cloudtrain.model import ClusterConfig as ClusterConfig
+    from cloudtrain.model import Node as Node
+    from cloudtrain.model import Run as Run
+    from cloudtrain.protocols import Console as Console
+    from cloudtrain.protocols import Finding as Finding
+    from cloudtrain.verbs.plan import PlannedTask as PlannedTask
+    from cloudtrain.verbs.plan import PlanReport as PlanReport
+    from cloudtrain.verbs.status import ClusterStatus as ClusterStatus
+    from cloudtrain.verbs.status import StatusReport as StatusReport
+
+_MODULES = {
+    "api": ("check", "down", "fetch", "load", "logs", "plan", "run", "status", "train", "up"),
+    "errors": ("CloudtrainError",),
+    "landing.manifest": ("Manifest",),
+    "model": ("Cluster", "ClusterConfig", "Node", "Run"),
+    "protocols": ("Console", "Finding"),
+    "verbs.plan": ("PlannedTask", "PlanReport"),
+    "verbs.status": ("ClusterStatus", "StatusReport"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Import what is asked for: https://peps.python.org/pep-0562/."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

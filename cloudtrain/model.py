@@ -8,6 +8,7 @@ Durations are seconds, sizes bytes unless a name says otherwise.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -470,6 +471,29 @@ class Run:
     """The contract's exit code of `train`; set once the run has ended."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        from html import escape  # with its table of entities it is not worth its import elsewhere
+
+        end = "" if self.exit_code is None else f", exit code {self.exit_code}"
+        rows = {
+            "run": f"{self.id} of {self.cluster}",
+            "state": f"{self.state}{end}",
+            "command": self.command,
+            "tasks": ", ".join(task.task for task in self.tasks),
+            "attempts": str(len(self.attempts)),
+            "started": _utc(self.created),
+            "ended": _utc(self.ended),
+            "artifacts": self.store or "none",
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(cells)}</table>"
+
+
+def _utc(moment: float | None) -> str:
+    """A Unix time as `2026-11-21 06:24:04 UTC`."""
+    return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
 
 
 # ── Artifact: what landed ────────────────────────────────────────────────────

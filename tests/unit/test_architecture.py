@@ -39,7 +39,7 @@ LAYERS = [
     },
     {"training"},
     {"verbs"},
-    {"cli"},
+    {"cli", "api"},
     {"__main__"},
 ]
 SIDEWAYS = {0, 1, 3}

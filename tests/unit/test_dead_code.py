@@ -42,12 +42,17 @@ def defined(tree: ast.Module, own: set[str]) -> list[str]:
     """`function`, `Class`, and `Class.method` of those that extend none but `own` classes."""
     found = []
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not is_special(node.name):
             found.append(node.name)
         if is_class(node) and all(isinstance(b, ast.Name) and b.id in own for b in node.bases):
             found += [
                 f"{node.name}.{each.name}"
                 for each in node.body
-                if isinstance(each, ast.FunctionDef) and not each.name.startswith("__")
+                if isinstance(each, ast.FunctionDef) and not is_special(each.name)
             ]
     return found
+
+
+def is_special(name: str) -> bool:
+    """Called by Python or a notebook: `__getattr__`, `_repr_html_`."""
+    return name.startswith("_") and name.endswith("_")

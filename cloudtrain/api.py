@@ -1,0 +1,251 @@
+"""The commands as functions, which `import cloudtrain` offers: docs/python-api.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloudtrain.landing.manifest import Manifest
+    from cloudtrain.model import Cluster, ClusterConfig, Run
+    from cloudtrain.protocols import Console, Finding
+    from cloudtrain.verbs.plan import PlanReport
+    from cloudtrain.verbs.status import StatusReport
+
+
+def load(
+    path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+) -> ClusterConfig:
+    """Read and validate a config file. `environ` fills its `${VAR}` (default: `os.environ`).
+
+    Raises ConfigError with every problem of the file, UsageError where there is none to read.
+    """
+    from cloudtrain import config
+
+    return config.load(Path(path), os.environ if environ is None else environ)
+
+
+def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:
+    """Plan every node, TF_CONFIG and command, and what they cost. Offline.
+
+    Raises UsageError for machines that no cloud makes so, ConfigError for versions, places and
+    commands that cannot be. `ignore`: findings of `check` that stop nothing.
+    """
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.verbs.plan import plan_report
+
+    return plan_report(make_plan(config), ignore=ignore)
+
+
+def check(
+    config: ClusterConfig,
+    *,
+    deep: bool = False,
+    ignore: Collection[str] = (),
+    console: Console | None = None,
+) -> tuple[Finding, ...]:
+    """Ask the cloud and the store what would stop `up` or `train`. What is wrong is returned.
+
+    `deep` rehearses `up` on the account, for a cent at most.
+    """
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.verbs.check import check
+
+    with _shown(console) as shown:
+        return check(make_plan(config), deep=shown if deep else None, ignore=ignore)
+
+
+def up(
+    config: ClusterConfig,
+    *,
+    shrink: bool = False,
+    replace: bool = False,
+    give_back: bool = False,
+    adopt: bool = False,
+    ignore: Collection[str] = (),
+    console: Console | None = None,
+) -> Cluster:
+    """Create the cluster and make it ready; repair and continue one that exists. Asks nothing.
+
+    Blocks until every node is ready, some minutes. `shrink` deletes nodes that the config does not
+    name any more, `replace` exchanges those that differ, `give_back` deletes what this call created
+    where it fails. Raises UsageError, CapacityError, QuotaError, PermissionsError, StepFailed,
+    LockedError and other CloudtrainErrors.
+    """
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.verbs.exchange import Allowed
+    from cloudtrain.verbs.up import up
+
+    with _shown(console) as shown:
+        return up(
+            make_plan(config),
+            allowed=Allowed(shrink=shrink, replace=replace),
+            adopt=adopt,
+            ignore=ignore,
+            give_back=give_back,
+            console=shown,
+        )
+
+
+def train(
+    cluster: ClusterConfig | str,
+    *,
+    arguments: Sequence[str] = (),
+    detach: bool = False,
+    adopt: bool = False,
+    console: Console | None = None,
+) -> Run:
+    """Start one run on a cluster that is up and follow it to its end, its artifacts landed.
+
+    `arguments` are added to `train.command`. Blocks as long as the run takes; with `detach` until
+    it has started. On KeyboardInterrupt the run goes on, attended by a process in the background.
+    Raises RunFailed for a run that failed, PreflightError, NotLanded, UsageError, LockedError.
+    """
+    from cloudtrain.verbs.train import train
+
+    name, config = _target(cluster)
+    with _shown(console) as shown:
+        return train(name, config, arguments=arguments, detach=detach, adopt=adopt, console=shown)
+
+
+def run(
+    config: ClusterConfig,
+    *,
+    keep_on_failure: bool = False,
+    adopt: bool = False,
+    ignore: Collection[str] = (),
+    console: Console | None = None,
+) -> Run:
+    """Up, train, land the artifacts, down: whatever happens, nothing is left. Asks nothing.
+
+    Blocks to the end; KeyboardInterrupt ends the run and takes the cluster down first. Raises what
+    `up`, `train` and `down` raise, NodesError where both the run and `down` failed.
+    """
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.verbs.run import run
+
+    with _shown(console) as shown:
+        return run(
+            make_plan(config),
+            keep_on_failure=keep_on_failure,
+            adopt=adopt,
+            ignore=ignore,
+            console=shown,
+        )
+
+
+def status(
+    cluster: ClusterConfig | str | None = None, *, store: str | None = None, offline: bool = False
+) -> StatusReport:
+    """Clusters, their nodes as their provider lists them now, and their runs.
+
+    Without `cluster`, of all that are known here. `store`: a URI whose landed runs are read
+    instead of the records here. `offline` asks nobody. A provider that does not answer is the
+    `error` of its cluster. Raises UsageError for a name that is not known, StoreError.
+    """
+    from cloudtrain.verbs.status import status
+
+    name, config = (None, None) if cluster is None else _target(cluster, store)
+    return status(name, config=config, store=store, offline=offline)
+
+
+def logs(
+    cluster: ClusterConfig | str,
+    *,
+    run: str | None = None,
+    roles: Sequence[str] = (),
+    tail: int | None = None,
+    follow: bool = False,
+    store: str | None = None,
+    console: Console | None = None,
+) -> Mapping[str, str]:
+    """What every task of the latest run (or of `run`) wrote, by the task's name.
+
+    `roles` limits it to `worker` or `worker0`, `tail` to the last lines of each. `follow` blocks
+    until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError.
+    """
+    from cloudtrain.console.quiet import Collecting
+    from cloudtrain.verbs.logs import logs
+
+    name, config = _target(cluster, store)
+    with _shown(console) as shown:
+        collecting = Collecting(shown)
+        logs(
+            name,
+            config=config,
+            store=store,
+            follow=follow,
+            roles=roles,
+            tail=tail,
+            run=run,
+            console=collecting,
+        )
+    return MappingProxyType(collecting.texts)
+
+
+def fetch(
+    cluster: ClusterConfig | str,
+    destination: str | os.PathLike[str],
+    *,
+    run: str | None = None,
+    store: str | None = None,
+    console: Console | None = None,
+) -> Manifest:
+    """Download the artifacts of the latest run (or of `run`) to `destination`, each verified.
+
+    A file is at `destination / path` for each path of the manifest's `files`. Blocks until all are
+    there. Raises UsageError, StoreError.
+    """
+    from cloudtrain.verbs.fetch import fetch
+
+    name, config = _target(cluster, store)
+    with _shown(console) as shown:
+        return fetch(name, Path(destination), config=config, store=store, run=run, console=shown)
+
+
+def down(
+    cluster: ClusterConfig | str,
+    *,
+    discard: bool = False,
+    adopt: bool = False,
+    owner: str | None = None,
+    console: Console | None = None,
+) -> None:
+    """Land the artifacts, delete everything, and ask the cloud what is left. Asks nothing.
+
+    Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard` gives up
+    what only the nodes hold; LeftoverError that names what still exists; UsageError, LockedError.
+    """
+    from cloudtrain.verbs.down import down
+
+    name, config = _target(cluster)
+    with _shown(console) as shown:
+        down(name, config, discard=discard, adopt=adopt, owner=owner, console=shown)
+
+
+def _target(
+    cluster: ClusterConfig | str, store: str | None = None
+) -> tuple[str, ClusterConfig | None]:
+    """A config, or the name of a cluster that is known here or has runs in `store`."""
+    if not isinstance(cluster, str):
+        return cluster.name, cluster
+    if store is not None:
+        return cluster, None
+    from cloudtrain.records import resolve
+
+    return resolve(cluster), None
+
+
+@contextmanager
+def _shown(console: Console | None) -> Iterator[Console]:
+    """The console of this call; a quiet one unless one is given."""
+    from cloudtrain.console.quiet import QuietConsole
+    from cloudtrain.retry import waits_reported_to
+
+    shown = console or QuietConsole()
+    with waits_reported_to(shown.say):
+        yield shown

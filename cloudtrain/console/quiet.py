@@ -1,0 +1,64 @@
+"""A console for programs: nothing is drawn or printed, and what is said goes to `logging`."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+
+from cloudtrain.protocols import Console, Stage
+
+log = logging.getLogger("cloudtrain")
+log.addHandler(logging.NullHandler())  # else Python prints warnings of a program without handlers
+
+
+class QuietConsole:
+    """Logs what a command says and warns of. Progress and the output of tasks are left out."""
+
+    def say(self, text: str) -> None:
+        log.info("%s", text)
+
+    def warn(self, text: str) -> None:
+        log.warning("%s", text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        log.info("%s: %d", title, total)
+        return nullcontext(_LoggedStage(title))
+
+    def task_output(self, task: str, data: bytes) -> None:
+        """Left out: `logs` returns it."""
+
+
+class _LoggedStage:
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def node(self, name: str, text: str) -> None:
+        log.debug("%s: %s: %s", self._title, name, text)
+
+    def done(self, name: str, text: str = "") -> None:
+        log.info("%s: %s: %s", self._title, name, text or "done")
+
+
+class Collecting:
+    """Shows everything on another console, and keeps the output of tasks as text."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._output: dict[str, bytearray] = {}
+
+    def say(self, text: str) -> None:
+        self._console.say(text)
+
+    def warn(self, text: str) -> None:
+        self._console.warn(text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return self._console.stage(title, total)
+
+    def task_output(self, task: str, data: bytes) -> None:
+        self._output.setdefault(task, bytearray()).extend(data)
+        self._console.task_output(task, data)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {task: data.decode("utf-8", "replace") for task, data in self._output.items()}
