@@ -27,7 +27,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import Event, PlacementRefused
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
-from cloudtrain.providers._aws import images, quotas
+from cloudtrain.providers._aws import images
 from cloudtrain.providers._aws.connection import Ec2
 from cloudtrain.providers._aws.nouns import Ground
 from cloudtrain.providers._cloud.account import Machine, Place
@@ -1097,33 +1097,6 @@ def test_an_endpoint_that_has_ec2_alone_tells_no_quota_and_no_name(
     assert found["credentials"][0].text == "accepted; who you are is not told by this endpoint"
     assert "not told by this endpoint" in found["quota"][0].text
     assert all(each.ok for group in found.values() for each in group)
-
-
-@pytest.mark.parametrize(
-    ("machine", "spot", "code"),
-    [
-        ("g4dn.xlarge", False, "L-DB2E81BA"),
-        ("g6e.xlarge", True, "L-3819A6DF"),
-        ("gr6.4xlarge", False, "L-DB2E81BA"),
-        ("p3.2xlarge", False, "L-417A185B"),
-        ("p4d.24xlarge", True, "L-7212CCBC"),
-        ("p5en.48xlarge", True, "L-C4BD4855"),
-        ("p6-b200.48xlarge", False, "L-417A185B"),
-        ("p6-b200.48xlarge", True, None),
-        ("m5.large", False, "L-1216C47A"),
-        ("c7gn.large", True, "L-34B43A08"),
-        ("im4gn.large", False, "L-1216C47A"),
-        ("x2idn.large", False, None),
-        ("inf2.xlarge", False, None),
-        ("trn1.2xlarge", False, None),
-        ("dl1.24xlarge", False, None),
-        ("mac2.metal", False, None),
-        ("hpc7g.4xlarge", False, None),
-    ],
-)
-def test_which_quota_counts(machine: str, spot: bool, code: str | None) -> None:
-    found = quotas.quota_of(machine, spot=spot)
-    assert (found.code if found else None) == code
 
 
 # ── Others that answer in EC2's place ────────────────────────────────────────

@@ -13,23 +13,17 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.apply import apply
-from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.model import ClusterConfig, Network
+from cloudtrain.model import Network
 from cloudtrain.playbooks import code
-from cloudtrain.training.site import secrets_of_tasks
 from tests.support.code_parts import config, delivered, git, write
+from tests.support.git_private_parts import TOKEN, private, user
 from tests.support.git_server import GitServer, git_server
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.project import Project
 from tests.support.sshd import SshdNode, sshd_node
 
-TOKEN = "tok3n-" + "of-the-tests"  # so that no file of the tests' own holds it whole
-
-
-def private(tmp_path: Path, **section: str) -> ClusterConfig:
-    made = config(tmp_path, token="GIT_TOKEN", **section)
-    return replace(made, secrets={"GIT_TOKEN": "MY_TOKEN", "OTHER": "MY_OTHER"})
+__all__ = ["user"]
 
 
 def bare(served: Path, name: str, files: dict[str, str]) -> str:
@@ -49,19 +43,6 @@ def commit(work: Path) -> str:
 def holding(root: Path, text: str) -> list[Path]:
     files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     return [path for path in files if text.encode() in path.read_bytes()]
-
-
-@pytest.fixture(autouse=True)
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without any git configuration, whose shell has the token."""
-    home = tmp_path / "user"
-    home.mkdir()
-    for name in [name for name in os.environ if name.startswith(("GIT_", "SSH_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("MY_TOKEN", TOKEN)
-    monkeypatch.setenv("MY_OTHER", "other")
-    return home
 
 
 @pytest.fixture
@@ -208,11 +189,6 @@ def test_the_users_own_stored_password_is_neither_used_nor_forgotten(
     code.resolve(private(tmp_path, git=server.url("x.git")))
     assert stored.read_text() == before
     assert server.credentials <= {"", f"x-access-token:{TOKEN}"}
-
-
-def test_tasks_are_not_given_the_token(tmp_path: Path) -> None:
-    given = secrets_of_tasks(private(tmp_path, git="https://example.invalid/x.git"))
-    assert list(given) == ["OTHER"]
 
 
 # ── what this machine's own git can read ─────────────────────────────────────
@@ -410,50 +386,6 @@ def test_a_git_host_that_the_user_does_not_know_is_refused(
             code.resolve(config(tmp_path, git=ssh_url(host)))
     assert caught.value.hint
     assert "known_hosts" in caught.value.hint
-
-
-# ── the config ───────────────────────────────────────────────────────────────
-
-LOCAL = "provider: local\nstrategy: mirrored\n"
-SECRETS = "secrets:\n  GIT_TOKEN: ${MY_TOKEN}\n"
-
-
-@pytest.mark.parametrize(
-    ("section", "problem"),
-    [
-        (
-            "{git: https://e.org/x, token: GIT_TOKNE}",
-            "names no entry under `secrets`: did you mean",
-        ),
-        ("{git: https://e.org/x, token: ghp_pasted}", "names no entry under `secrets`: write"),
-        ('{git: https://e.org/x, token: "${MY_OTHER}"}', "is the name of an entry under"),
-        ("{git: https://e.org/x, token: ghp-pasted}", "is the name of an entry under"),
-        ("{git: http://e.org/x, token: GIT_TOKEN}", "goes over https:// alone"),
-        ("{git: 'git@e.org:x', token: GIT_TOKEN}", "goes over https:// alone"),
-        ("{path: ., token: GIT_TOKEN}", "opens `git`, which is not given"),
-        ("{git: https://e.org/x, tokn: GIT_TOKEN}", "did you mean 'token'?"),
-    ],
-)
-def test_a_token_is_the_name_of_a_secret_and_goes_over_https(
-    tmp_path: Path, section: str, problem: str
-) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(f"{LOCAL}code: {section}\n{SECRETS}")
-    with pytest.raises(ConfigError) as caught:
-        load(path, {"MY_OTHER": "ghp-pasted"})
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{path}:3: code.to")
-    assert problem in line
-    assert "pasted" not in line
-
-
-def test_a_user_in_the_url_belongs_to_a_token(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(f"{LOCAL}code: {{git: https://me@e.org/x}}\n")
-    with pytest.raises(ConfigError, match="holds a user in the URL"):
-        load(path, {})
-    path.write_text(f"{LOCAL}code: {{git: https://me@e.org/x, token: GIT_TOKEN}}\n{SECRETS}")
-    assert load(path, {}).code.token == "GIT_TOKEN"
 
 
 # ── the whole path ───────────────────────────────────────────────────────────

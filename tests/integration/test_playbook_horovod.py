@@ -10,98 +10,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.apply import apply
-from cloudtrain.errors import StepFailed, UsageError
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.errors import StepFailed
+from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
-from cloudtrain.verbs.check import setup as check_setup
-from tests.e2e.test_playbook_tensorflow import files
+from tests.support.horovod_parts import config
 from tests.support.nodes_here import HereTransport, Remembered, node
-
-
-def config(
-    provider: Any = "gcp", strategy: Any = "horovod", gpus: int = 0, **setup: Any
-) -> ClusterConfig:
-    accelerator = Accelerator(kind="T4", count=gpus) if gpus else None
-    return ClusterConfig(
-        name="mnist",
-        provider=provider,
-        strategy=strategy,
-        placement=("us-central1-a",),
-        nodes={"chief": NodeGroup(accelerator=accelerator)},
-        setup=Setup(**{"tensorflow": "2.15.1", **setup}),
-        source="/x/mnist.yaml",
-    )
-
-
-# ── as values ────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("wanted", "names"),
-    [
-        (
-            config(),
-            ["Horovod's compiler and Open MPI", "Horovod 0.28.1", "horovodrun --check-build"],
-        ),
-        (config(provider="local"), ["Horovod 0.28.1", "horovodrun --check-build"]),
-        (config(provider="hosts"), ["Horovod 0.28.1", "horovodrun --check-build"]),
-        (config(tensorflow=None), ["horovodrun --check-build"]),
-        (config(strategy="mirrored"), []),
-    ],
-)
-def test_what_is_done_on_whose_machine(wanted: ClusterConfig, names: list[str]) -> None:
-    assert [step.name for step in horovod.steps(wanted, node())] == names
-
-
-def test_its_environment_is_another_than_that_of_the_same_tensorflow_alone() -> None:
-    assert tensorflow.bin_folder(config(), node()) != tensorflow.bin_folder(
-        config(strategy="mirrored"), node()
-    )
-
-
-def test_what_it_imports_is_there_before_it_is_built_and_the_users_own_line_gives_way() -> None:
-    packages = ("Horovod[tensorflow]==0.27.0", "psutil<7", "six")
-    (step, *_) = tensorflow.steps(config(packages=packages), node())
-    lines = files(step)["install"]
-    assert lines[-7:] == [
-        *("psutil<7", "six"),
-        *("cloudpickle", "packaging", "pyyaml", "setuptools", "wheel"),
-    ]
-    (step, *_) = tensorflow.steps(config(strategy="custom", packages=packages), node())
-    assert "Horovod[tensorflow]==0.27.0" in files(step)["install"]
-
-
-def test_auto_is_no_python_without_distutils() -> None:
-    (step, *_) = tensorflow.steps(config(tensorflow="2.18"), node())
-    assert step.run.arguments[-4:] == ("python3.11", "python3.10", "python3.9", "python3")
-    (step, *_) = tensorflow.steps(config(tensorflow="2.18", strategy="mirrored"), node())
-    assert "python3.12" in step.run.arguments
-
-
-@pytest.mark.parametrize(
-    ("setup", "words"),
-    [
-        ({"tensorflow": "2.21"}, 'not with 2.21: set `tensorflow: "2.15.1"`'),
-        ({"tensorflow": "2.12.1"}, "builds with TensorFlow 2.13 to 2.18, not with 2.12.1"),
-        ({"tensorflow": "2.18", "keras": "3"}, "setup.keras: Horovod 0.28.1 cannot train with"),
-    ],
-)
-def test_what_it_cannot_be_built_with_is_refused_before_anything_is_made(
-    setup: dict[str, str], words: str
-) -> None:
-    finding = check_setup(config(**setup))
-    assert finding.error is UsageError
-    assert words in finding.text
-
-
-@pytest.mark.parametrize("version", ["2.13", "2.15.1", "2.18.0", None])
-def test_what_it_can_be_built_with_is_let_through(version: str | None) -> None:
-    assert check_setup(config(tensorflow=version)).ok
-
-
-def test_a_version_that_is_none_is_told_once() -> None:
-    assert check_setup(config(tensorflow="new")).text.count("setup.tensorflow") == 1
-
 
 # ── on a node ────────────────────────────────────────────────────────────────
 
@@ -121,6 +34,7 @@ case "$*" in
     *" install "*) shift 2; echo "$*" >>"$LOG";;
 esac
 """
+
 HOROVODRUN = """\
 #!/bin/sh
 printf '    [X] TensorFlow\\n    [ ] PyTorch\\n    [X] Gloo\\n'

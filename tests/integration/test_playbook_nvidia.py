@@ -4,50 +4,19 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.playbooks import nvidia, releases
-from tests.support.fake_machine import FakeMachine, fake_machine
+from cloudtrain.model import ClusterConfig, Setup
+from cloudtrain.playbooks import nvidia
+from tests.support.fake_machine import FakeMachine
 from tests.support.nodes_here import node
+from tests.support.nvidia_parts import EXACT, OPEN, config, machine
 
-EXACT = "linux-modules-nvidia-580-server-open-6.8.0-1015-gcp"
+__all__ = ["machine"]
+
 META = "linux-modules-nvidia-580-server-open-gcp"
-OPEN = ["nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server"]
-
-
-def config(
-    kind: str | None = "T4",
-    count: int = 1,
-    provider: Any = "gcp",
-    strategy: Any = "mirrored",
-    tensorflow: str | None = "2.21",
-    machine: str | None = None,
-) -> ClusterConfig:
-    gpus = Accelerator(kind=kind, count=count) if kind else None
-    return ClusterConfig(
-        name="mnist",
-        provider=provider,
-        strategy=strategy,
-        nodes={"chief": NodeGroup(accelerator=gpus, machine=machine)},
-        setup=Setup(tensorflow=tensorflow),
-    )
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    """With one GPU, and 580 in the archive for its kernel."""
-    made = fake_machine(tmp_path, monkeypatch)
-    made.device("0000:00:04.0", "0x030200")
-    made.device("0000:00:03.0", "0x020000", vendor="0x1ae0")
-    made.put("gpus", "0")
-    made.put("driver", "580.178.04")
-    made.put("archive", EXACT, *OPEN)
-    return made
 
 
 def applied(machine: FakeMachine, wanted: ClusterConfig | None = None) -> list[str]:
@@ -61,21 +30,6 @@ def installs(machine: FakeMachine) -> list[str]:
 # ── as values ────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        config(kind=None),
-        config(provider="local"),
-        config(provider="hosts"),
-        config(strategy="tpu"),
-    ],
-)
-def test_nothing_is_done_where_no_gpu_should_be_or_the_machine_is_not_rented(
-    wanted: ClusterConfig,
-) -> None:
-    assert nvidia.steps(wanted, node()) == ()
-
-
 def test_gpus_get_their_driver_whoever_brings_what_uses_them(machine: FakeMachine) -> None:
     without = replace(config(), setup=Setup(packages=("torch",)))
     driver, _ = nvidia.steps(without, node())
@@ -84,41 +38,6 @@ def test_gpus_get_their_driver_whoever_brings_what_uses_them(machine: FakeMachin
     assert applied(machine, without)[-1].startswith("2 of 2 steps")
     assert installs(machine) == [f"install {EXACT} {' '.join(OPEN)}"]
     assert applied(machine, without) == ["nothing to do"]
-
-
-def test_a_machines_own_gpus_count_without_being_named() -> None:
-    assert nvidia.wanted(config(kind=None, provider="aws", machine="g5.12xlarge"), node()) == (
-        Accelerator(kind="A10G", count=4)
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "modules"),
-    [("P100", ""), ("V100", ""), ("T4", "-open"), ("A100", "-open"), ("H100", "-open")],
-)
-def test_the_modules_follow_the_gpu(kind: str, modules: str) -> None:
-    driver, _ = nvidia.steps(config(kind), node())
-    assert driver.run.arguments[8:10] == ("580-server", modules)
-    assert driver.reboots
-
-
-@pytest.mark.parametrize(
-    ("version", "cuda"),
-    [
-        ("1.15.5", ("10.0", "410.48")),
-        ("2.11", ("11.2", "450.80.02")),
-        ("2.14.1", ("11.8", "450.80.02")),
-        ("2.15", ("12.2", "525.60.13")),
-        ("2.17", ("12.3", "525.60.13")),
-        ("2.21", ("12.5", "525.60.13")),
-        ("2.30", ("12.5", "525.60.13")),
-    ],
-)
-def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, str]) -> None:
-    assert releases.cuda(version) == cuda
-    driver, _ = nvidia.steps(config(tensorflow=version), node())
-    assert driver.unless
-    assert driver.unless.arguments[-1] == cuda[1]
 
 
 # ── on a machine ─────────────────────────────────────────────────────────────

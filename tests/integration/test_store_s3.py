@@ -36,7 +36,6 @@ from cloudtrain.protocols import ArtifactStore, Ticket
 from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store, s3_tickets
 from cloudtrain.stores.s3 import S3Store
-from cloudtrain.stores.s3_tickets import MOST_PARTS, Tickets, part_length
 from tests.standins.faults import Fault, Faults
 from tests.standins.s3_door import S3Door
 from tests.standins.serve import serving
@@ -46,7 +45,6 @@ from tests.support.web_store import until
 
 PART = 5 << 20
 """The least that S3 takes, so that a large file is soon sent."""
-
 LARGE = 2 * PART + (2 << 20)
 
 
@@ -394,44 +392,6 @@ def test_a_request_is_for_the_region_of_the_bucket(world: World) -> None:
     ticket = open_store(f"s3://{name}/x").ticket("y", 1, lasts=60.0)
     assert ticket is not None
     assert "%2Feu-west-1%2Fs3%2F" in ticket.requests[0].url.reveal()
-
-
-@pytest.mark.parametrize(
-    ("region", "bucket", "host"),
-    [
-        ("us-east-1", "bucket", "bucket.s3.amazonaws.com"),
-        ("eu-west-1", "bucket", "bucket.s3.eu-west-1.amazonaws.com"),
-        ("eu-west-1", "with.dots", "s3.eu-west-1.amazonaws.com"),
-        ("cn-north-1", "bucket", "bucket.s3.cn-north-1.amazonaws.com.cn"),
-    ],
-)
-def test_a_request_goes_to_the_bucket_s_own_region_and_not_to_the_host_that_redirects(
-    region: str, bucket: str, host: str
-) -> None:
-    import boto3
-    from botocore.config import Config
-    from botocore.stub import Stubber
-
-    session = boto3.Session("AKIATEST", "test")
-    home = "cn-northwest-1" if region.startswith("cn") else "us-west-2"
-    client = session.client("s3", region_name=home)
-
-    def make(region: str, **options: Any) -> Any:
-        return session.client("s3", region_name=region, config=Config(**options))
-
-    with Stubber(client) as stub:
-        headers = {"HTTPHeaders": {"x-amz-bucket-region": region}}
-        stub.add_response("head_bucket", {"ResponseMetadata": headers})
-        url = Tickets(bucket, client, make).ticket("x", 1, lasts=60.0).requests[0].url.reveal()
-    assert urlsplit(url).netloc == host
-    assert f"%2F{region}%2Fs3%2F" in url
-
-
-@pytest.mark.parametrize("size", [PART + 1, 100 << 30, 5 << 40])
-def test_any_file_that_s3_takes_is_at_most_ten_thousand_parts(size: int) -> None:
-    length = part_length(size)
-    assert 5 << 20 <= length <= 5 << 30
-    assert -(-size // length) <= MOST_PARTS
 
 
 def test_without_credentials_it_is_said_which_command_gives_some(

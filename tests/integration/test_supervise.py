@@ -16,7 +16,6 @@ import pytest
 
 from cloudtrain import supervise
 from cloudtrain.errors import NodeError
-from cloudtrain.protocols import Completed
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
@@ -339,16 +338,3 @@ def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
     attempt.wait_for_log(b"up")
     dump = attempt.machine.run(supervise.dump_stacks(attempt.folder, tag=attempt.tag))
     assert f"== {attempt.status().pid} bash, state S".encode() in dump.stdout
-
-
-@pytest.mark.parametrize("garbage", [b"", b"login: \n", b"running x\n", b"- 1 S 0 a\n"])
-def test_an_answer_that_is_none_is_an_error_naming_the_node(garbage: bytes) -> None:
-    completed = Completed(exit_code=127, stdout=garbage, stderr=b"sh: not found")
-    for parse in (supervise.parse_start, supervise.parse_status, supervise.parse_stop):
-        with pytest.raises(NodeError, match=r"n: no answer to .*127.*sh: not found"):
-            parse("n", completed)
-
-
-def test_a_command_with_a_nul_byte_is_refused() -> None:
-    with pytest.raises(ValueError, match="NUL"):
-        supervise.start("f", tag="t", work="w", command="a\0b", environment={})

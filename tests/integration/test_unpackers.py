@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import signal
 import subprocess
-import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,16 +18,15 @@ from cloudtrain import ship
 from cloudtrain.errors import CloudtrainError, NodeUnreachable, StoreError
 from cloudtrain.landing.direct import lock_of, revealed
 from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.opened import told as told_of
 from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Artifact
 from cloudtrain.node import unpacker, uploader
 from cloudtrain.protocols import ArtifactStore, Request
 from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
-from tests.integration.test_parcels import Yard, checkpoint, content, log
 from tests.standins.stores import KINDS, Store
 from tests.support.landing_parts import RUN, FaultyStore
+from tests.support.parcels_parts import Yard, checkpoint, content, log
 from tests.support.web_store import Service, service, until
 
 LARGE = os.urandom(1 << 20) * 20
@@ -456,31 +453,6 @@ def test_a_refusal_is_told_at_once_and_without_the_right(told: Service) -> None:
         unpacker.Stream(request(told, "x"), 1).read(1)
     assert "0123456789abcdef" not in str(refused.value)
     assert len(told.seen) == 1
-
-
-def test_a_sparse_file_does_not_fill_a_disk(tmp_path: Path) -> None:
-    member = tarfile.TarInfo("work/a")
-    member.type = tarfile.GNUTYPE_SPARSE
-    archive = member.tobuf(tarfile.GNU_FORMAT) + b"\0" * 10240
-    with pytest.raises((ValueError, tarfile.TarError)):
-        unpacker.unpacked(io.BytesIO(archive), os.fsencode(tmp_path))  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_parcels_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
-    for number, path in enumerate(
-        sorted(Path(__file__).parents[1].glob("frozen/*/spool/**/*.tar"))
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with path.open("rb") as file:
-            facts = unpacker.unpacked(file, os.fsencode(folder))  # type: ignore[arg-type]
-        members = {name: (size, n) for n, (name, size, _) in enumerate(facts["members"])}  # type: ignore[arg-type,var-annotated,misc,has-type]
-        files, _ = told_of(str(facts["about"]), members)
-        assert files
-        for each in files:
-            digest = hashlib.sha256((folder / str(each.at)).read_bytes()).hexdigest()
-            assert digest == each.sha256
 
 
 def started(told: Service, folder: Path) -> subprocess.Popen[bytes]:

@@ -13,6 +13,8 @@ from tests.standins.stores import ACCOUNT, az_connection
 
 TENANT = "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/"
 
+HOUR = 3600.0
+
 
 def with_signature(endpoint: str, signature: str) -> str:
     return f"BlobEndpoint={endpoint};AccountName={ACCOUNT};SharedAccessSignature={signature}"

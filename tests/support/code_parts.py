@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cloudtrain.apply import apply
 from cloudtrain.model import ClusterConfig, Code, NodeGroup
+from cloudtrain.playbooks import folder
 from cloudtrain.step import Step
 from tests.support.nodes_here import HereTransport, Remembered, node
 
@@ -46,3 +47,7 @@ def git(folder: Path, *arguments: str) -> str:
         text=True,
     )
     return done.stdout.strip()
+
+
+def names(tmp_path: Path, path: str = "src") -> list[str]:
+    return [entry.path for entry in folder.entries(config(tmp_path), tmp_path / path)]

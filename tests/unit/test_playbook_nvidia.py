@@ -1,0 +1,62 @@
+"""The nvidia playbook: the right driver for GPUs and TensorFlow, proved, held, and left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtrain.model import Accelerator, ClusterConfig
+from cloudtrain.playbooks import nvidia, releases
+from tests.support.nodes_here import node
+from tests.support.nvidia_parts import config
+
+# ── as values ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        config(kind=None),
+        config(provider="local"),
+        config(provider="hosts"),
+        config(strategy="tpu"),
+    ],
+)
+def test_nothing_is_done_where_no_gpu_should_be_or_the_machine_is_not_rented(
+    wanted: ClusterConfig,
+) -> None:
+    assert nvidia.steps(wanted, node()) == ()
+
+
+def test_a_machines_own_gpus_count_without_being_named() -> None:
+    assert nvidia.wanted(config(kind=None, provider="aws", machine="g5.12xlarge"), node()) == (
+        Accelerator(kind="A10G", count=4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules"),
+    [("P100", ""), ("V100", ""), ("T4", "-open"), ("A100", "-open"), ("H100", "-open")],
+)
+def test_the_modules_follow_the_gpu(kind: str, modules: str) -> None:
+    driver, _ = nvidia.steps(config(kind), node())
+    assert driver.run.arguments[8:10] == ("580-server", modules)
+    assert driver.reboots
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"),
+    [
+        ("1.15.5", ("10.0", "410.48")),
+        ("2.11", ("11.2", "450.80.02")),
+        ("2.14.1", ("11.8", "450.80.02")),
+        ("2.15", ("12.2", "525.60.13")),
+        ("2.17", ("12.3", "525.60.13")),
+        ("2.21", ("12.5", "525.60.13")),
+        ("2.30", ("12.5", "525.60.13")),
+    ],
+)
+def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, str]) -> None:
+    assert releases.cuda(version) == cuda
+    driver, _ = nvidia.steps(config(tensorflow=version), node())
+    assert driver.unless
+    assert driver.unless.arguments[-1] == cuda[1]

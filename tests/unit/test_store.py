@@ -1,0 +1,59 @@
+"""What every kind of store promises."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.errors import UsageError
+from cloudtrain.stores import open_store
+from cloudtrain.stores.objects import Stream, decoded, encoded
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("gs://", "gs://BUCKET/prefix"),
+        ("s3:///x", "s3://BUCKET/prefix"),
+        ("az://account", "az://ACCOUNT/CONTAINER/prefix"),
+        ("s3://bucket/a//b", "s3://BUCKET/prefix"),
+        ("gs://bucket/../b", "is not a prefix"),
+        ("http://x/y", "no such kind of store"),
+        ("/a/path", "no such kind of store"),
+        ("", "no such kind of store"),
+        ("file://host/path", "names a host"),
+        ("file://relative", "names a host"),
+        ("file://~/x", "names a host"),
+        ("file:///a%00b", "NUL"),
+    ],
+)
+def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
+    uri: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as raised:
+        open_store(uri)
+    assert "no such kind" not in words or "s3://BUCKET/prefix" in str(raised.value.hint)
+
+
+@given(st.binary(max_size=40))
+def test_every_path_has_one_key_and_every_key_one_path(name: bytes) -> None:
+    path = os.fsdecode(name)
+    key = encoded(path)
+    assert decoded(key) == path
+    key.encode("utf-8")
+    assert key.isprintable() or all(ord(c) >= 0x80 for c in key if not c.isprintable())
+
+
+@given(st.lists(st.binary(max_size=9)), st.lists(st.integers(0, 20)))
+def test_a_stream_gives_exactly_what_is_asked_for(chunks: list[bytes], sizes: list[int]) -> None:
+    stream, whole = Stream(chunks), b"".join(chunks)
+    read = [stream.read(size) for size in sizes]
+    assert b"".join(read) == whole[: sum(sizes)]
+    if sum(sizes) <= len(whole):
+        assert [len(data) for data in read] == sizes
+    assert b"".join(read) + stream.read() == whole
+    assert stream.sha256.hexdigest() == hashlib.sha256(whole).hexdigest()

@@ -1,0 +1,41 @@
+"""Parcels unpacked by a node of the cluster: what is in them does not pass this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.landing.opened import told as told_of
+from cloudtrain.node import unpacker
+
+# ── On the node ──────────────────────────────────────────────────────────────
+
+
+def test_a_sparse_file_does_not_fill_a_disk(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("work/a")
+    member.type = tarfile.GNUTYPE_SPARSE
+    archive = member.tobuf(tarfile.GNU_FORMAT) + b"\0" * 10240
+    with pytest.raises((ValueError, tarfile.TarError)):
+        unpacker.unpacked(io.BytesIO(archive), os.fsencode(tmp_path))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parcels_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
+    for number, path in enumerate(
+        sorted(Path(__file__).parents[1].glob("frozen/*/spool/**/*.tar"))
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with path.open("rb") as file:
+            facts = unpacker.unpacked(file, os.fsencode(folder))  # type: ignore[arg-type]
+        members = {name: (size, n) for n, (name, size, _) in enumerate(facts["members"])}  # type: ignore[arg-type,var-annotated,misc,has-type]
+        files, _ = told_of(str(facts["about"]), members)
+        assert files
+        for each in files:
+            digest = hashlib.sha256((folder / str(each.at)).read_bytes()).hexdigest()
+            assert digest == each.sha256
