@@ -23,7 +23,7 @@ LASTS = 60.0
 """Seconds from a renewal, by the store's clock: longer never stands in anybody's way."""
 EVERY = 20.0
 """Seconds between two renewals, and between two tries where it was lost or could not be had."""
-PATIENCE = 15.0
+FIRST_ANSWER_SECONDS = 15.0
 """Seconds for a store to answer at first; later it may still be had."""
 FAREWELL = 5.0
 """Seconds for it to be given back at the end."""
@@ -103,7 +103,7 @@ class Keeper(threading.Thread):
         self._told: set[str] = set()
 
     def await_first(self, *, must: bool) -> None:
-        if not self._tried.wait(PATIENCE):
+        if not self._tried.wait(FIRST_ANSWER_SECONDS):
             self._tell("silent", f"the store does not answer: no lease on {self._config.name} yet")
         elif must and self._other is not None:
             raise LeasedError(

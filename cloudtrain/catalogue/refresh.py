@@ -35,7 +35,7 @@ def refresh(today: date) -> dict[str, Path]:
             hint="pip install 'cloudtrain[prices]'",
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
-    with _silent("gpuhunt"), _patience(TIMEOUT):
+    with _silent("gpuhunt"), _time_limit(TIMEOUT):
         try:
             catalog.load()
         except gpuhunt.GPUHuntError as error:
@@ -158,7 +158,7 @@ def _silent(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _patience(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

@@ -25,6 +25,7 @@ from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
 from cloudtrain.model import CLOUDS, Run
 from cloudtrain.records.run_json import run_to_json
+from cloudtrain.retry import Retry, poll_until
 from cloudtrain.verbs.standing import overdue
 from cloudtrain.verbs.status import ClusterStatus, StatusReport, status
 
@@ -81,12 +82,15 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
 def watched(look: Callable[[], StatusReport]) -> int:
     """Ctrl-C is how it is meant to end."""
     draws = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+    def draw() -> None:
+        text = printable(report_text(look(), time.time()))
+        sys.stdout.write((CLEAR if draws else "") + text + "\n")
+        sys.stdout.flush()
+
     try:
-        while True:
-            text = printable(report_text(look(), time.time()))
-            sys.stdout.write((CLEAR if draws else "") + text + "\n")
-            sys.stdout.flush()
-            time.sleep(EVERY)
+        poll_until(draw, Retry(pause=EVERY))
+        return 0
     except KeyboardInterrupt as interrupt:
         return getattr(interrupt, "exit_code", 0)
 

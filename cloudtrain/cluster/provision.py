@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -36,6 +35,7 @@ from cloudtrain.events import (
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan, TaskId
 from cloudtrain.protocols import Journal, Stage
+from cloudtrain.retry import Retry, poll_until
 from cloudtrain.whose import me
 
 
@@ -67,19 +67,20 @@ def staying(session: Session) -> Session:
     return replace(session, nodes=nodes, plan=plan)
 
 
-PATIENCE = 60.0
-"""Seconds for a machine that nobody but itself tells of (`hosts`) to answer."""
+ANSWERS = Retry(pause=1.0, deadline=60.0)
+"""Looks at machines that nobody but themselves tells of (`hosts`), until all answer."""
 
 
 def awaited(session: Session) -> Session:
-    """Once no node is `unknown`, or after PATIENCE."""
-    limit = time.monotonic() + PATIENCE
-    while time.monotonic() < limit:
-        silent = [node for node in session.nodes if node.state == "unknown"]
-        if not silent:
-            break
-        time.sleep(1.0)
-        session = session.refreshed()
+    """Once no node is `unknown`, or after a minute."""
+
+    def all_known() -> bool | None:
+        nonlocal session
+        if any(node.state == "unknown" for node in session.nodes):
+            session = session.refreshed()
+        return None if any(node.state == "unknown" for node in session.nodes) else True
+
+    poll_until(all_known, ANSWERS, clock=session.clock)
     return session
 
 

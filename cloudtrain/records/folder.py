@@ -18,6 +18,7 @@ from cloudtrain.records import use
 from cloudtrain.records.disk import DiskFull, append_line, make_folder, named_faults, write_whole
 from cloudtrain.records.lock import Holder, holder, locked
 from cloudtrain.records.run_json import run_from_json, run_to_json
+from cloudtrain.retry import CLOCK, Clock
 
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -130,12 +131,14 @@ class Records:
         """Whether the cluster was made and not yet taken down, as far as this machine knows."""
         return not self._closed.exists()
 
-    def lock(self, doing: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
+    def lock(
+        self, doing: str, *, wait: float = 0.0, clock: Clock = CLOCK
+    ) -> AbstractContextManager[None]:
         """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s.
 
         The kernel gives it free when its holder dies, and no file of it stays.
         """
-        return locked(self._lock_path, self.name, doing, folder=self.folder, wait=wait)
+        return locked(self._lock_path, self.name, doing, folder=self.folder, wait=wait, clock=clock)
 
     def holder(self) -> Holder | None:
         """Who works on this cluster now."""

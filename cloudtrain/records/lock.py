@@ -13,9 +13,7 @@ from pathlib import Path
 
 from cloudtrain.errors import LockedError
 from cloudtrain.records.disk import DiskFull, make_folder, named_faults
-
-POLL = 0.05
-"""Seconds between two tries of a lock that is waited for."""
+from cloudtrain.retry import CLOCK, Clock, Retry
 
 PASSING = 2.0
 """Seconds that a lock is tried on whose holder is dead or has not said who it is: a child that
@@ -41,22 +39,24 @@ class Holder:
 
 
 @contextmanager
-def locked(path: Path, name: str, doing: str, *, folder: Path, wait: float) -> Iterator[None]:
+def locked(
+    path: Path, name: str, doing: str, *, folder: Path, wait: float, clock: Clock = CLOCK
+) -> Iterator[None]:
     """Hold the lock file `path`, which is deleted afterwards with its folder if that is empty.
 
     Raises LockedError naming the holder if it is not free within `wait` seconds.
     """
-    deadline = time.monotonic() + wait
+    deadline = clock.monotonic() + wait
     with ExitStack() as stack:
         try:
-            descriptor = _acquire(path, name, deadline)
+            descriptor = _acquire(path, name, deadline, clock)
             stack.callback(_release, path, descriptor)
         except DiskFull:
             if not folder.is_dir():
                 raise
             descriptor = None
         if folder.is_dir():  # all take it: a full disk may have no room for the file
-            stack.callback(_let_go, _acquire_folder(folder, path, name, deadline))
+            stack.callback(_let_go, _acquire_folder(folder, path, name, deadline, clock))
         if descriptor is not None:
             _write_holder(descriptor, path, doing)
         yield
@@ -95,39 +95,59 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _acquire(path: Path, name: str, deadline: float) -> int:
+def _acquire(path: Path, name: str, deadline: float, clock: Clock) -> int:
     make_folder(path.parent)
+
+    def take() -> int:
+        try:
+            return _try(path)
+        except BlockingIOError:
+            found = holder(path)
+            if found is not None and clock.monotonic() >= deadline:
+                raise _refusal(name, found) from None
+            raise
+
+    try:
+        return _tries(deadline, clock).call(take, on=BlockingIOError, clock=clock)
+    except BlockingIOError:
+        raise _refusal(name, None) from None
+
+
+def _acquire_folder(folder: Path, path: Path, name: str, deadline: float, clock: Clock) -> int:
+    with named_faults(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _tries(deadline, clock).call(
+            lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB),
+            on=BlockingIOError,
+            clock=clock,
+        )
+    except BlockingIOError:
+        os.close(descriptor)
+        raise _refusal(name, holder(path)) from None
+    _held.add(descriptor)
+    return descriptor
+
+
+def _tries(deadline: float, clock: Clock) -> Retry:
+    left = deadline + PASSING - clock.monotonic()
+    return Retry(pause=0.05, deadline=left, at_least=1)
+
+
+def _try(path: Path) -> int:
+    """A descriptor of the locked file. Raises BlockingIOError where another holds it."""
     while True:
         with named_faults(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _leads_to(path, descriptor):
-                _held.add(descriptor)
-                return descriptor
         except BlockingIOError:
-            found = holder(path)
-            if time.monotonic() >= (deadline if found else deadline + PASSING):
-                os.close(descriptor)
-                raise _refusal(name, found) from None
-            time.sleep(POLL)
-        os.close(descriptor)
-
-
-def _acquire_folder(folder: Path, path: Path, name: str, deadline: float) -> int:
-    with named_faults(folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline + PASSING:
-                os.close(descriptor)
-                raise _refusal(name, holder(path)) from None
-            time.sleep(POLL)
-        else:
+            os.close(descriptor)
+            raise
+        if _leads_to(path, descriptor):
             _held.add(descriptor)
             return descriptor
+        os.close(descriptor)
 
 
 def _refusal(name: str, found: Holder | None) -> LockedError:

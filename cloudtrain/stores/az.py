@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.shell import Secret
 from cloudtrain.stores.objects import ObjectStore, Stream, age_of, split
 from cloudtrain.stores.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
@@ -46,6 +46,9 @@ RETRIES: dict[str, Any] = {
 }
 """About half a minute in all; the SDK's own begin with 15 s."""
 
+COPIES = Retry(pause=0.1, backoff=2.0, longest=5.0)
+"""Looks at a copy in the store, until it has ended."""
+
 COPY_SECONDS = 120.0
 """Without a byte more of a copy in the store, it comes through this machine."""
 
@@ -54,19 +57,19 @@ class AzureStore(ObjectStore):
     """`az://ACCOUNT/CONTAINER/prefix`. Credentials are AZURE_STORAGE_CONNECTION_STRING's where it
     names this account, otherwise those of azure-identity's own chain."""
 
-    def __init__(self, uri: str, *, endpoint: str | None = None) -> None:
+    def __init__(self, uri: str, *, endpoint: str | None = None, clock: Clock = CLOCK) -> None:
         account, container, prefix = split(uri, "az://ACCOUNT/CONTAINER/prefix", 2)
-        super().__init__(uri, _Container(account, container, endpoint), prefix)
+        super().__init__(uri, _Container(account, container, endpoint, clock), prefix)
 
 
 class _Container:
-    def __init__(self, account: str, container: str, endpoint: str | None) -> None:
+    def __init__(self, account: str, container: str, endpoint: str | None, clock: Clock) -> None:
         import azure.core.exceptions
         import azure.storage.blob
 
         self._errors = azure.core.exceptions
         self._blob = azure.storage.blob
-        self._account, self._name = account, container
+        self._account, self._name, self._clock = account, container, clock
         service = _service(account, endpoint)
         self._signer = _signer(service)
         self._container: Any = service.get_container_client(container)
@@ -137,7 +140,7 @@ class _Container:
             self._name,
             key,
             self._signer.key(lasts),
-            expires=time.time() + lasts,
+            expires=self._clock.now() + lasts,
             https=url.startswith("https:"),
             right=right,
         )
@@ -167,19 +170,23 @@ class _Container:
     def _copied(self, source: str, target: str) -> bool:
         blob = self._container.get_blob_client(target)
         copy = blob.start_copy_from_url(self._container.get_blob_client(source).url)
-        status, progress, pause = copy["copy_status"], None, 0.1
-        deadline = time.monotonic() + COPY_SECONDS
-        while status == "pending":
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
+        if copy["copy_status"] != "pending":
+            return bool(copy["copy_status"] == "success")
+        progress, deadline = None, self._clock.monotonic() + COPY_SECONDS
+
+        def ended() -> bool | None:
+            nonlocal progress, deadline
             now = blob.get_blob_properties().copy
+            if now.status != "pending":
+                return bool(now.status == "success")
             if now.progress != progress:
-                progress, deadline = now.progress, time.monotonic() + COPY_SECONDS
-            elif time.monotonic() > deadline:
+                progress, deadline = now.progress, self._clock.monotonic() + COPY_SECONDS
+            elif self._clock.monotonic() > deadline:
                 blob.abort_copy(copy["copy_id"])
                 return False
-            status = now.status
-        return bool(status == "success")
+            return None
+
+        return bool(poll_until(ended, COPIES, clock=self._clock))
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(self._errors.ResourceNotFoundError):

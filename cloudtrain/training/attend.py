@@ -14,6 +14,7 @@ from dataclasses import replace
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.model import Cause, Run
+from cloudtrain.retry import Retry, poll_until
 from cloudtrain.training import cause as causes
 from cloudtrain.training.clustered import clustered
 from cloudtrain.training.finish import finish
@@ -23,14 +24,11 @@ from cloudtrain.training.start import start
 from cloudtrain.training.tasks import saved, stop_tasks
 from cloudtrain.training.watch import Watch
 
-BACKOFF = 2.0
-"""Seconds before the second attempt; doubled for each further one, at most 60."""
+RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
+"""Attempts of one run."""
 
-
-TAKEN_WITHIN = 180.0
-"""Seconds from a notice to the node's end: AWS gives two minutes, the others half a one."""
-
-POLL = 5.0
+TAKEN = Retry(pause=5.0, deadline=180.0)
+"""Looks whether a node under notice is gone: AWS gives 2 min, GCP and Azure 30 s."""
 
 
 def attend(session: Session, run: Run) -> Run:
@@ -97,20 +95,22 @@ def one_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         f"attempt {number} failed: {causes.sentence(cause)}; "
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
-    time.sleep(min(60.0, BACKOFF * 2 ** (number - 1)))
+    session.clock.sleep(RESTART.pause_after(number))
     await_taken(session, watch)
     return session, saved(session, replace(run, state="starting"))
 
 
 def await_taken(session: Session, watch: Watch) -> None:
     """A node under notice is there for a while, and an attempt on it would be lost with it."""
-    limit = time.time() + TAKEN_WITHIN
     noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
-    while noticed and time.time() < limit:
+
+    def taken() -> bool | None:
         nodes = session.refreshed().nodes
-        if not any(node.name in noticed and node.state == "running" for node in nodes):
-            return
-        time.sleep(POLL)
+        runs = any(node.name in noticed and node.state == "running" for node in nodes)
+        return None if runs else True
+
+    if noticed:
+        poll_until(taken, TAKEN, clock=session.clock)
 
 
 def ended(run: Run, watch: Watch, cause: Cause | None) -> Run:

@@ -12,9 +12,10 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.protocols import Console, Transport
 from cloudtrain.records.disk import FULL
+from cloudtrain.retry import Clock, Retry, poll_until
 
-RETRY = 1.0
-"""Seconds between two tries to reach a node again."""
+AGAIN = Retry(pause=1.0)
+"""Tries to follow a task, until its end is here."""
 
 SILENCE = 15.0
 """Seconds without a byte (heartbeats come every 5) after which a connection counts as dead."""
@@ -120,20 +121,20 @@ class Follower:
     def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         log.touch(mode=0o600)
-        while not self._closed.is_set():
+
+        def followed() -> supervise.End | None:
             try:
-                end = self._follow_once(task, node, folder, log)
+                return self._follow_once(task, node, folder, log)
             except (CloudtrainError, OSError) as error:
                 if isinstance(error, OSError) and error.errno in FULL:
                     self._no_room(log)  # it says nothing of the node: no run is ended for it
                 else:
                     self.events.put(Silent(task.name, str(error)))
-                self._closed.wait(RETRY)
-                continue
-            if end is not None:
-                self.events.put(Ended(task.name, end))
-                return
-            self._closed.wait(RETRY)
+                return None
+
+        end = poll_until(followed, AGAIN, clock=Clock(sleep=self._closed.wait))
+        if end is not None:
+            self.events.put(Ended(task.name, end))
 
     def _no_room(self, log: Path) -> None:
         if log not in self._warned:

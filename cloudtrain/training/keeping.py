@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -75,14 +74,16 @@ class Keeping:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        if time.time() < self._next or (self._thread and self._thread.is_alive()):
+        now = self._session.clock.now()
+        if now < self._next or (self._thread and self._thread.is_alive()):
             return
-        self._next = time.time() + RETRY
+        self._next = now + RETRY
         self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
         self._thread.start()
 
     def _keep(self) -> None:
-        self._next = time.time() + keep(self._session, self._run)
+        after = keep(self._session, self._run)
+        self._next = self._session.clock.now() + after
 
 
 def keep(session: Session, run: Run) -> float:
@@ -91,7 +92,7 @@ def keep(session: Session, run: Run) -> float:
     Seconds after which their rights are to be made anew.
     """
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
-    now, agent = time.time(), program("agent")
+    now, agent = session.clock.now(), program("agent")
     sessions = False
 
     def begin(item: tuple[Task, Node]) -> str | None:

@@ -4,7 +4,6 @@ newest checkpoint."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from posixpath import normpath
 
@@ -37,7 +36,7 @@ class Meanwhile:
         self._evaluators = [task for task in run.tasks if task.role == "evaluator" and folder]
         self._every = session.config.artifacts.every
         self._pause = self._every or (EVALUATOR_EVERY if self._evaluators else float("inf"))
-        self._next = time.time() + self._pause
+        self._next = session.clock.now() + self._pause
         self._knows_the_beginning = self._knows_the_end = False
         self._noticed: set[str] = set()
         self._given: dict[str, Landed] = {}
@@ -55,9 +54,10 @@ class Meanwhile:
         noticed = {view.task.name for view in watch.tasks.values() if view.notice is not None}
         if noticed > self._noticed:  # while the nodes that the cloud takes are still there
             self._noticed, self._next = noticed, 0.0
-        if time.time() < self._next:
+        now = self._session.clock.now()
+        if now < self._next:
             return
-        self._next = time.time() + self._pause
+        self._next = now + self._pause
         self._start(self._work)
 
     def wait(self) -> None:
@@ -70,7 +70,7 @@ class Meanwhile:
 
     def _tell(self) -> None:
         try:
-            store_record(self._run, self._session.store, time.time())
+            store_record(self._run, self._session.store, self._session.clock.now())
         except CloudtrainError as error:
             self._session.console.warn(f"the store does not have the run's record yet: {error}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from queue import Empty
 
@@ -11,6 +10,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import TasksJoined
 from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Cause, Run
+from cloudtrain.retry import Clock
 from cloudtrain.supervise import End
 from cloudtrain.training import cause as causes
 from cloudtrain.training.clustered import (
@@ -96,7 +96,7 @@ def judged_done(session: Session, watch: Watch) -> Cause | None:
 
 
 def new_watch(session: Session, run: Run) -> Watch:
-    now = time.time()
+    now = session.clock.now()
     attempt = run.attempts[-1]
     views = {}
     for task in run.tasks:
@@ -124,13 +124,13 @@ def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) 
     meanwhile, keeping = Meanwhile(session, run), Keeping(session, run)
     probes = Probes(session)
     while True:
-        drain(watch, follower, TICK)
+        drain(watch, follower, session.clock)
         probes.look(watch)
         tell_when_formed(session, run, watch)
         meanwhile.look(watch)
         keeping.look()
         watch.stop_asked = session.records.stop_asked(run.id)
-        decision = decide(watch, time.time())
+        decision = decide(watch, session.clock.now())
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
@@ -144,7 +144,7 @@ def until_decided(session: Session, run: Run, watch: Watch, follower: Follower) 
 
 def tell_when_formed(session: Session, run: Run, watch: Watch) -> None:
     """Said once, and on record for who looks at the run meanwhile or follows it later."""
-    if not look_whether_formed(watch, time.time()):
+    if not look_whether_formed(watch, session.clock.now()):
         return
     after = round(watch.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
@@ -153,12 +153,12 @@ def tell_when_formed(session: Session, run: Run, watch: Watch) -> None:
     saved(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 
 
-def drain(watch: Watch, follower: Follower, wait: float) -> None:
+def drain(watch: Watch, follower: Follower, clock: Clock) -> None:
     """Takes in all events that have come; waits for a first one."""
     try:
-        event = follower.events.get(timeout=wait)
+        event = follower.events.get(timeout=TICK)
         while True:
-            take(watch, event, time.time())
+            take(watch, event, clock.now())
             event = follower.events.get_nowait()
     except Empty:
         return
@@ -207,11 +207,11 @@ def over(view: TaskWatch, end: End, now: float) -> None:
 
 def hear_out(session: Session, watch: Watch, follower: Follower) -> None:
     """The last bytes and exit codes of tasks that were just ended."""
-    limit = time.time() + LAST_WORDS
-    while time.time() < limit:
+    limit = session.clock.now() + LAST_WORDS
+    while session.clock.now() < limit:
         if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):
             return
-        drain(watch, follower, TICK)
+        drain(watch, follower, session.clock)
 
 
 class Probes:
@@ -223,7 +223,7 @@ class Probes:
         self._next_lost = 0.0
 
     def look(self, watch: Watch) -> None:
-        now = time.time()
+        now = self._session.clock.now()
         waiting = [
             view
             for view in watch.tasks.values()
@@ -231,13 +231,13 @@ class Probes:
         ]
         if waiting and now >= self._next_ports:
             self._ports(watch, waiting, now)
-            self._next_ports = time.time() + 1.0
+            self._next_ports = self._session.clock.now() + 1.0
         silent = [
             view for view in watch.tasks.values() if view.unreachable_since and not view.ended
         ]
         if silent and now >= self._next_lost:
             self._lost(watch, silent, now)
-            self._next_lost = time.time() + 3.0
+            self._next_lost = self._session.clock.now() + 3.0
 
     def _ports(self, watch: Watch, waiting: list[TaskWatch], now: float) -> None:
         def ask(view: TaskWatch) -> bool:

@@ -7,7 +7,6 @@ billed, until it can be had again or the wait is over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -17,50 +16,61 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.model import Node, Plan, Run
 from cloudtrain.protocols import Console, Stage
+from cloudtrain.retry import Retry, poll_until
 
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
-"""Seconds between two requests, doubled each time."""
+REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
+"""Requests for a node that cannot be had yet, until the wait for it is over."""
 
 TICK = 0.5
+"""Seconds between two looks whether the run is to be stopped."""
 
 GIVEN_UP = (
     "a lost node is made again beside the others, and was asked for as long as {} lets it: a "
     "longer `limits.wait`, or `train.spot_retries` for one on demand; what has landed stays"
 )
 
-Sleep = Callable[[float], None]
-Clock = Callable[[], float]
 
-
-def whole_again(
-    session: Session, run: Run, *, clock: Clock = time.time, sleep: Sleep = time.sleep
-) -> Session | None:
+def whole_again(session: Session, run: Run) -> Session | None:
     """Every node of the plan runs. None: the run is to be stopped.
 
     Waits for CAPACITY and QUOTA with backoff: within `limits.wait`, the run's deadline, and the
     life of the nodes that are left. After `train.spot_retries` refusals a spot node is made on
     demand, within `limits.max_price`. Raises what the provider raises at the end of all that.
     """
-    until = _until(session, run, clock())
+    clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
+    until = _until(session, run, clock.now())
     plan, refusals = session.plan, 0
-    for pause in _pauses():
-        try:
-            heard = session if not refusals else replace(session, console=_Muted(session.console))
-            made = created(heard, plan)
-            if refusals:
-                session.console.say(f"{', '.join(_missing(session))}: there again")
-            return replace(made, console=session.console)
-        except (CapacityError, QuotaError) as error:
-            refusals += 1
-            plan = _on_demand(session, plan, refusals)
-            left = until.moment - clock()
-            if left <= 0:
-                # Not more places: a repair is where the other nodes are.
-                raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
-            _tell(session, error, min(pause, left), until)
-            if not _slept(session, run, min(pause, left), clock, sleep):
-                return None
-    raise AssertionError("pauses do not end")
+
+    def make() -> Session:
+        heard = session if not refusals else replace(session, console=_Muted(session.console))
+        return created(heard, plan)
+
+    def refused(error: CloudError, pause: float, _: float) -> None:
+        nonlocal plan, refusals
+        refusals += 1
+        plan = _on_demand(session, plan, refusals)
+        _tell(session, error, pause, until)
+
+    def is_stopped(pause: float) -> bool:
+        looks = Retry(pause=TICK, deadline=pause)
+        asked = poll_until(lambda: session.records.stop_asked(run.id) or None, looks, clock=clock)
+        return asked is not None
+
+    try:
+        made = replace(REQUESTS, deadline=until.moment - clock.now()).call(
+            make,
+            on=(CapacityError, QuotaError),
+            before_pause=refused,
+            clock=replace(clock, sleep=is_stopped),
+        )
+    except (CapacityError, QuotaError) as error:
+        if session.records.stop_asked(run.id):
+            return None
+        # Not more places: a repair is where the other nodes are.
+        raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
+    if refusals:
+        session.console.say(f"{', '.join(_missing(session))}: there again")
+    return replace(made, console=session.console)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +92,6 @@ def _until(session: Session, run: Run, now: float) -> _Until:
     return min(ends, key=lambda end: end.moment)
 
 
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(LONGEST_PAUSE, 2 * pause)
-
-
 def _tell(session: Session, error: CloudError, pause: float, until: _Until) -> None:
     """One line a round: what is missing, why, and how long that may go on."""
     first = error.message.splitlines()[0]
@@ -106,16 +109,6 @@ def _missing(session: Session) -> list[str]:
 
 def _runs(node: Node) -> bool:
     return node.state in ("starting", "running")
-
-
-def _slept(session: Session, run: Run, pause: float, clock: Clock, sleep: Sleep) -> bool:
-    """False where somebody asked meanwhile that the run be stopped."""
-    limit = clock() + pause
-    while (left := limit - clock()) > 0:
-        if session.records.stop_asked(run.id):
-            return False
-        sleep(min(TICK, left))
-    return not session.records.stop_asked(run.id)
 
 
 def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:

@@ -121,7 +121,7 @@ def finishing(watch: Watch, now: float) -> Decision:
     over = tuple(
         view.task.name
         for view in running
-        if waited >= patience(watch.config, view.task) or view.stopped_since is not None
+        if waited >= grace_after_success(watch.config, view.task) or view.stopped_since is not None
     )
     watch.warned.update(over)  # how they end is our doing
     warnings = tuple(
@@ -138,7 +138,7 @@ def finishing(watch: Watch, now: float) -> Decision:
     return Decision(verdict="go_on", stop=over, warnings=warnings)
 
 
-def patience(config: ClusterConfig, task: Task) -> float:
+def grace_after_success(config: ClusterConfig, task: Task) -> float:
     """Seconds that a task may go on after success."""
     if task.role == "evaluator":
         return 0.0 if given_nothing(config) else config.train.evaluator_grace

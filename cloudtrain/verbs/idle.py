@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from dataclasses import replace
 
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
@@ -12,6 +11,7 @@ from cloudtrain.events import IdleDownFailed
 from cloudtrain.lease import leased
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
+from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.training.idle import DOING, idle_limit, last_use
 from cloudtrain.verbs.attend import attend
 from cloudtrain.verbs.down import bring_down
@@ -19,17 +19,15 @@ from cloudtrain.verbs.down import bring_down
 POLL = 5.0
 """Seconds between two looks at the records; less where the limit is short."""
 
-FIRST_RETRY = 60.0
-LAST_RETRY = 1800.0
-"""Seconds after an end that did not succeed; doubled each time."""
+DOWNS = Retry(pause=60.0, backoff=2.0, longest=1800.0)
+"""Tries to take it down, until one succeeds; the first pause is no longer than the limit."""
 
 
 def idle(
     name: str,
     *,
     console: Console,
-    clock: Callable[[], float] = time.time,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Clock = CLOCK,
 ) -> None:
     """Returns when the cluster is down, `limits.idle` is off, or another process watches.
 
@@ -39,18 +37,16 @@ def idle(
     while idle_limit(records) is not None:
         try:
             with records.watch_lock():
-                watch(records, console, clock, sleep)
+                watch(records, console, clock)
         except LockedError:
             return
         # Whoever brought it up again meanwhile saw a watcher, and started none: look once more.
 
 
-def watch(
-    records: Records, console: Console, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
+def watch(records: Records, console: Console, clock: Clock) -> None:
     busy, not_before, failures = 0.0, 0.0, 0
     while (limit := idle_limit(records)) is not None:
-        now = clock()
+        now = clock.now()
         if records.holder() is not None or records.is_in_use():
             busy, not_before, failures = now, 0.0, 0
         elif now >= max(last_use(records) + limit, busy + limit, not_before):
@@ -61,14 +57,14 @@ def watch(
                 continue
             except CloudtrainError as error:
                 failures += 1
-                pause = min(LAST_RETRY, min(limit, FIRST_RETRY) * 2 ** (failures - 1))
-                not_before = clock() + pause
+                pause = replace(DOWNS, pause=min(limit, DOWNS.pause)).pause_after(failures)
+                not_before = clock.now() + pause
                 records.journal(IdleDownFailed(why=str(error)))
                 console.warn(f"{error}\nthe nodes are kept; tried again in {pause:.0f} s")
-        sleep(min(POLL, limit / 4))
+        clock.sleep(min(POLL, limit / 4))
 
 
-def finish(records: Records, limit: float, console: Console, clock: Callable[[], float]) -> None:
+def finish(records: Records, limit: float, console: Console, clock: Clock) -> None:
     """Takes it down; or, where a run goes on that nobody attends to (its process was killed),
     attends to that first: it lands, and is never ended for being alone."""
     if records.active_run() is not None:
@@ -81,7 +77,7 @@ def finish(records: Records, limit: float, console: Console, clock: Callable[[],
     handle = Handle(recorded_config(records))
     with records.lock(DOING), leased(handle, DOING, console):
         # Somebody may have come and gone, or opened a shell, while the lock was not held.
-        used_since = clock() < last_use(records) + limit
+        used_since = clock.now() < last_use(records) + limit
         if used_since or records.is_in_use() or records.active_run() is not None:
             return
         console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")

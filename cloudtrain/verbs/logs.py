@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,12 +13,14 @@ from cloudtrain.lease import leased
 from cloudtrain.model import ClusterConfig, Run, Task
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.records import Records
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.verbs.find_run import Found, find_run
 from cloudtrain.verbs.parcels import take_before_reading
 
-POLL = 0.2
+LOOKS = Retry(pause=0.2)
+"""Looks at a run that another process attends to."""
 CHUNK = 1 << 16
 
 
@@ -33,6 +34,7 @@ def logs(
     tail: int | None = None,
     run: str | None = None,
     console: Console,
+    clock: Clock = CLOCK,
 ) -> None:
     """The latest run's logs, or those of `run`. With `follow`, until the run has ended: where
     nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
@@ -49,9 +51,10 @@ def logs(
                 hint="the same without -f shows what has landed, anew each `artifacts.every`",
             )
         return
-    offsets = show(found.records, found, shown, tail)
+    records, id = found.records, found.run.id
+    offsets = show(records, found, shown, tail)
     if follow and found.run.ended is None:
-        stay(found.records, found.run, shown, offsets)
+        poll_until(lambda: stay(records, id, shown, offsets), LOOKS, clock=clock)
 
 
 Offsets = dict[tuple[str, int], int]
@@ -88,27 +91,24 @@ def name_of(task: Task, attempt: int) -> str:
     return f"{task.name}.attempt-{attempt}.log"
 
 
-def stay(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
-    """Until the run has ended."""
-    while True:
-        try:
-            with idle_is_watched(records), records.lock("logs -f"):
-                run = records.run(run.id)
-                advance(records, run, console, offsets)
-                if run.ended is None:
-                    handle = Handle(recorded_config(records))
-                    with (
-                        leased(handle, "logs -f", console, must=False),
-                        open_session(handle, console) as session,
-                    ):
-                        attend(session, run)
-                return
-        except LockedError:
-            time.sleep(POLL)
-            run = records.run(run.id)
+def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
+    """The run at its end; None while another process attends to it: what it wrote is shown."""
+    try:
+        with idle_is_watched(records), records.lock("logs -f"):
+            run = records.run(id)
             advance(records, run, console, offsets)
             if run.ended is not None:
-                return
+                return run
+            handle = Handle(recorded_config(records))
+            with (
+                leased(handle, "logs -f", console, must=False),
+                open_session(handle, console) as session,
+            ):
+                return attend(session, run)
+    except LockedError:
+        run = records.run(id)
+        advance(records, run, console, offsets)
+        return run if run.ended is not None else None
 
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
-
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.lease import leased
 from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.records import Records
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.training.attend import attend
 from cloudtrain.training.background import idle_is_watched
 from cloudtrain.training.tasks import end_orphans
 from cloudtrain.verbs.unlanded import land_what_is_left
 
-POLL = 0.2
+LOOKS = Retry(pause=0.2)
+"""Looks whether the one who attends to the run is done, or gone."""
 
 
-def stop_run(name: str, *, console: Console) -> Run:
+def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
     """The stopped run, landed. Whoever attends to it does the work; nobody: this process."""
     records = Records(name)
     run = records.active_run()
@@ -26,23 +26,26 @@ def stop_run(name: str, *, console: Console) -> Run:
         return stop_orphans(records, console)
     records.ask_stop(run.id)
     console.say(f"stopping run {run.id}")
-    while True:
-        try:
-            with idle_is_watched(records), records.lock("stop-run"):
-                run = records.run(run.id)
-                if run.ended is not None:
-                    return run
-                handle = Handle(recorded_config(records))
-                with (
-                    leased(handle, "stop-run", console),
-                    open_session(handle, console) as session,
-                ):
-                    return attend(session, run)
-        except LockedError:
-            time.sleep(POLL)
-            run = records.run(run.id)
+    stopped = poll_until(lambda: stopped_here(records, run.id, console), LOOKS, clock=clock)
+    return stopped or records.run(run.id)
+
+
+def stopped_here(records: Records, id: str, console: Console) -> Run | None:
+    """The run at its end; None while another process attends to it."""
+    try:
+        with idle_is_watched(records), records.lock("stop-run"):
+            run = records.run(id)
             if run.ended is not None:
                 return run
+            handle = Handle(recorded_config(records))
+            with (
+                leased(handle, "stop-run", console),
+                open_session(handle, console) as session,
+            ):
+                return attend(session, run)
+    except LockedError:
+        run = records.run(id)
+        return run if run.ended is not None else None
 
 
 def stop_orphans(records: Records, console: Console) -> Run:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +22,7 @@ from cloudtrain.providers._local import processes  # noqa: E402
 from cloudtrain.providers._local.folders import Folder  # noqa: E402
 from cloudtrain.providers._local.ports import Kept  # noqa: E402
 from cloudtrain.providers._local.server import Settings, serve  # noqa: E402
+from cloudtrain.retry import Retry, poll_until  # noqa: E402
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -90,14 +90,13 @@ def take(lock: IO[bytes]) -> bool:
 
     A reader holds it for a moment, a killed process until the kernel has closed it.
     """
-    for _ in range(200):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.01)
-        else:
-            return True
-    return False
+    try:
+        Retry(pause=0.01, tries=200).call(
+            lambda: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB), on=BlockingIOError
+        )
+    except BlockingIOError:
+        return False
+    return True
 
 
 def listen(places: list[tuple[str, int]]) -> socket.socket:
@@ -122,9 +121,7 @@ def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tup
 
 def read(path: Path) -> Mapping[str, Any]:
     """Read what another fork server, perhaps of a killed command, may be writing."""
-    deadline = time.monotonic() + 5
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    poll_until(lambda: path.exists() or None, Retry(pause=0.01, deadline=5.0))
     meta: Mapping[str, Any] = json.loads(path.read_bytes())
     return meta
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 
 VARIABLE = "CLOUDTRAIN_NODE"
 """In the environment of every process of a node: `<digest of the state home>/<cluster>/<node>`."""
 
 PROC = Path("/proc")
 
-PATIENCE = 10.0
-"""Seconds for killed processes to be gone; what waits on a disk may take some."""
+KILL_SECONDS = 10.0
+"""For killed processes to be gone; what waits on a disk may take some."""
 
 
 def tags(matches: Callable[[str], bool]) -> dict[int, str]:
@@ -28,32 +29,40 @@ def tags(matches: Callable[[str], bool]) -> dict[int, str]:
     return found
 
 
-def kill(matches: Callable[[str], bool]) -> dict[int, str]:
+def kill(matches: Callable[[str], bool], *, clock: Clock = CLOCK) -> dict[int, str]:
     """Kill every process whose tag matches, and all their descendants; returns the survivors.
 
     All are stopped before the first is killed: a stopped process makes no children, and a
     descendant that cleared its environment is still known by its parent. A process that calls
     this for its own tag ends its descendants and stays.
     """
-    deadline = time.monotonic() + PATIENCE
-    while family := _freeze(matches, deadline):
+    deadline = clock.monotonic() + KILL_SECONDS
+    while family := _freeze(matches, deadline, clock):
         for pid in family:
             _send(pid, signal.SIGKILL)
-        while left := {pid: tag for pid, tag in family.items() if _alive(pid)}:
-            if time.monotonic() > deadline:
-                return left
-            time.sleep(0.002)
+        left = family
+
+        def all_gone() -> bool | None:
+            nonlocal left
+            left = {pid: tag for pid, tag in left.items() if _alive(pid)}
+            return None if left else True
+
+        polls = Retry(pause=0.002, deadline=deadline - clock.monotonic())
+        if poll_until(all_gone, polls, clock=clock) is None:
+            return left
     return {}
 
 
-def _freeze(matches: Callable[[str], bool], deadline: float) -> dict[int, str]:
+def _freeze(
+    matches: Callable[[str], bool], deadline: float, clock: Clock = CLOCK
+) -> dict[int, str]:
     """Stop the tagged processes and their descendants, until a scan finds no new one."""
     family: dict[int, str] = {}
     while new := {p: t for p, t in _family(matches, family).items() if p not in family}:
         for pid in new:
             _send(pid, signal.SIGSTOP)
         family |= new
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             break  # more come than can be stopped: these are killed, and what is left is named
     return family
 

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -30,6 +29,7 @@ from cloudtrain.providers._local.children import Children
 from cloudtrain.providers._local.sessions import Session, Tunnel
 from cloudtrain.providers._local.sftp import Files, Subsystem
 from cloudtrain.rekeying import Rekeying
+from cloudtrain.retry import Retry
 
 log = logging.getLogger("cloudtrain.node")
 
@@ -210,12 +210,10 @@ class Door(paramiko.ServerInterface):
 
 
 def _accept(listener: socket.socket) -> socket.socket:
-    while True:
-        try:
-            return listener.accept()[0]
-        except OSError as error:  # out of descriptors: those in use come back
-            log.warning("cannot accept a connection: %s", error)
-            time.sleep(0.1)
+    def warn(error: OSError, *_: float) -> None:  # out of descriptors: those in use come back
+        log.warning("cannot accept a connection: %s", error)
+
+    return Retry(pause=0.1).call(listener.accept, on=OSError, before_pause=warn)[0]
 
 
 def _is_loopback(host: str) -> bool:

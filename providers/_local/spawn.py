@@ -24,8 +24,8 @@ BOOTSTRAP = (
     "import sys; sys.path[:] = sys.argv[1:]; "
     "from cloudtrain.providers._local.nursery import main; main()"
 )
-PATIENCE = 30.0
-"""Seconds for all servers to start, and for all to answer: many times what a busy machine needs."""
+START_SECONDS = 30.0
+"""For all servers to start, and for all to answer: many times what a busy machine needs."""
 
 ROOM = "."
 """Fills the nursery's tag where each server will put its node's name; no name ends with it."""
@@ -90,10 +90,10 @@ class Nursery:
         """
         text = "".join(order.line() for order in orders).encode()
         try:
-            out, trouble = self._process.communicate(text, timeout=PATIENCE)
+            out, trouble = self._process.communicate(text, timeout=START_SECONDS)
         except subprocess.TimeoutExpired:
             raise CloudtrainError(
-                f"the SSH servers did not start within {PATIENCE:g} s",
+                f"the SSH servers did not start within {START_SECONDS:g} s",
                 hint="is this machine overloaded, or out of memory?",
             ) from None
         answers = {a["node"]: a for a in map(json.loads, out.splitlines())}
@@ -113,7 +113,7 @@ class Nursery:
 
 def await_answers(nodes: Sequence[Node], root: Path) -> None:
     """Wait until each node has sent its SSH greeting. Raises NodeUnreachable for silent ones."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + START_SECONDS
     silent = {node.name: node for node in nodes}
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as probes:
         for node in nodes:

@@ -16,6 +16,7 @@ from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.landing.land import land
 from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
+from cloudtrain.retry import Clock
 from cloudtrain.training import attend, keeping
 from cloudtrain.training.watch import TaskWatch, Watch
 from tests.support.keeper_parts import Kept, metadata
@@ -207,11 +208,10 @@ def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
-    monkeypatch.setattr(attend, "POLL", 0.0)
     monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
     task = kept.run.tasks[0]
     view = TaskWatch(task=task, notice=1.0)
-    session = kept.session()
+    session = replace(kept.session(), clock=Clock(sleep=lambda seconds: None))
     attend.await_taken(session, Watch(config=session.config, tasks={task.name: view}, started=0.0))
     assert listed == []
 

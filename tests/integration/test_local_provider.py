@@ -27,7 +27,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     cluster = local_cluster(tmp_path, monkeypatch, workers=1)
     yield cluster
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "PATIENCE", 10.0)
+        patch.setattr(processes, "KILL_SECONDS", 10.0)
         cluster.destroy()
 
 
@@ -184,7 +184,7 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
     (server,) = servers(cluster, chief.name)
     os.kill(server, signal.SIGSTOP)
     assert states(cluster) == {chief.name: "running", worker.name: "running"}
-    monkeypatch.setattr(spawn, "PATIENCE", 0.3)
+    monkeypatch.setattr(spawn, "START_SECONDS", 0.3)
     with pytest.raises(NodeUnreachable, match="mnist-chief0: no SSH server answers at 127"):
         cluster.create()
     assert not gone(server)
@@ -266,7 +266,7 @@ def test_a_process_that_survives_is_named(
     cluster.create()
     (server,) = servers(cluster, "mnist-chief0")
     send = processes._send
-    monkeypatch.setattr(processes, "PATIENCE", 0.2)
+    monkeypatch.setattr(processes, "KILL_SECONDS", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(processes, "_send", lambda pid, n: pid == server or send(pid, n))
         with pytest.raises(LeftoverError, match=rf"process {server} \(.*/mnist/mnist-chief0\)"):

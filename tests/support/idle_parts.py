@@ -14,6 +14,7 @@ from cloudtrain.config import to_json
 from cloudtrain.events import UpCompleted
 from cloudtrain.model import ClusterConfig, Limits, NodeGroup, Run
 from cloudtrain.records import Records
+from cloudtrain.retry import Clock
 from cloudtrain.verbs import idle as verb
 from tests.support.landing_parts import Heard
 
@@ -91,7 +92,7 @@ class World:
             raise self.faults.pop(0)
 
     def watch(self) -> None:
-        verb.idle("mnist", console=self.console, clock=self.clock, sleep=self.sleep)
+        verb.idle("mnist", console=self.console, clock=Clock(now=self.clock, sleep=self.sleep))
 
 
 @pytest.fixture

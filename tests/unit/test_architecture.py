@@ -205,3 +205,19 @@ def errors_in(function: ast.FunctionDef) -> set[str]:
         if re.search("Error|Exception|Refused|Failed", ast.unparse(node.annotation))
     }
     return caught | given
+
+
+def sleeps(path: Path) -> bool:
+    text = path.read_text()
+    return "sleep" in text and any(
+        (isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep")
+        or (isinstance(node, ast.ImportFrom) and "sleep" in (alias.name for alias in node.names))
+        for node in ast.walk(ast.parse(text))
+    )
+
+
+def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
+    """All else waits with a policy of `retry.py`, on a clock that a test can pass in."""
+    own = {path.relative_to(PACKAGE).as_posix() for path in modules() if sleeps(path)}
+    assert {name for name in own if not name.startswith("node/")} == {"retry.py"}
+    assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))

@@ -224,7 +224,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
         raise StoreError("it never answered")
 
     monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", silent)
-    monkeypatch.setattr(lease, "PATIENCE", 0.2)
+    monkeypatch.setattr(lease, "FIRST_ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(lease, "FAREWELL", 0.2)
     begun = time.monotonic()
     with machines.holding():

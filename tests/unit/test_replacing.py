@@ -13,6 +13,7 @@ from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.events import UpCompleted
 from cloudtrain.model import Limits, Node, Plan, Run, Train
 from cloudtrain.records import Records
+from cloudtrain.retry import Clock
 from cloudtrain.training.replacing import whole_again
 from cloudtrain.verbs.billed import billed
 from tests.support.fakes import FakeProvider, make_plan
@@ -82,7 +83,8 @@ class World:
             self.then.pop(moment)()
 
     def go(self) -> Session | None:
-        return whole_again(self.session, RUN, clock=lambda: self.now, sleep=self.sleep)
+        clock = Clock(now=lambda: self.now, sleep=self.sleep)
+        return whole_again(replace(self.session, clock=clock), RUN)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,203 @@
+"""Who waits for another process, for a node or for a lock, on a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.cluster.provision import ANSWERS, awaited
+from cloudtrain.cluster.session import Session, adopt_identity
+from cloudtrain.errors import LockedError, NodeUnreachable
+from cloudtrain.model import Attempt, Node, Run, Task
+from cloudtrain.protocols import Completed
+from cloudtrain.records import Records
+from cloudtrain.records.lock import PASSING
+from cloudtrain.retry import Clock
+from cloudtrain.shell import command
+from cloudtrain.training import attend
+from cloudtrain.training.tasks import states
+from cloudtrain.training.watch import TaskWatch, Watch
+from cloudtrain.transports.patient import AWAY, PatientTransport
+from cloudtrain.verbs.logs import logs
+from cloudtrain.verbs.stop_run import stop_run
+from tests.support.fakes import FakeProvider, make_plan
+from tests.support.landing_parts import Heard
+
+TASK = Task(role="chief", index=0, node="mnist-chief0", port=2222)
+RUN = Run(
+    id="20261121-062404-k3f9",
+    cluster="mnist",
+    command="python train.py",
+    tasks=(TASK,),
+    state="running",
+    created=1000.0,
+    attempts=(Attempt(number=1, started=1000.0),),
+)
+
+
+@dataclass
+class Time:
+    """`then` is what happens once so many seconds are over."""
+
+    passed: float = 0.0
+    then: dict[float, Callable[[], object]] = field(default_factory=dict)
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+        for moment in [m for m in self.then if m <= self.passed]:
+            self.then.pop(moment)()
+
+    def clock(self) -> Clock:
+        return Clock(now=self.now, monotonic=self.now, sleep=self.sleep)
+
+    def now(self) -> float:
+        return self.passed
+
+
+@dataclass
+class Deaf:
+    """A transport whose node lets nobody in for the first `times`."""
+
+    times: int
+    began: bool = False
+    asked: int = 0
+
+    def run(self, node: Node, *_: Any, **__: Any) -> Completed:
+        self.asked += 1
+        if self.asked <= self.times:
+            error = NodeUnreachable(node.name, "connection refused")
+            error.began = self.began
+            raise error
+        return Completed(exit_code=0, stdout=b"running\n", stderr=b"")
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def records() -> Records:
+    records = Records("mnist")
+    records.create()
+    records.save_config({"name": "mnist", "provider": "local", "strategy": "custom"})
+    records.save_run(RUN)
+    return records
+
+
+def session(records: Records, time: Time, transport: Any = None) -> Session:
+    plan, provider = make_plan(), FakeProvider()
+    provider.create(plan, None, lambda *_, **__: None)  # type: ignore[arg-type]
+    made = Session(
+        plan=plan,
+        records=records,
+        provider=provider,
+        store=None,  # type: ignore[arg-type]
+        console=Heard(),
+        identity=adopt_identity(records, plan, ()),
+        transport=transport,
+        host_keys=None,  # type: ignore[arg-type]
+        nodes=(),
+        clock=time.clock(),
+    )
+    return made.refreshed()
+
+
+def over(records: Records) -> None:
+    records.save_run(replace(RUN, state="stopped", ended=1010.0))
+
+
+def test_stop_run_waits_for_who_attends_to_the_run(records: Records, time: Time) -> None:
+    time.then[30.0] = lambda: over(records)
+    with records.lock("train"):
+        run = stop_run("mnist", console=Heard(), clock=time.clock())
+    assert run.ended == 1010.0
+    assert records.stop_asked(RUN.id)
+    assert 30.0 <= time.passed <= 30.5
+
+
+def test_logs_follow_what_is_written_until_the_run_has_ended(records: Records, time: Time) -> None:
+    log = records.log_path(RUN.id, "chief0", 1)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"one\n")
+
+    def add() -> None:
+        with log.open("ab") as file:
+            file.write(b"two\n")
+
+    time.then = {5.0: add, 60.0: lambda: over(records)}
+    heard = Heard()
+    shown: list[bytes] = []
+    heard.task_output = lambda task, data: shown.append(data)  # type: ignore[method-assign]
+    with records.lock("train"):
+        logs("mnist", follow=True, console=heard, clock=time.clock())
+    assert b"".join(shown) == b"one\ntwo\n"
+    assert 60.0 <= time.passed <= 60.5
+
+
+def test_a_lock_is_waited_for_as_long_as_was_asked(records: Records, time: Time) -> None:
+    with records.lock("up"), pytest.raises(LockedError, match="`cloudtrain up`"):
+        records.lock("attend", wait=30.0, clock=time.clock()).__enter__()
+    assert 30.0 <= time.passed <= 30.1
+
+
+def test_a_lock_of_nobody_is_tried_a_little_longer(records: Records, time: Time) -> None:
+    with records.lock("up"):
+        (Path(records.folder).parent / "mnist.lock").write_text("")
+        with pytest.raises(LockedError, match="another command is at work"):
+            records.lock("down", clock=time.clock()).__enter__()
+    assert PASSING <= time.passed <= PASSING + 0.1
+
+
+def test_a_question_to_a_task_is_asked_again_for_a_minute(records: Records, time: Time) -> None:
+    deaf = Deaf(times=10**6)
+    with pytest.raises(NodeUnreachable):
+        states(session(records, time, deaf), RUN)
+    assert time.passed == AWAY.deadline
+
+
+def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Time) -> None:
+    deaf, waits = Deaf(times=3), []
+    node = session(records, time).nodes[0]
+    transport = PatientTransport(deaf, waits=waits.append, clock=time.clock())  # type: ignore[arg-type]
+    assert transport.run(node, command("true")).exit_code == 0
+    assert (time.passed, deaf.asked) == (3.0, 4)
+    assert waits == ["mnist-chief0: connection refused: waiting up to 60 s for it"]
+
+
+def test_a_command_that_may_have_begun_is_not_run_again(records: Records, time: Time) -> None:
+    deaf = Deaf(times=1, began=True)
+    transport = PatientTransport(deaf, clock=time.clock())  # type: ignore[arg-type]
+    with pytest.raises(NodeUnreachable):
+        transport.run(session(records, time).nodes[0], command("true"))
+    assert deaf.asked == 1
+
+
+def test_a_node_under_notice_is_waited_for_three_minutes_at_most(
+    records: Records, time: Time
+) -> None:
+    here = session(records, time)
+    view = TaskWatch(task=TASK, notice=1.0)
+    attend.await_taken(here, Watch(config=here.config, tasks={"chief0": view}, started=0.0))
+    assert time.passed == attend.TAKEN.deadline
+
+
+def test_a_machine_of_the_users_own_is_awaited_for_a_minute(records: Records, time: Time) -> None:
+    here = session(records, time)
+    cloud = here.provider.cloud["mnist"]  # type: ignore[attr-defined]
+    cloud["mnist-chief0"] = replace(cloud["mnist-chief0"], state="unknown")
+    assert awaited(here.refreshed()).nodes[0].state == "unknown"
+    assert time.passed == ANSWERS.deadline
+    known = replace(cloud["mnist-chief0"], state="running")
+    time.then = {time.passed + 5.0: lambda: cloud.update({"mnist-chief0": known})}
+    assert awaited(here.refreshed()).nodes[0].state == "running"
+    assert time.passed == ANSWERS.deadline + 5.0
