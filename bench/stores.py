@@ -181,7 +181,7 @@ def ours(cluster: Cluster, store: Store) -> dict[str, Work]:
     def landing(prefix: str, direct: bool) -> None:
         there = open_store(f"{place(store)}/{prefix}")
         if not direct:
-            there.ticket = lambda *_, **__: None  # type: ignore[method-assign]
+            there.presigner = None
         cluster.console.said.clear()
         land(
             cluster.run,

@@ -16,7 +16,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
 from cloudtrain.model import CLOUDS
 from cloudtrain.owner import login
-from cloudtrain.protocols import ArtifactStore, Console, Swapped
+from cloudtrain.protocols import Console, StoreBackend, Swapped
 from cloudtrain.whose import this_machine
 
 LASTS = 60.0
@@ -116,7 +116,7 @@ class Keeper(threading.Thread):
         self.join(FAREWELL)
 
     def run(self) -> None:
-        store: ArtifactStore | None = None
+        store: StoreBackend | None = None
         while True:
             try:
                 store = self._handle.store
@@ -133,7 +133,7 @@ class Keeper(threading.Thread):
             with contextlib.suppress(CloudtrainError):
                 store.swap(self._path, None, self._version)
 
-    def _keep(self, store: ArtifactStore) -> None:
+    def _keep(self, store: StoreBackend) -> None:
         """Ours, or `_other` says whose it is."""
         self._me = replace(self._me, renewed=self._me.renewed + 1)
         data = json.dumps({"format": 1, "lasts": LASTS, **asdict(self._me)}).encode()

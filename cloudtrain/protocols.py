@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from cloudtrain.events import Event
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
-from cloudtrain.shell import Command, Secret
+from cloudtrain.presign import Presigner
+from cloudtrain.shell import Command
 
 
 class Journal(Protocol):
@@ -212,59 +213,6 @@ class HostKeys(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One HTTP request with which a node stores bytes of one file (node/uploader.py sends it), or
-    a GET with which it reads one (landing/fetcher.py).
-
-    `url` and `headers` are the right to do so: short-lived, for this object alone. The body is
-    `length` bytes of the file from `offset` (None: to its end), between `before` and `after`.
-    In url and before, `{md5}` stands for the MD5 of those bytes in base64, `{block}` for a name
-    made of the offset and that MD5. Without `before` it is sent as Content-MD5 too, so that the
-    service refuses what did not arrive as it was sent.
-    """
-
-    url: Secret
-    method: str = "PUT"
-    headers: Mapping[str, str | Secret] = field(default_factory=dict)
-    offset: int = 0
-    length: int | None = None
-    before: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
-    """What a node tells of one request that was done: the service's ETag, and the block's name."""
-
-    etag: str
-    block: str
-    size: int
-    md5: str
-    """Of the bytes, in hex."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ticket:
-    """A node's right to store one file, made here without a call where that can be.
-
-    With several requests the file is visible after `commit` alone. `had`: names of blocks,
-    `{block}`, that the store has of an earlier try: a node does not send them again.
-    `resumable`: its one request is a Google resumable session, sent in pieces of `piece` bytes.
-    """
-
-    path: str
-    requests: tuple[Request, ...]
-    upload: str = ""
-    """The store's own name of what `commit` ends."""
-    had: frozenset[str] = frozenset()
-    piece: int = 0
-
-    @property
-    def resumable(self) -> bool:
-        return self.piece > 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Swapped:
     """What became of a conditional write, and what is in the way of one that was not `done`."""
 
@@ -277,30 +225,13 @@ class Swapped:
 
 
 class ArtifactStore(Protocol):
-    """Keeps files under a URI prefix. One file per kind of store in stores/. Raises StoreError."""
+    """Keeps files under a URI prefix. Raises StoreError."""
 
     uri: str
 
-    def create(self, location: str | None) -> bool:
-        """The bucket, near `location` (a region of its cloud), where there is none: True then."""
-
-    def check(self) -> None:
-        """Write, read and delete a small file, so that a refusal comes before the first bill."""
-
-    def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
-        """Store one file under the prefix; visible whole or not at all."""
-
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        """For a node to store the file itself, within `lasts` seconds; None: it must come here.
-
-        `size` None: not known yet, one request for whatever it will be, 4 GiB at most.
-        """
-
-    def reading(self, path: str, *, lasts: float) -> Request | None:
-        """For a node to read the file itself, within `lasts` seconds; None: it must come here."""
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        """Makes a file of several requests visible, whole, once all of them were done."""
+    @property
+    def presigner(self) -> Presigner | None:
+        """Signs requests by which nodes store and read files themselves; None: they cannot."""
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         """What the store holds, asked now; `sha256` is empty where the store does not tell it,
@@ -309,11 +240,24 @@ class ArtifactStore(Protocol):
     def download(self, path: str) -> Iterator[bytes]:
         """The bytes of one file."""
 
+    def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
+        """Store one file under the prefix; visible whole or not at all."""
+
     def copy(self, source: str, target: str) -> None:
         """The same bytes under another name, in the store itself where it can do so."""
 
     def delete(self, path: str) -> None:
         """One file; no error where there is none."""
+
+
+class StoreBackend(ArtifactStore, Protocol):
+    """What each kind of store in stores/ answers: artifacts, its bucket, and a cluster's lease."""
+
+    def create(self, location: str | None) -> bool:
+        """The bucket, near `location` (a region of its cloud), where there is none: True then."""
+
+    def check(self) -> None:
+        """Write, read and delete a small file, so that a refusal comes before the first bill."""
 
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         """Write a small file (None: delete it) only where it is still of that version ("": where

@@ -24,7 +24,7 @@ from cloudtrain.events import places_tried
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
-from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, Transport
+from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.records import Records
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.stores import open_store
@@ -46,7 +46,7 @@ class Handle:
         self.config, self.records = config, Records(config.name)
         self._plan, self._lock = plan, threading.RLock()
         self._provider: Provider | None = None
-        self._store: ArtifactStore | None = None
+        self._store: StoreBackend | None = None
 
     @property
     def plan(self) -> Plan:
@@ -69,7 +69,7 @@ class Handle:
             return self._provider
 
     @property
-    def store(self) -> ArtifactStore:
+    def store(self) -> StoreBackend:
         with self._lock:
             self._store = self._store or artifact_store(self.config, self.records)
             return self._store
@@ -177,13 +177,13 @@ def missing_extra(provider: str) -> str | None:
     return None
 
 
-def artifact_store(config: ClusterConfig, records: Records) -> ArtifactStore:
+def artifact_store(config: ClusterConfig, records: Records) -> StoreBackend:
     """The configured store; without one, artifacts come home into the cluster's own folder here,
     so that nothing is ever only on a node that is about to be destroyed."""
     return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
 
 
-def store_at(uri: str, config: ClusterConfig) -> ArtifactStore:
+def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
     """That store, reached as the config says."""
     return open_store(
         uri,

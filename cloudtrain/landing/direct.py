@@ -1,6 +1,6 @@
 """Files that their node stores itself, by requests that are made and signed here.
 
-No credential goes there: a request is good for one object and a short time (protocols.Ticket).
+No credential goes there: a request is good for one object and a short time (presign.py).
 What this way cannot do comes through this machine instead (relay.py).
 """
 
@@ -21,7 +21,8 @@ from cloudtrain.landing.inventory import SILENCE, Stop
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node import formats
 from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket, Transport
+from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import Secret
 from cloudtrain.ship import program
 
@@ -68,10 +69,10 @@ def send(
 
     Raises NodeUnreachable, and what `stop` raises.
     """
-    if not places:
+    if not places or store.presigner is None:
         return Sent()
-    exchange = _Exchange(places, sizes, store, pool, stop)
-    first = next(exchange.tickets, None)
+    exchange = _Exchange(places, sizes, store.presigner, pool, stop)
+    first = next(exchange.uploads, None)
     if first is None:
         return exchange.sent
     try:
@@ -100,37 +101,37 @@ class _Exchange:
         self,
         places: Mapping[str, str],
         sizes: Mapping[str, int],
-        store: ArtifactStore,
+        presigner: Presigner,
         pool: ThreadPoolExecutor,
         stop: Stop,
     ) -> None:
         self.sent = Sent()
         self.over = threading.Event()
-        self.tickets = self._tickets(places, sizes)
-        self._store, self._pool, self._stop = store, pool, stop
-        self._asked: dict[int, tuple[str, Ticket]] = {}
+        self.uploads = self._uploads(places, sizes)
+        self._presigner, self._pool, self._stop = presigner, pool, stop
+        self._asked: dict[int, tuple[str, PresignedUpload]] = {}
         self._number = 0
         self._rest = b""
         self._complaint = b""
         self._commits: list[tuple[str, Artifact, Future[None]]] = []
 
-    def _tickets(
+    def _uploads(
         self, places: Mapping[str, str], sizes: Mapping[str, int]
-    ) -> Iterator[tuple[str, Ticket]]:
+    ) -> Iterator[tuple[str, PresignedUpload]]:
         """Of each source that the store lets a node store itself, made as they are wanted."""
 
-        def one(source: str) -> Ticket | None:
-            return self._store.ticket(places[source], sizes[source], lasts=lasts)
+        def one(source: str) -> PresignedUpload | None:
+            return self._presigner.sign_upload(places[source], sizes[source], expires_in=lasts)
 
         sources = iter(places)
         while window := list(islice(sources, WINDOW)):
             size = sum(sizes[source] for source in (*self._waiting(), *window))
             lasts = min(LONGEST, LASTS + size / SLOWEST)
             try:
-                for source, ticket in zip(window, self._pool.map(one, window), strict=True):
-                    if ticket is None:
+                for source, upload in zip(window, self._pool.map(one, window), strict=True):
+                    if upload is None:
                         return
-                    yield source, ticket
+                    yield source, upload
             except CloudtrainError as error:  # the other way tells it in full, or does it
                 self.sent.why = error.message
                 return
@@ -138,25 +139,25 @@ class _Exchange:
     def _waiting(self) -> list[str]:
         return [source for source, _ in list(self._asked.values())]
 
-    def orders(self, folder: str, first: tuple[str, Ticket]) -> Iterator[bytes]:
+    def orders(self, folder: str, first: tuple[str, PresignedUpload]) -> Iterator[bytes]:
         yield program("uploader").source
         yield _line({"folder": folder, "lock": lock_of(folder)})
         yield self._order(*first)
-        for source, ticket in self.tickets:
+        for source, upload in self.uploads:
             if self.over.is_set():
                 return
-            yield self._order(source, ticket)
+            yield self._order(source, upload)
 
-    def _order(self, source: str, ticket: Ticket) -> bytes:
+    def _order(self, source: str, upload: PresignedUpload) -> bytes:
         self._number = number = self._number + 1
-        self._asked[number] = (source, ticket)
+        self._asked[number] = (source, upload)
         return _line(
             {
                 "n": number,
                 "source": source,
-                "requests": [revealed(request) for request in ticket.requests],
-                "had": sorted(ticket.had),
-                "piece": ticket.piece,
+                "requests": [revealed(request) for request in upload.requests],
+                "had": sorted(upload.uploaded),
+                "piece": upload.chunk,
             }
         )
 
@@ -176,24 +177,28 @@ class _Exchange:
         self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
 
     def _take(self, told: dict[str, Any]) -> None:
-        source, ticket = self._asked.pop(told["n"])
+        source, upload = self._asked.pop(told["n"])
         why = told.get("why")
         if why in ("changed", "unread"):
             self.sent.changed.add(source)
         elif why is not None:
             self.sent.why = self.sent.why or shown(" ".join(str(told["text"]).split()))
         else:
-            artifact = _artifact(ticket.path, told)
-            receipts = [Receipt(**receipt) for receipt in told["receipts"]]
-            self._land(source, ticket, artifact, receipts)
+            artifact = _artifact(upload.path, told)
+            parts = [UploadedPart(**part) for part in told["receipts"]]
+            self._land(source, upload, artifact, parts)
 
     def _land(
-        self, source: str, ticket: Ticket, artifact: Artifact, receipts: Sequence[Receipt]
+        self,
+        source: str,
+        upload: PresignedUpload,
+        artifact: Artifact,
+        parts: Sequence[UploadedPart],
     ) -> None:
-        if len(ticket.requests) == 1:
+        if len(upload.requests) == 1:
             self.sent.arrived[source] = artifact
             return
-        commit = self._pool.submit(self._store.commit, ticket, receipts)
+        commit = self._pool.submit(self._presigner.complete, upload, parts)
         self._commits.append((source, artifact, commit))
 
     def settle(self, exit_code: int) -> None:
@@ -222,7 +227,7 @@ def _line(order: Mapping[str, object]) -> bytes:
     return json.dumps(order).encode("ascii") + b"\n"
 
 
-def revealed(request: Request) -> dict[str, object]:
+def revealed(request: PresignedRequest) -> dict[str, object]:
     """For the stdin of the process that sends it, and nowhere else."""
     return {
         "url": request.url.reveal(),

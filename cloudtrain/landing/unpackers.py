@@ -99,7 +99,8 @@ class Unpackers:
         assert self._transport is not None
         try:
             lasts = min(direct.LONGEST, direct.LASTS + size / direct.SLOWEST)
-            request = self._ledger.store.reading(path, lasts=lasts)
+            presigner = self._ledger.store.presigner
+            request = presigner.sign_download(path, expires_in=lasts) if presigner else None
         except CloudtrainError as error:
             raise Detour(error.message) from error
         if request is None:

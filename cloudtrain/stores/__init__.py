@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from cloudtrain.errors import UsageError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.protocols import StoreBackend
 
 KINDS = (
     "file:///absolute/path, gs://BUCKET/prefix, s3://BUCKET/prefix, az://ACCOUNT/CONTAINER/prefix"
@@ -24,7 +24,7 @@ def open_store(
     endpoint: str | None = None,
     profile: str | None = None,
     project: str | None = None,
-) -> ArtifactStore:
+) -> StoreBackend:
     """The store that a URI names. Asks nothing yet. Raises UsageError.
 
     `endpoint` is another address of its service, `profile` the AWS profile for s3, `project` the

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-from urllib.parse import quote
 
 from cloudtrain.errors import (
     CloudtrainError,
@@ -21,17 +19,11 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
+from cloudtrain.presign import Presigner
+from cloudtrain.protocols import Swapped
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.shell import Secret
 from cloudtrain.stores.objects import ObjectStore, Stream, age_of, split
-from cloudtrain.stores.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
-
-SMALL = 16 << 20
-"""Bytes that a node stores by one request, and in each of several."""
-
-MOST_BLOCKS = 50_000
-"""https://learn.microsoft.com/azure/storage/blobs/scalability-targets"""
+from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 
 PART = 4 << 20
 """Bytes of a block that comes through this machine; later ones of a very long stream are larger."""
@@ -69,10 +61,13 @@ class _Container:
 
         self._errors = azure.core.exceptions
         self._blob = azure.storage.blob
-        self._account, self._name, self._clock = account, container, clock
+        self._account, self._clock = account, clock
         service = _service(account, endpoint)
-        self._signer = _signer(service)
+        signer = signer_of(service)
         self._container: Any = service.get_container_client(container)
+        self.presigner: Presigner | None = (
+            AzurePresigner(account, container, self._container, signer, clock) if signer else None
+        )
 
     def put(self, key: str, data: io.RawIOBase) -> None:
         blob = self._container.get_blob_client(key)
@@ -109,55 +104,6 @@ class _Container:
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for blob in self._container.list_blobs(name_starts_with=prefix or None):
             yield blob.name, blob.size, bytes(blob.content_settings.content_md5 or b"").hex()
-
-    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        url = self._signed(key, WRITE, lasts)
-        if url is None:
-            return None
-        headers = {"x-ms-version": VERSION}
-        if size is None or size <= SMALL:
-            whole = Request(url=Secret(url), headers={**headers, "x-ms-blob-type": "BlockBlob"})
-            return Ticket(path=key, requests=(whole,))
-        block = Secret(f"{url}&comp=block&blockid={{block}}")
-        parts = tuple(
-            Request(url=block, headers=headers, offset=offset, length=length)
-            for offset, length in _parts(size)
-        )
-        return Ticket(path=key, requests=parts, had=self._had(key))
-
-    def reading(self, key: str, *, lasts: float) -> Request | None:
-        url = self._signed(key, READ, lasts)
-        headers = {"x-ms-version": VERSION}
-        return Request(url=Secret(url), method="GET", headers=headers) if url else None
-
-    def _signed(self, key: str, right: str, lasts: float) -> str | None:
-        """None where nothing here can sign."""
-        if self._signer is None:
-            return None
-        url: str = self._container.url
-        query = blob_sas(
-            self._account,
-            self._name,
-            key,
-            self._signer.key(lasts),
-            expires=self._clock.now() + lasts,
-            https=url.startswith("https:"),
-            right=right,
-        )
-        return f"{url}/{quote(key, safe='/~')}?{query}"
-
-    def _had(self, key: str) -> frozenset[str]:
-        """Blocks that an earlier try has left, by the names that a node gives them."""
-        try:
-            _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
-        except self._errors.HttpResponseError:  # none, or no right to ask: all of them are sent
-            return frozenset()
-        return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        names = [base64.b64decode(receipt.block).decode() for receipt in receipts]
-        blob = self._container.get_blob_client(ticket.path)
-        blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
 
     def copy(self, source: str, target: str) -> None:
         try:
@@ -298,15 +244,6 @@ def _code(error: Exception) -> str:
     return str(getattr(code, "value", code))
 
 
-def _parts(size: int) -> Iterator[tuple[int, int | None]]:
-    """Offsets and lengths; the last one goes to the end, wherever that is by then."""
-    length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
-    last = (size - 1) // length * length
-    for offset in range(0, last, length):
-        yield offset, length
-    yield last, None
-
-
 def _service(account: str, endpoint: str | None) -> Any:
     from azure.storage.blob import BlobServiceClient
 
@@ -325,11 +262,3 @@ def _service(account: str, endpoint: str | None) -> Any:
 
     url = endpoint or f"https://{account}.blob.core.windows.net"
     return BlobServiceClient(url, credential=DefaultAzureCredential(), **RETRIES)
-
-
-def _signer(service: Any) -> AccountKey | DelegationKey | None:
-    """None for one that has a signature only: with it none can be made."""
-    key = getattr(service.credential, "account_key", None)
-    if key:
-        return AccountKey(key)
-    return DelegationKey(service) if hasattr(service.credential, "get_token") else None

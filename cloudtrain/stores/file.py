@@ -10,14 +10,15 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import PermissionsError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside, shown
-from cloudtrain.protocols import Receipt, Swapped, Ticket
+from cloudtrain.presign import Presigner
+from cloudtrain.protocols import Swapped
 
 PARTIAL = ".partial"
 """Folder at the top for files that are being written: runs and users have no such name."""
@@ -32,6 +33,7 @@ class FileStore:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.root = _folder(uri)
+        self.presigner: Presigner | None = None  # a folder of this machine
 
     def create(self, location: str | None) -> bool:
         is_new = not self.root.is_dir()
@@ -82,15 +84,6 @@ class FileStore:
                 raise
             _sync_folder(target.parent)
         return Artifact(path=path, size=size, sha256=digest)
-
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> None:
-        """A folder of this machine is written by this machine."""
-
-    def reading(self, path: str, *, lasts: float) -> None:
-        """A folder of this machine is read by this machine."""
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        raise AssertionError("there are no tickets")
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         folder, _, name = prefix.rpartition("/")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import json
 import os
 import re
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 from cloudtrain.errors import (
     CloudtrainError,
@@ -21,24 +18,14 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
-from cloudtrain.shell import Secret
-from cloudtrain.stores.gs_rights import Rights
+from cloudtrain.presign import Presigner
+from cloudtrain.protocols import Swapped
 from cloudtrain.stores.objects import Chained, ObjectStore, age_of, split
+from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
 CHUNK = 1 << 20
 PART = 8 << 20
 """Of a resumable upload; a multiple of 256 KiB."""
-
-SMALL = 16 << 20
-"""Bytes up to which a node sends a file in one request, with no call from here before it."""
-
-PIECE = 1 << 30
-"""What a node sends of a larger file before it asks how far it came, where nothing breaks; a
-multiple of 256 KiB. Few pieces are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
-
-SOON = 2 * 3600.0
-"""Seconds; what must last longer than that is no matter of a token."""
 
 AT_ONCE = 32
 """Connections kept open: as many as files are brought home side by side."""
@@ -46,12 +33,8 @@ AT_ONCE = 32
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """Tokens of a narrower one are not exchanged."""
 
-BEGUN = 30.0
-"""Seconds in which the upload of a large file has begun, or it comes through this machine."""
-
 EMULATOR = "STORAGE_EMULATOR_HOST"
 AGAIN = "run the same command again; it goes on from here"
-BYTES = "application/octet-stream"
 KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 LOGIN = "`gcloud auth application-default login`"
 
@@ -80,11 +63,20 @@ class _Bucket:
         self._media, self._requests = resumable_media, requests.exceptions
         self._storage, self._endpoint = storage, endpoint or os.environ.get(EMULATOR)
         self._retry: Any = DEFAULT_RETRY  # every call here may be made again
-        self._name, self._prefix = name, prefix
-        self._rights: Rights | None = None
+        self._name = name
         credentials, found = self._found()
+        self._of_somebody = credentials is not None
         self._client = self._connected(credentials, project or found)
         self._bucket: Any = self._client.bucket(name)
+        self.presigner: Presigner | None = GooglePresigner(
+            self._client,
+            name,
+            prefix,
+            credentials=credentials,
+            connected=self._connected,
+            endpoint=self._endpoint,
+            retry=self._retry,
+        )
 
     def _found(self) -> tuple[Any, str | None]:
         """Credentials and project. Without the first nobody in particular asks an emulator."""
@@ -102,10 +94,9 @@ class _Bucket:
                 f"Google Cloud Storage: {words}",
                 hint=hint if os.environ.get(KEY_FILE) else LOGIN,
             ) from error
-        self._rights = Rights(credentials, self._name, self._begun)
         return credentials, project
 
-    def _connected(self, credentials: Any, project: str | None) -> Any:
+    def _connected(self, credentials: Any, project: str | None = None) -> Any:
         from requests.adapters import HTTPAdapter
 
         options = {"api_endpoint": self._endpoint} if self._endpoint else None
@@ -158,7 +149,7 @@ class _Bucket:
                 return False
         except self._api.Forbidden:
             return False
-        if self._rights is not None and self._client.project is None:
+        if self._of_somebody and self._client.project is None:
             raise StoreError(
                 "it is in no project yet, and none is named",
                 hint="GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
@@ -171,79 +162,6 @@ class _Bucket:
         except self._api.Conflict:  # it is there now
             return False
         return True
-
-    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        if size is not None and size <= SMALL and lasts <= SOON:
-            right = self._right(key)
-            if right is not None:
-                return Ticket(path=key, requests=(self._whole(key, right),))
-        return Ticket(
-            path=key, requests=(Request(url=Secret(self._session(self._bucket, key))),), piece=PIECE
-        )
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        """Nothing: every file is one request here."""
-
-    def reading(self, key: str, *, lasts: float) -> Request | None:
-        """https://cloud.google.com/storage/docs/json_api/v1/objects/get; a token lasts an hour at
-        most, whatever is asked for."""
-        right: dict[str, str | Secret] = {}
-        if self._rights is not None:
-            token = self._rights.reading(key)
-            if token is None:
-                return None
-            right["Authorization"] = Secret(f"Bearer {token.reveal()}")
-        url = (
-            f"{self._client._connection.API_BASE_URL}/storage/v1/b/"
-            f"{quote(self._name, safe='')}/o/{quote(key, safe='')}?alt=media"
-        )
-        return Request(url=Secret(url), method="GET", headers=right)
-
-    def _right(self, key: str) -> dict[str, str | Secret] | None:
-        """A header for keys of the same folder (of a run's task), empty at an emulator; or None."""
-        if self._rights is None:
-            return {}
-        start = len(self._prefix) + 1 if self._prefix else 0
-        folders = key[start:].split("/")[:-1]
-        if not folders:
-            return None
-        token = self._rights.token(key[:start] + "/".join(folders[:2]) + "/")
-        return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
-
-    def _whole(self, key: str, right: dict[str, str | Secret]) -> Request:
-        """https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart"""
-        mark = uuid.uuid4().hex
-        name = json.dumps(key).replace("{", r"\u007b")  # what the node fills in is not in a name
-        facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
-        return Request(
-            url=Secret(
-                f"{self._client._connection.API_BASE_URL}/upload/storage/v1/b/"
-                f"{quote(self._name, safe='')}/o?uploadType=multipart"
-            ),
-            method="POST",
-            headers={"Content-Type": f'multipart/related; boundary="{mark}"', **right},
-            before=(
-                f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
-                f"{facts}\r\n--{mark}\r\nContent-Type: {BYTES}\r\n\r\n"
-            ),
-            after=f"\r\n--{mark}--\r\n",
-        )
-
-    def _session(self, bucket: Any, key: str) -> str:
-        """The address of an upload that has begun: the right to that object alone, for a week.
-
-        https://cloud.google.com/storage/docs/resumable-uploads#session-uris
-        """
-        url: str = bucket.blob(key).create_resumable_upload_session(
-            content_type=BYTES, retry=self._retry.with_deadline(BEGUN)
-        )
-        if self._endpoint:  # a server behind another address tells its own
-            ours = urlsplit(self._endpoint)
-            url = urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
-        return url
-
-    def _begun(self, credentials: Any, key: str) -> object:
-        return self._session(self._connected(credentials, None).bucket(self._name), key)
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(self._api.NotFound):

@@ -7,7 +7,7 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -17,7 +17,8 @@ from urllib.parse import unquote_to_bytes
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
-from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
+from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.protocols import Swapped
 
 CHECKS = ".cloudtrain-check/"
 """Objects under it are tries of `check`, and no artifacts."""
@@ -25,6 +26,10 @@ CHECKS = ".cloudtrain-check/"
 
 class Bucket(Protocol):
     """One bucket or container, by whole keys. Raises the SDK's own exceptions."""
+
+    @property
+    def presigner(self) -> Presigner | None:
+        """By whole keys too."""
 
     def put(self, key: str, data: io.RawIOBase) -> None: ...
 
@@ -39,31 +44,29 @@ class Bucket(Protocol):
     def delete(self, key: str) -> None: ...
 
     def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
-        """As ArtifactStore.swap."""
+        """As StoreBackend.swap."""
 
     def create(self, location: str | None) -> bool:
         """True: there was none, and there is one now, open to its owner alone."""
-
-    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        """As ArtifactStore.ticket; the ticket's path is the key."""
-
-    def reading(self, key: str, *, lasts: float) -> Request | None:
-        """As ArtifactStore.reading."""
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        """As ArtifactStore.commit; the ticket's path is the key."""
 
     def explain(self, error: Exception) -> CloudtrainError | None:
         """Its own exceptions in our words; None for one that is not its own."""
 
 
+Explained = Callable[[str], contextlib.AbstractContextManager[None]]
+"""For a path: what the SDK raises within is raised in our words."""
+
+
 class ObjectStore:
-    """An ArtifactStore over one bucket: an object is visible whole or not at all."""
+    """A StoreBackend over one bucket: an object is visible whole or not at all."""
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+        self.presigner: Presigner | None = (
+            _Presigner(bucket, self._key, self._explained) if bucket.presigner else None
+        )
 
     def create(self, location: str | None) -> bool:
         with self._explained(""):
@@ -88,19 +91,6 @@ class ObjectStore:
             sha256=stream.sha256.hexdigest(),
             md5=stream.md5.hexdigest(),
         )
-
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        with self._explained(path):
-            ticket = self._bucket.ticket(self._key(path), size, lasts=lasts)
-        return ticket and replace(ticket, path=path)
-
-    def reading(self, path: str, *, lasts: float) -> Request | None:
-        with self._explained(path):
-            return self._bucket.reading(self._key(path), lasts=lasts)
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        with self._explained(ticket.path):
-            self._bucket.commit(replace(ticket, path=self._key(ticket.path)), receipts)
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         start = self._prefix + encoded(prefix)
@@ -144,6 +134,35 @@ class ObjectStore:
             where = f"{self.uri}: {path}" if path else self.uri
             # Not `from error`: the SDKs' own errors name the URLs that nodes are given.
             raise told.copy_with(message=f"{where}: {told.message}") from None
+
+
+class _Presigner:
+    """A bucket's presigner, by the paths of the store, with its errors explained."""
+
+    def __init__(self, bucket: Bucket, key: Callable[[str], str], explained: Explained) -> None:
+        self._bucket, self._key, self._explained = bucket, key, explained
+
+    def sign_upload(
+        self, path: str, size: int | None, *, expires_in: float
+    ) -> PresignedUpload | None:
+        with self._explained(path):
+            made = self._its.sign_upload(self._key(path), size, expires_in=expires_in)
+        return made and replace(made, path=path)
+
+    def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
+        with self._explained(path):
+            return self._its.sign_download(self._key(path), expires_in=expires_in)
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+        with self._explained(upload.path):
+            self._its.complete(replace(upload, path=self._key(upload.path)), parts)
+
+    @property
+    def _its(self) -> Presigner:
+        """Asked for anew: of a bucket that was created since it is another one."""
+        presigner = self._bucket.presigner
+        assert presigner is not None
+        return presigner
 
 
 class Stream(io.RawIOBase):

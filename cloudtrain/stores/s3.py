@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,9 +18,9 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Receipt, Request, Swapped, Ticket
+from cloudtrain.protocols import Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
-from cloudtrain.stores.s3_tickets import Tickets
+from cloudtrain.stores.presign.s3 import S3Presigner
 
 CHUNK = 1 << 20
 AT_ONCE = 32
@@ -67,7 +67,7 @@ class _Bucket:
         region = self._session.region_name or os.environ.get("AWS_REGION")
         # A bucket is reached through any region; S3 tells its own in a redirect.
         self._client = self._client_for(region or GIVEN_BY_DEFAULT)
-        self._tickets = Tickets(name, self._client, self._client_for)
+        self.presigner = S3Presigner(name, self._client, self._client_for)
         self._etags_are_md5s: bool | None = None
 
     def _client_for(self, region: str, **options: Any) -> Any:
@@ -86,7 +86,7 @@ class _Bucket:
 
     def put(self, key: str, data: io.RawIOBase) -> None:
         self._client.upload_fileobj(data, self._name, key)
-        self._tickets.give_up(key)
+        self.presigner.give_up(key)
 
     def get(self, key: str) -> Iterator[bytes]:
         body = self._client.get_object(Bucket=self._name, Key=key)["Body"]
@@ -145,7 +145,7 @@ class _Bucket:
                 Bucket=self._name, LifecycleConfiguration={"Rules": [_UNFINISHED_GO]}
             )
         self._client = client
-        self._tickets = Tickets(self._name, client, self._client_for)
+        self.presigner = S3Presigner(self._name, client, self._client_for)
         return True
 
     def _exists(self) -> bool:
@@ -157,17 +157,8 @@ class _Bucket:
             return bool(told.get("HTTPStatusCode") != 404)
         return True
 
-    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket | None:
-        return self._tickets.ticket(key, size, lasts=lasts)
-
-    def reading(self, key: str, *, lasts: float) -> Request | None:
-        return self._tickets.reading(key, lasts=lasts)
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        self._tickets.commit(ticket, receipts)
-
     def clear(self, prefix: str) -> None:
-        self._tickets.clear(prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
+        self.presigner.clear(prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
 
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)

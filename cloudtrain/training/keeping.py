@@ -21,7 +21,7 @@ from cloudtrain.landing.direct import revealed
 from cloudtrain.landing.land import source, wanted
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
-from cloudtrain.protocols import Ticket
+from cloudtrain.presign import PresignedUpload
 from cloudtrain.ship import program
 
 LASTS = 7 * 24 * 3600.0
@@ -99,11 +99,11 @@ def keep(session: Session, run: Run) -> float:
         nonlocal sessions
         task, node = item
         try:
-            tickets = rights(session, run, task, node, now)
-            if not tickets:
+            uploads = rights(session, run, task, node, now)
+            if not uploads:
                 return None
-            sessions = tickets[0].resumable
-            told = order(session, run, task, node, tickets, now)
+            sessions = uploads[0].resumable
+            told = order(session, run, task, node, uploads, now)
             stdin = agent.source + json.dumps(told).encode("ascii") + b"\n"
             done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
@@ -121,21 +121,25 @@ def keep(session: Session, run: Run) -> float:
     return LASTS / 2 if sessions else RENEW
 
 
-def rights(session: Session, run: Run, task: Task, node: Node, now: float) -> list[Ticket]:
+def rights(session: Session, run: Run, task: Task, node: Node, now: float) -> list[PresignedUpload]:
     """One for each parcel; none where the store gives no node a right. Raises StoreError."""
     count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
     lasts = min(LASTS, end_of(node, now) - now)
     attempt = run.attempts[-1].number
 
-    def ticket(number: int) -> Ticket | None:
-        name = parcel_name(run.id, task.name, attempt, int(now), number)
-        return session.store.ticket(name, None, lasts=lasts)
+    presigner = session.store.presigner
+    if presigner is None:
+        return []
 
-    first = ticket(0)
+    def upload(number: int) -> PresignedUpload | None:
+        name = parcel_name(run.id, task.name, attempt, int(now), number)
+        return presigner.sign_upload(name, None, expires_in=lasts)
+
+    first = upload(0)
     if first is None:
         return []
     with ThreadPoolExecutor(8) as pool:
-        return [first, *filter(None, pool.map(ticket, range(1, count)))]
+        return [first, *filter(None, pool.map(upload, range(1, count)))]
 
 
 def end_of(node: Node, now: float) -> float:
@@ -152,7 +156,12 @@ def last_sync(node: Node, created: float) -> float:
 
 
 def order(
-    session: Session, run: Run, task: Task, node: Node, tickets: Sequence[Ticket], now: float
+    session: Session,
+    run: Run,
+    task: Task,
+    node: Node,
+    uploads: Sequence[PresignedUpload],
+    now: float,
 ) -> dict[str, object]:
     """What a keeper is told. It holds rights: for its stdin, and nothing else."""
     config = session.config
@@ -175,9 +184,9 @@ def order(
         "tickets": [
             {
                 "n": number,
-                "requests": [revealed(request) for request in ticket.requests],
-                "piece": ticket.piece,
+                "requests": [revealed(request) for request in upload.requests],
+                "piece": upload.chunk,
             }
-            for number, ticket in enumerate(tickets)
+            for number, upload in enumerate(uploads)
         ],
     }

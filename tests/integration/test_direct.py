@@ -21,7 +21,7 @@ from cloudtrain.landing.inventory import Stop
 from cloudtrain.model import Node
 from cloudtrain.paths import is_inside
 from cloudtrain.ship import program
-from cloudtrain.stores.s3_tickets import block
+from cloudtrain.stores.presign.s3 import block
 from tests.support.landing_parts import FolderTransport, node
 from tests.support.web_store import PART, Service, WebStore, service, until
 
@@ -205,11 +205,11 @@ def test_a_sender_that_nobody_hears_any_more_stores_nothing(tmp_path: Path, told
     told.fault = lambda number, path: 503
     sender = Sender(tmp_path, told)
     sender.put("x", b"old")
-    ticket = sender.store.ticket("run/x", 3, lasts=60)
-    assert ticket is not None
+    upload = sender.store.sign_upload("run/x", 3, expires_in=60)
+    assert upload is not None
     orders = [
         {"folder": "task/work", "lock": "task/sending"},
-        {"n": 0, "source": "x", "had": [], "piece": 0, "requests": [revealed(ticket.requests[0])]},
+        {"n": 0, "source": "x", "had": [], "piece": 0, "requests": [revealed(upload.requests[0])]},
     ]
     uploader = program("uploader")
     process = subprocess.Popen(

@@ -9,7 +9,8 @@ import pytest
 
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import parcels_of, take_parcels
-from cloudtrain.stores import gs, open_store
+from cloudtrain.stores import open_store
+from cloudtrain.stores.presign import gs
 from tests.standins.stores import KINDS, Store
 from tests.support.keeper_parts import Kept
 from tests.support.landing_parts import RUN
@@ -36,7 +37,7 @@ def kept(tmp_path: Path, place: Store, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_what_a_task_left_is_in_the_store_and_is_taken_from_there(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gs, "PIECE", 8 << 20)
+    monkeypatch.setattr(gs, "CHUNK", 8 << 20)
     kept.checkpoints = "ckpt"
     kept.write("chief0", "output/ö odd", b"a" * 20_000_001)
     kept.write("chief0", "ckpt/checkpoint", "ckpt-1")

@@ -22,7 +22,7 @@ import pytest
 from cloudtrain.landing.direct import Sent, send
 from cloudtrain.landing.inventory import Stop
 from cloudtrain.node import uploader
-from cloudtrain.protocols import Request, Ticket
+from cloudtrain.presign import PresignedRequest, PresignedUpload
 from cloudtrain.shell import Secret
 from cloudtrain.stores.file import FileStore
 from tests.standins.serve import certificate
@@ -112,14 +112,15 @@ class Store(FileStore):
 
     def __init__(self, folder: Path, told: Wire) -> None:
         super().__init__(folder.as_uri())
+        self.presigner = self
         self._told = told
         self.query = ""
         self.lasts: list[float] = []
 
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:  # type: ignore[override]
-        self.lasts.append(lasts)
+    def sign_upload(self, path: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        self.lasts.append(expires_in)
         url = f"{self._told.scheme}://127.0.0.1:{self._told.port}/{path}{self.query}"
-        return Ticket(path=path, requests=(Request(url=Secret(url)),))
+        return PresignedUpload(path=path, requests=(PresignedRequest(url=Secret(url)),))
 
 
 class Rig:

@@ -21,9 +21,11 @@ from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsErro
 from cloudtrain.landing.direct import revealed
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.node.uploader import Refused
-from cloudtrain.protocols import ArtifactStore, Receipt, Request, Ticket
+from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
 from cloudtrain.stores import az, open_store
+from cloudtrain.stores.presign import az as presign
 from tests.standins.stores import ACCOUNT, KEY, az_connection
 from tests.support.azurite_parts import HOUR, Identity, service, with_signature
 from tests.support.between import RESET, Answer, Between, Call, between, refusal
@@ -56,7 +58,7 @@ def signed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     return open_store(uri, endpoint=endpoint)
 
 
-def send(request: Request, body: bytes, block: str = "") -> requests.Response:
+def send(request: PresignedRequest, body: bytes, block: str = "") -> requests.Response:
     """As a node does, by another client."""
     md5 = base64.b64encode(hashlib.md5(body).digest()).decode()
     headers = {name: str(value) for name, value in request.headers.items()}
@@ -66,10 +68,13 @@ def send(request: Request, body: bytes, block: str = "") -> requests.Response:
     )
 
 
-def ticket_of(store: ArtifactStore, path: str, size: int | None, lasts: float = HOUR) -> Ticket:
-    ticket = store.ticket(path, size, lasts=lasts)
-    assert ticket is not None
-    return ticket
+def upload_of(
+    store: ArtifactStore, path: str, size: int | None, expires_in: float = HOUR
+) -> PresignedUpload:
+    assert store.presigner is not None
+    upload = store.presigner.sign_upload(path, size, expires_in=expires_in)
+    assert upload is not None
+    return upload
 
 
 def content(store: ArtifactStore, path: str) -> bytes:
@@ -87,7 +92,7 @@ def names(store: ArtifactStore) -> list[str]:
     "name", ["x", "a b/ü世界🙂", "%41?#&+=~'()*!;:@,$[]{block}", os.fsdecode(b"\xff")]
 )
 def test_a_right_is_good_for_its_file_whatever_its_name(signed: ArtifactStore, name: str) -> None:
-    assert send(ticket_of(signed, name, 3).requests[0], b"abc").status_code == 201
+    assert send(upload_of(signed, name, 3).requests[0], b"abc").status_code == 201
     assert content(signed, name) == b"abc"
     assert [(found.path, found.size, found.md5) for found in signed.list()] == [
         (name, 3, hashlib.md5(b"abc").hexdigest())
@@ -97,7 +102,7 @@ def test_a_right_is_good_for_its_file_whatever_its_name(signed: ArtifactStore, n
 def test_a_right_is_good_for_nothing_but_its_file(signed: ArtifactStore) -> None:
     signed.upload("mine", [b"old"])
     signed.upload("other", [b"of somebody else"])
-    url = ticket_of(signed, "mine", 3).requests[0].url.reveal()
+    url = upload_of(signed, "mine", 3).requests[0].url.reveal()
     place, _, right = url.partition("?")
     other = f"{place.removesuffix('mine')}other?{right}"
     container = place.partition("/container/")[0] + f"/container?{right}"
@@ -118,23 +123,25 @@ def test_a_right_is_good_for_nothing_but_its_file(signed: ArtifactStore) -> None
     assert status("DELETE", f"{container}&restype=container") == 403
     assert status("PUT", url, **blob, **{"x-ms-copy-source": other}) >= 400
     assert (content(signed, "mine"), content(signed, "other")) == (b"old", b"of somebody else")
-    assert send(Request(url=Secret(url), headers=blob), b"new").status_code == 201
+    assert send(PresignedRequest(url=Secret(url), headers=blob), b"new").status_code == 201
 
 
 def test_a_right_ends(signed: ArtifactStore) -> None:
-    assert send(ticket_of(signed, "x", 3, lasts=-1).requests[0], b"abc").status_code == 403
-    assert send(ticket_of(signed, "x", 3, lasts=7 * 86400).requests[0], b"abc").status_code == 201
+    assert send(upload_of(signed, "x", 3, expires_in=-1).requests[0], b"abc").status_code == 403
+    assert (
+        send(upload_of(signed, "x", 3, expires_in=7 * 86400).requests[0], b"abc").status_code == 201
+    )
 
 
 def test_a_right_is_for_tls_alone_where_there_is_tls(signed: ArtifactStore, azurite: str) -> None:
-    url = urlsplit(ticket_of(signed, "x", 3).requests[0].url.reveal())
+    url = urlsplit(upload_of(signed, "x", 3).requests[0].url.reveal())
     query = parse_qs(url.query)
     assert query.get("spr") == (["https"] if url.scheme == "https" else None)
     assert (query["sr"], query["sp"]) == (["b"], ["cw"])
 
 
 def test_what_arrives_changed_is_refused(signed: ArtifactStore) -> None:
-    request = ticket_of(signed, "x", 3).requests[0]
+    request = upload_of(signed, "x", 3).requests[0]
     md5 = base64.b64encode(hashlib.md5(b"abc").digest()).decode()
     headers = {**request.headers, "Content-MD5": md5}
     answer = requests.put(request.url.reveal(), data=b"abd", headers=headers, timeout=60)
@@ -143,7 +150,7 @@ def test_what_arrives_changed_is_refused(signed: ArtifactStore) -> None:
 
 
 def test_a_file_whose_size_is_not_known_yet_is_one_request(signed: ArtifactStore) -> None:
-    (request,) = ticket_of(signed, "x", None, lasts=7 * 86400).requests
+    (request,) = upload_of(signed, "x", None, expires_in=7 * 86400).requests
     assert (request.offset, request.length) == (0, None)
     assert send(request, b"").status_code == 201
     assert [(found.path, found.size) for found in signed.list()] == [("x", 0)]
@@ -151,36 +158,36 @@ def test_a_file_whose_size_is_not_known_yet_is_one_request(signed: ArtifactStore
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(az, "SMALL", 1 << 20)
+    monkeypatch.setattr(presign, "SMALL", 1 << 20)
     monkeypatch.setattr(az, "PART", 1 << 18)
 
 
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_file_of_many_blocks_is_visible_whole_or_not_at_all(signed: ArtifactStore) -> None:
     data = os.urandom((2 << 20) + 7)
-    ticket = ticket_of(signed, "x", len(data))
-    receipts = [receipt(request, data) for request in ticket.requests]
-    assert [each.size for each in receipts] == [1 << 20, 1 << 20, 7]
-    for request, part in reversed(list(zip(ticket.requests, receipts, strict=True))):
+    upload = upload_of(signed, "x", len(data))
+    parts = [uploaded(request, data) for request in upload.requests]
+    assert [each.size for each in parts] == [1 << 20, 1 << 20, 7]
+    for request, part in reversed(list(zip(upload.requests, parts, strict=True))):
         assert send(request, bytes_of(request, data), quoted(part.block)).status_code == 201
     assert names(signed) == []
-    assert ticket_of(signed, "x", len(data)).had == {part.block for part in receipts}
-    signed.commit(ticket, receipts)
+    assert upload_of(signed, "x", len(data)).uploaded == {part.block for part in parts}
+    signed.presigner.complete(upload, parts)
     assert [(found.path, found.size, found.md5) for found in signed.list()] == [
         ("x", len(data), "")
     ]
     assert content(signed, "x") == data
-    assert ticket_of(signed, "x", len(data)).had == frozenset()
+    assert upload_of(signed, "x", len(data)).uploaded == frozenset()
 
 
-def receipt(request: Request, data: bytes) -> Receipt:
+def uploaded(request: PresignedRequest, data: bytes) -> UploadedPart:
     part = bytes_of(request, data)
     md5 = hashlib.md5(part).hexdigest()
     block = base64.b64encode(f"{request.offset:016d}{md5}".encode()).decode()
-    return Receipt(etag="", block=block, size=len(part), md5=md5)
+    return UploadedPart(etag="", block=block, size=len(part), md5=md5)
 
 
-def bytes_of(request: Request, data: bytes) -> bytes:
+def bytes_of(request: PresignedRequest, data: bytes) -> bytes:
     end = None if request.length is None else request.offset + request.length
     return data[request.offset : end]
 
@@ -192,11 +199,11 @@ def quoted(block: str) -> str:
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_file_of_which_a_block_is_missing_does_not_become_visible(store: ArtifactStore) -> None:
     data = bytes(2 << 20)
-    ticket = ticket_of(store, "x", len(data))
-    receipts = [receipt(request, data) for request in ticket.requests]
-    send(ticket.requests[0], bytes_of(ticket.requests[0], data), quoted(receipts[0].block))
+    upload = upload_of(store, "x", len(data))
+    parts = [uploaded(request, data) for request in upload.requests]
+    send(upload.requests[0], bytes_of(upload.requests[0], data), quoted(parts[0].block))
     with pytest.raises(StoreError, match="InvalidBlockList"):
-        store.commit(ticket, receipts)
+        store.presigner.complete(upload, parts)
     assert names(store) == []
 
 
@@ -211,7 +218,7 @@ def test_who_has_only_a_signature_cannot_give_a_right_away_and_does_the_rest(
     assert content(store, "y") == b"abc"
     store.delete("x")
     assert names(store) == ["y"]
-    assert store.ticket("x", 3, lasts=HOUR) is None
+    assert store.presigner is None
 
 
 def whole_account() -> str:
@@ -250,7 +257,7 @@ def test_no_error_has_the_signature_in_it(azurite: str, monkeypatch: pytest.Monk
 
 def test_a_right_to_read_is_no_right_to_write(store: ArtifactStore) -> None:
     store.upload("x", [b"one"])
-    request = store.reading("x", lasts=HOUR)
+    request = store.presigner.sign_download("x", expires_in=HOUR)
     assert request is not None
     assert Stream(revealed(request), 3).read(3) == b"one"
     assert parse_qs(request.url.reveal())["sp"] == ["r"]
@@ -268,12 +275,12 @@ def test_a_stream_may_follow_a_node_that_left_some_blocks_and_the_other_way_roun
     store: ArtifactStore,
 ) -> None:
     data = os.urandom(2 << 20)
-    ticket = ticket_of(store, "x", len(data))
-    receipts = [receipt(request, data) for request in ticket.requests]
+    upload = upload_of(store, "x", len(data))
+    parts = [uploaded(request, data) for request in upload.requests]
 
     def stage(number: int) -> int:
-        request = ticket.requests[number]
-        part = quoted(receipts[number].block)
+        request = upload.requests[number]
+        part = quoted(parts[number].block)
         return send(request, bytes_of(request, data), part).status_code
 
     def broken() -> Iterator[bytes]:
@@ -284,7 +291,7 @@ def test_a_stream_may_follow_a_node_that_left_some_blocks_and_the_other_way_roun
     with pytest.raises(RuntimeError, match="the node is gone"):
         store.upload("x", broken())
     assert stage(1) == 201
-    store.commit(ticket, receipts)
+    store.presigner.complete(upload, parts)
     assert content(store, "x") == data
     assert stage(0) == 201
     store.upload("x", [data[::-1]])

@@ -23,7 +23,8 @@ from cloudtrain.landing.inventory import Stop
 from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.protocols import ArtifactStore
-from cloudtrain.stores import az, open_store
+from cloudtrain.stores import open_store
+from cloudtrain.stores.presign import az
 from tests.standins.stores import ACCOUNT, az_connection
 from tests.support.azurite_parts import Identity, service
 from tests.support.between import RESET, Answer, Between, Call, between, refusal

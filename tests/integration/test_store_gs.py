@@ -32,10 +32,12 @@ from cloudtrain.landing.inventory import Stop
 from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import read_manifest
 from cloudtrain.node.unpacker import Stream
-from cloudtrain.protocols import ArtifactStore, Ticket
+from cloudtrain.presign import PresignedUpload
+from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
 from cloudtrain.stores import gs, open_store
-from cloudtrain.stores.gs_rights import SPARE, Rights
+from cloudtrain.stores.presign import gs as presign
+from cloudtrain.stores.presign.gs_tokens import SPARE, DownscopedTokens
 from tests.standins.serve import serving
 from tests.standins.stores import KINDS
 from tests.support.gcs_front import Call, Fault, Front, Google, front
@@ -180,7 +182,7 @@ def test_a_node_stores_a_large_file_in_pieces_of_one_session(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piece = 32 << 20
-    monkeypatch.setattr(gs, "PIECE", piece)
+    monkeypatch.setattr(presign, "CHUNK", piece)
     data = place.put("large", os.urandom(1 << 20) * 40 + b"tail")
     sent = place.send("large")
     assert (sent.why, sent.arrived["large"].md5) == (None, hashlib.md5(data).hexdigest())
@@ -196,21 +198,21 @@ def test_a_node_stores_a_large_file_in_pieces_of_one_session(
 @pytest.mark.parametrize("size", [0, 5, 1 << 18, 2 << 20])
 def test_a_file_of_unknown_size_is_a_session_too(place: Place, size: int) -> None:
     """It is good for a week: what a node stores when nobody is here any more."""
-    ticket = place.store.ticket("run/chief0/x", None, lasts=WEEK)
-    assert ticket is not None
-    assert ticket.resumable
+    upload = place.store.presigner.sign_upload("run/chief0/x", None, expires_in=WEEK)
+    assert upload is not None
+    assert upload.resumable
     data = place.put("x", os.urandom(size))
-    place.store.ticket = lambda path, size, *, lasts: ticket  # type: ignore[method-assign]
+    place.store.presigner.sign_upload = lambda path, size, *, expires_in: upload  # type: ignore[method-assign]
     assert place.send("x").why is None
     assert place.held() == {"x": data}
 
 
 def test_a_session_that_names_another_address_is_reached_at_ours(place: Place) -> None:
     place.front.names_itself = False
-    ticket = place.store.ticket("run/chief0/x", None, lasts=WEEK)
-    assert ticket is not None
-    assert ticket.requests[0].url.reveal().startswith(f"{place.front.url}/upload/")
-    assert str(ticket.requests[0].url) == "***"
+    upload = place.store.presigner.sign_upload("run/chief0/x", None, expires_in=WEEK)
+    assert upload is not None
+    assert upload.requests[0].url.reveal().startswith(f"{place.front.url}/upload/")
+    assert str(upload.requests[0].url) == "***"
 
 
 def test_what_is_stored_again_takes_the_place_of_the_old(place: Place) -> None:
@@ -235,8 +237,8 @@ def test_what_passes_is_waited_for(place: Place, fault: int | str, size: int) ->
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> int:
     """A piece of a session, so that files of a few MB have several."""
-    monkeypatch.setattr(gs, "SMALL", 1 << 18)
-    monkeypatch.setattr(gs, "PIECE", 1 << 20)
+    monkeypatch.setattr(presign, "SMALL", 1 << 18)
+    monkeypatch.setattr(presign, "CHUNK", 1 << 20)
     return 1 << 20
 
 
@@ -425,7 +427,9 @@ def test_what_its_token_may_not_replace_comes_another_way(owned: Place) -> None:
 def test_a_token_is_used_until_shortly_before_its_end(google: Google) -> None:
     now, opened = [time.time()], list[str]()
     credentials, _ = google_auth.default(scopes=(gs.SCOPE,))
-    rights = Rights(credentials, "bucket", lambda _, key: opened.append(key), lambda: now[0])
+    rights = DownscopedTokens(
+        credentials, "bucket", lambda _, key: opened.append(key), lambda: now[0]
+    )
     first = rights.token("a/b/")
     assert first is not None
     now[0] += 3600 - SPARE - 60
@@ -508,15 +512,15 @@ def test_what_a_node_cannot_store_comes_through_this_machine_and_the_reason_is_s
 
 def refuse_from_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address that this machine reaches and a node does not."""
-    ticket = place.store.ticket
+    upload = place.store.presigner.sign_upload
 
-    def elsewhere(path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        made = ticket(path, size, lasts=lasts)
+    def elsewhere(path: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        made = upload(path, size, expires_in=expires_in)
         assert made is not None
         url = made.requests[0].url.reveal().replace(f":{place.front.port}/", ":9/")
         return replace(made, requests=(replace(made.requests[0], url=Secret(url)),))
 
-    monkeypatch.setattr(place.store, "ticket", elsewhere)
+    monkeypatch.setattr(place.store.presigner, "sign_upload", elsewhere)
 
 
 def test_a_bucket_that_is_gone_keeps_a_run_from_landing(place: Place, tmp_path: Path) -> None:
@@ -726,7 +730,7 @@ def test_a_node_may_read_one_object_and_do_nothing_else(owned: Place, google: Go
     owned.put("x", b"one")
     owned.put("y", b"two")
     assert owned.send("x", "y").why is None
-    request = owned.store.reading("run/chief0/x", lasts=60.0)
+    request = owned.store.presigner.sign_download("run/chief0/x", expires_in=60.0)
     assert request is not None
     told = revealed(request)
     assert Stream(told, 3).read(3) == b"one"
@@ -749,4 +753,4 @@ def test_a_node_may_read_one_object_and_do_nothing_else(owned: Place, google: Go
 
 def test_where_google_gives_no_token_no_node_reads(owned: Place, google: Google) -> None:
     google.refuses = True
-    assert owned.store.reading("run/chief0/x", lasts=60.0) is None
+    assert owned.store.presigner.sign_download("run/chief0/x", expires_in=60.0) is None

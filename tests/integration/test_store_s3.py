@@ -32,9 +32,11 @@ from cloudtrain.landing.inventory import Stop
 from cloudtrain.landing.land import land, unlanded
 from cloudtrain.landing.manifest import Manifest
 from cloudtrain.model import Node
-from cloudtrain.protocols import ArtifactStore, Ticket
+from cloudtrain.presign import PresignedUpload
+from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
-from cloudtrain.stores import open_store, s3_tickets
+from cloudtrain.stores import open_store
+from cloudtrain.stores.presign import s3 as presign
 from cloudtrain.stores.s3 import S3Store
 from tests.standins.faults import Fault, Faults
 from tests.standins.s3_door import S3Door
@@ -93,8 +95,8 @@ def world(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setattr(s3_tickets, "PART", PART)
-    monkeypatch.setattr(s3_tickets, "SMALL", PART)
+    monkeypatch.setattr(presign, "PART", PART)
+    monkeypatch.setattr(presign, "SMALL", PART)
     world.faults.forget()
     yield world
     world.faults.disarm()
@@ -162,7 +164,7 @@ def test_a_large_file_goes_in_parts_and_leaves_no_upload(
     world: World, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = sender.put("large", os.urandom(40 << 20))
-    monkeypatch.setattr(s3_tickets, "PART", 10 << 20)
+    monkeypatch.setattr(presign, "PART", 10 << 20)
     sent = sender.send("large")
     assert sent.why is None
     assert sent.arrived["large"].sha256 == hashlib.sha256(data).hexdigest()
@@ -192,17 +194,17 @@ def test_what_does_not_arrive_as_it_was_sent_is_refused_by_s3(
     world: World, sender: Sender, size: int
 ) -> None:
     sender.put("x", os.urandom(size))
-    ticket = sender.store.ticket
-    sender.store.ticket = lambda *a, **k: _then(ticket(*a, **k), world)  # type: ignore[method-assign]
+    upload = sender.store.presigner.sign_upload
+    sender.store.presigner.sign_upload = lambda *a, **k: _then(upload(*a, **k), world)  # type: ignore[method-assign]
     sent = sender.send("x")
     assert sent.arrived == {}
     assert "BadDigest" in (sent.why or "")
     assert list(sender.store.list("run/")) == []
 
 
-def _then(ticket: Ticket | None, world: World) -> Ticket | None:
+def _then(upload: PresignedUpload | None, world: World) -> PresignedUpload | None:
     world.door.corrupt = 1
-    return ticket
+    return upload
 
 
 @pytest.mark.parametrize(
@@ -257,19 +259,19 @@ def test_a_node_that_does_not_reach_s3_sends_its_files_here_and_that_is_said(
 ) -> None:
     cluster = landing_cluster(tmp_path, tasks=1)
     cluster.write("chief0", "output/x", "1")
-    signing = cluster.store.ticket
+    signing = cluster.store.presigner.sign_upload
 
-    def elsewhere(path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        ticket = signing(path, size, lasts=lasts)
-        assert ticket is not None
-        url = ticket.requests[0].url.reveal()
+    def elsewhere(path: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        upload = signing(path, size, expires_in=expires_in)
+        assert upload is not None
+        url = upload.requests[0].url.reveal()
         moved = Secret(url.replace(urlsplit(url).netloc, f"127.0.0.1:{closed}"))
-        return replace(ticket, requests=(replace(ticket.requests[0], url=moved),))
+        return replace(upload, requests=(replace(upload.requests[0], url=moved),))
 
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         closed = one.getsockname()[1]
-        cluster.store.ticket = elsewhere  # type: ignore[method-assign]
+        cluster.store.presigner.sign_upload = elsewhere  # type: ignore[method-assign]
         landing(cluster)
     assert b"".join(cluster.store.download(f"{RUN}/chief0/output/x")) == b"1"
     assert any("Connection refused" in line for line in cluster.console.said)
@@ -369,9 +371,9 @@ def test_without_the_right_to_list_uploads_a_new_one_is_begun(world: World, send
 def test_a_request_is_signed_for_the_host_alone_and_a_week_at_most(world: World) -> None:
     store = new_store()
     for size in (None, 5, 20 << 20):
-        ticket = store.ticket("x", size, lasts=1e9)
-        assert ticket is not None
-        for request in ticket.requests:
+        upload = store.presigner.sign_upload("x", size, expires_in=1e9)
+        assert upload is not None
+        for request in upload.requests:
             assert request.headers == {}
             query = parse_qs(urlsplit(request.url.reveal()).query)
             assert query["X-Amz-SignedHeaders"] == ["host"]
@@ -382,16 +384,16 @@ def test_a_request_is_signed_for_the_host_alone_and_a_week_at_most(world: World)
 def test_requests_of_small_files_are_made_without_a_call(world: World) -> None:
     store = new_store()
     for number in range(20):
-        store.ticket(f"{number}", 10, lasts=60.0)
+        store.presigner.sign_upload(f"{number}", 10, expires_in=60.0)
     assert [call["action"] for call in world.faults.calls()] == ["HEAD /bucket"]
 
 
 def test_a_request_is_for_the_region_of_the_bucket(world: World) -> None:
     name = f"b{uuid.uuid4().hex}"
     assert open_store(f"s3://{name}").create("eu-west-1a")
-    ticket = open_store(f"s3://{name}/x").ticket("y", 1, lasts=60.0)
-    assert ticket is not None
-    assert "%2Feu-west-1%2Fs3%2F" in ticket.requests[0].url.reveal()
+    upload = open_store(f"s3://{name}/x").presigner.sign_upload("y", 1, expires_in=60.0)
+    assert upload is not None
+    assert "%2Feu-west-1%2Fs3%2F" in upload.requests[0].url.reveal()
 
 
 def test_without_credentials_it_is_said_which_command_gives_some(
@@ -400,7 +402,7 @@ def test_without_credentials_it_is_said_which_command_gives_some(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(CredentialsError) as raised:
-        new_store().ticket("x", 1, lasts=60.0)
+        new_store().presigner.sign_upload("x", 1, expires_in=60.0)
     assert "aws configure" in str(raised.value.hint)
 
 
@@ -572,7 +574,7 @@ def uses(store: ArtifactStore) -> list[Callable[[], object]]:
         lambda: store.upload("x", [b"1"]),
         lambda: list(store.list()),
         lambda: store.delete("x"),
-        lambda: store.ticket("x", 20 << 20, lasts=60.0),
+        lambda: store.presigner.sign_upload("x", 20 << 20, expires_in=60.0),
     ]
 
 

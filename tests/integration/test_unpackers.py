@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Artifact
 from cloudtrain.node import unpacker, uploader
-from cloudtrain.protocols import ArtifactStore, Request
+from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.protocols import StoreBackend
 from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
@@ -39,8 +40,9 @@ class Killed(BaseException):
 class Counted(FaultyStore):
     """Counts what passes this machine; `calls_left`: then this process is killed."""
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: StoreBackend) -> None:
         super().__init__(store)
+        self.presigner = CountedPresigner(self)
         self.passed = 0
         self.calls_left: int | None = None
 
@@ -70,15 +72,33 @@ class Counted(FaultyStore):
         self.call()
         super().delete(path)
 
-    def reading(self, path: str, *, lasts: float) -> Request | None:
-        self.call()
-        return super().reading(path, lasts=lasts)
+
+class CountedPresigner:
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+
+    def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
+        self._counted.call()
+        return self._its.sign_download(path, expires_in=expires_in)
+
+    def sign_upload(
+        self, path: str, size: int | None, *, expires_in: float
+    ) -> PresignedUpload | None:
+        return self._its.sign_upload(path, size, expires_in=expires_in)
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+        self._its.complete(upload, parts)
+
+    @property
+    def _its(self) -> Presigner:
+        assert self._counted.store.presigner is not None
+        return self._counted.store.presigner
 
 
 class Far(Yard):
     """A yard whose store is elsewhere, and whose nodes can reach it."""
 
-    def __init__(self, folder: Path, store: ArtifactStore) -> None:
+    def __init__(self, folder: Path, store: StoreBackend) -> None:
         super().__init__(folder)
         self.store = self.counted = Counted(store)
 
@@ -283,7 +303,7 @@ def test_a_store_that_gives_no_right_to_read_has_them_come_through_this_machine(
     yard: Far,
 ) -> None:
     yard.fill()
-    yard.store.store.reading = lambda *_, **__: None  # type: ignore[method-assign]
+    yard.store.store.presigner.sign_download = lambda *_, **__: None  # type: ignore[method-assign]
     yard.is_whole(yard.take())
     (said,) = yard.detours()
     assert "no node the right to read" in said
@@ -292,10 +312,10 @@ def test_a_store_that_gives_no_right_to_read_has_them_come_through_this_machine(
 def test_where_no_right_can_be_made_why_is_said(yard: Far) -> None:
     yard.fill()
 
-    def refuse(path: str, *, lasts: float) -> Request:
+    def refuse(path: str, *, expires_in: float) -> PresignedRequest:
         raise StoreError("not allowed to sign")
 
-    yard.store.store.reading = refuse  # type: ignore[method-assign]
+    yard.store.store.presigner.sign_download = refuse  # type: ignore[method-assign]
     yard.is_whole(yard.take())
     assert yard.detours() == ["parcels come through this machine: not allowed to sign"]
 
@@ -303,13 +323,13 @@ def test_where_no_right_can_be_made_why_is_said(yard: Far) -> None:
 def test_a_right_that_is_refused_is_told_without_it(yard: Far) -> None:
     yard.fill()
 
-    def refused(path: str, *, lasts: float) -> Request:
-        return Request(
+    def refused(path: str, *, expires_in: float) -> PresignedRequest:
+        return PresignedRequest(
             url=Secret(f"{os.environ['AWS_ENDPOINT_URL_S3']}/no-bucket/x?X-Sig=0123456789abcdef"),
             method="GET",
         )
 
-    yard.store.store.reading = refused  # type: ignore[method-assign]
+    yard.store.store.presigner.sign_download = refused  # type: ignore[method-assign]
     yard.is_whole(yard.take())
     (said,) = yard.detours()
     assert "404" in said
@@ -414,7 +434,7 @@ def told() -> Iterator[Service]:
 
 def request(told: Service, path: str) -> dict[str, object]:
     url = Secret(f"http://127.0.0.1:{told.port}/{path}?signature=0123456789abcdef")
-    return revealed(Request(url=url, method="GET"))
+    return revealed(PresignedRequest(url=url, method="GET"))
 
 
 @pytest.fixture
@@ -493,7 +513,9 @@ def test_it_ends_with_its_client_and_where_a_later_one_begins(
 def test_no_right_is_on_a_command_line(yard: Far, told: Service) -> None:
     told.objects[PATH], told.fault = b"", faults("slow")
     url = Secret(f"http://127.0.0.1:{told.port}{PATH}")
-    yard.store.store.reading = lambda *_, **__: Request(url=url, method="GET")  # type: ignore[method-assign]
+    yard.store.store.presigner.sign_download = lambda *_, **__: PresignedRequest(
+        url=url, method="GET"
+    )
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     thread = threading.Thread(target=yard.take)

@@ -22,7 +22,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import take_parcels
 from cloudtrain.model import Attempt
-from cloudtrain.protocols import Ticket
+from cloudtrain.presign import PresignedUpload
 from cloudtrain.training import keeping
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import RUN, Cluster
@@ -38,8 +38,12 @@ class ParcelStore(WebStore):
         super().__init__(folder, told)
         self.uri = "web://store"
 
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:  # type: ignore[override]
-        return super().ticket(path, size, lasts=lasts) if "/parcels/" in path else None
+    def sign_upload(
+        self, path: str, size: int | None, *, expires_in: float
+    ) -> PresignedUpload | None:
+        if "/parcels/" not in path:
+            return None
+        return super().sign_upload(path, size, expires_in=expires_in)
 
 
 class Kept(Cluster):

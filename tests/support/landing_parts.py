@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from cloudtrain import layout
 from cloudtrain.errors import NodeUnreachable, StoreError
 from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
-from cloudtrain.protocols import ArtifactStore, Completed, Receipt, Request, Stage, Ticket
+from cloudtrain.protocols import Completed, Stage, StoreBackend
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 
@@ -148,9 +148,10 @@ class _NoStage:
 class FaultyStore:
     """Refuses uploads once `uploads_left` have been made; counts bytes."""
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: StoreBackend) -> None:
         self.store = store
         self.uri = store.uri
+        self.presigner = store.presigner
         self.uploads_left: int | None = None
         self.uploaded: list[str] = []
 
@@ -167,15 +168,6 @@ class FaultyStore:
 
     def create(self, location: str | None) -> bool:
         return self.store.create(location)
-
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:
-        return self.store.ticket(path, size, lasts=lasts)
-
-    def reading(self, path: str, *, lasts: float) -> Request | None:
-        return self.store.reading(path, lasts=lasts)
-
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        self.store.commit(ticket, receipts)
 
     def copy(self, source: str, target: str) -> None:
         """One more upload, and refused as one."""

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.shell import Secret
 from cloudtrain.stores.file import FileStore
 
@@ -123,11 +123,12 @@ def service() -> Iterator[Service]:
 
 
 class WebStore(FileStore):
-    """What this machine sees is a folder; what nodes send by PUT appears there on `commit`, or at
+    """What this machine sees is a folder; what nodes send by PUT appears there on `complete`, or at
     once where it is one request."""
 
     def __init__(self, folder: Path, told: Service, *, parts: bool = False) -> None:
         super().__init__(folder.as_uri())
+        self.presigner: Presigner | None = self
         self.told, self.parts = told, parts
         self.relayed: list[str] = []
         self.had: frozenset[str] = frozenset()
@@ -137,19 +138,26 @@ class WebStore(FileStore):
         self.relayed.append(path)
         return super().upload(path, data)
 
-    def ticket(self, path: str, size: int | None, *, lasts: float) -> Ticket | None:  # type: ignore[override]
+    def sign_upload(
+        self, path: str, size: int | None, *, expires_in: float
+    ) -> PresignedUpload | None:
         url = f"{self.address}/{quote(path, errors='surrogateescape')}"
         if not self.parts or size is None or size <= PART:
-            return Ticket(path=path, requests=(Request(url=Secret(url)),))
+            return PresignedUpload(path=path, requests=(PresignedRequest(url=Secret(url)),))
         requests = tuple(
-            Request(url=Secret(f"{url}?{{block}}"), offset=start, length=min(PART, size - start))
+            PresignedRequest(
+                url=Secret(f"{url}?{{block}}"), offset=start, length=min(PART, size - start)
+            )
             for start in range(0, size, PART)
         )
-        return Ticket(path=path, requests=requests, upload="1", had=self.had)
+        return PresignedUpload(path=path, requests=requests, upload_id="1", uploaded=self.had)
 
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
-        pieces = [self.told.objects[f"/{ticket.path}?{unquote(r.block)}"] for r in receipts]
-        super().upload(ticket.path, pieces)
+    def sign_download(self, path: str, *, expires_in: float) -> None:
+        """A folder of this machine is read by this machine."""
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+        pieces = [self.told.objects[f"/{upload.path}?{unquote(p.block)}"] for p in parts]
+        super().upload(upload.path, pieces)
 
     def bring(self) -> None:
         """What arrived in one request each, as this machine would see it."""

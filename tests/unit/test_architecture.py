@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.presign import Presigner
+from cloudtrain.protocols import ArtifactStore, StoreBackend
 from cloudtrain.ship import program
 from cloudtrain.strategies import STRATEGIES
 
@@ -17,7 +19,7 @@ LAYERS = [
     {"model", "listing", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
-        *{"retry", "events", "strategies", "ship"},
+        *{"retry", "events", "strategies", "presign", "ship"},
         "catalogue",
     },
     {
@@ -221,3 +223,13 @@ def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
     own = {path.relative_to(PACKAGE).as_posix() for path in modules() if sleeps(path)}
     assert {name for name in own if not name.startswith("node/")} == {"retry.py"}
     assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))
+
+
+def test_a_store_is_five_methods_and_signs_for_nodes_behind_a_door_of_its_own() -> None:
+    def methods(door: type) -> set[str]:
+        own = {name: value for name, value in vars(door).items() if not name.startswith("_")}
+        return {name for name, value in own.items() if callable(value)}
+
+    assert methods(ArtifactStore) == {"list", "download", "upload", "copy", "delete"}
+    assert methods(Presigner) == {"sign_upload", "sign_download", "complete"}
+    assert methods(StoreBackend) == {"create", "check", "swap"}

@@ -14,8 +14,10 @@ from azure.core.exceptions import HttpResponseError
 
 from cloudtrain.errors import StoreError
 from cloudtrain.shell import Secret
-from cloudtrain.stores import az, open_store, sas
-from cloudtrain.stores.sas import Key, blob_sas
+from cloudtrain.stores import az, open_store
+from cloudtrain.stores.presign import az as presign
+from cloudtrain.stores.presign import sas
+from cloudtrain.stores.presign.sas import Key, blob_sas
 from tests.standins.stores import ACCOUNT, KEY
 from tests.support.azurite_parts import HOUR, Identity
 
@@ -24,7 +26,7 @@ from tests.support.azurite_parts import HOUR, Identity
 
 @pytest.mark.parametrize("size", [(16 << 20) + 1, 1 << 40, 190 << 40])
 def test_no_size_has_more_blocks_than_the_service_takes(size: int) -> None:
-    parts = list(az._parts(size))
+    parts = list(presign._parts(size))
     assert 1 < len(parts) <= 50_000
     assert [offset for offset, _ in parts[1:]] == [
         offset + (length or 0) for offset, length in parts[:-1]
@@ -109,7 +111,9 @@ def test_no_right_is_good_for_longer_than_the_key_that_signed_it() -> None:
 
 
 def test_a_stream_of_any_length_has_few_enough_blocks() -> None:
-    sizes = [az.PART << number // (az.MOST_BLOCKS // 5) for number in range(az.MOST_BLOCKS)]
+    sizes = [
+        az.PART << number // (presign.MOST_BLOCKS // 5) for number in range(presign.MOST_BLOCKS)
+    ]
     assert sum(sizes) > 1 << 40
     assert max(sizes) <= 64 << 20
 

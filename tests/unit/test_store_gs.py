@@ -10,7 +10,7 @@ import pytest
 from cloudtrain.errors import CredentialsError
 from cloudtrain.stores import open_store
 from cloudtrain.stores.gs import region
-from cloudtrain.stores.gs_rights import within
+from cloudtrain.stores.presign.gs_tokens import within
 
 # ── The right that a node gets ───────────────────────────────────────────────
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cloudtrain.stores.s3_tickets import MOST_PARTS, Tickets, part_length
+from cloudtrain.stores.presign.s3 import MOST_PARTS, S3Presigner, part_length
 
 # ── Requests ─────────────────────────────────────────────────────────────────
 
@@ -38,7 +38,12 @@ def test_a_request_goes_to_the_bucket_s_own_region_and_not_to_the_host_that_redi
     with Stubber(client) as stub:
         headers = {"HTTPHeaders": {"x-amz-bucket-region": region}}
         stub.add_response("head_bucket", {"ResponseMetadata": headers})
-        url = Tickets(bucket, client, make).ticket("x", 1, lasts=60.0).requests[0].url.reveal()
+        url = (
+            S3Presigner(bucket, client, make)
+            .sign_upload("x", 1, expires_in=60.0)
+            .requests[0]
+            .url.reveal()
+        )
     assert urlsplit(url).netloc == host
     assert f"%2F{region}%2Fs3%2F" in url
 

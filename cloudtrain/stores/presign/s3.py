@@ -1,5 +1,4 @@
-"""A node's right to store or read one file in S3: presigned URLs, of parts where one that it
-stores is large."""
+"""Signs for nodes in S3: by presigned URLs, one for each part of a large file."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloudtrain.protocols import Receipt, Request, Ticket
+from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.shell import Secret
 
 SMALL = 16 << 20
@@ -28,8 +27,8 @@ LONGEST = 7 * 24 * 3600
 """Seconds that S3 lets a signature last. One made with temporary credentials ends with them."""
 
 
-class Tickets:
-    """Of one bucket, for many threads. Raises what boto3 raises.
+class S3Presigner:
+    """Of one bucket, by the keys of its objects; for many threads. Raises what boto3 raises.
 
     `client` speaks for any region; `make(region, **options)` makes one that signs.
     """
@@ -41,15 +40,15 @@ class Tickets:
         self._open: set[str] = set()
         """Keys that have uploads which nothing has ended."""
 
-    def ticket(self, key: str, size: int | None, *, lasts: float) -> Ticket:
-        seconds = max(1, min(int(lasts), LONGEST))
+    def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        seconds = max(1, min(int(expires_in), LONGEST))
         if size is None or size <= SMALL:
             url = self._signed("put_object", seconds, Key=key)
-            return Ticket(path=key, requests=(Request(url=url),))
+            return PresignedUpload(path=key, requests=(PresignedRequest(url=url),))
         length = part_length(size)
-        upload, had = self._upload(key, size, length)
+        upload, uploaded = self._begun(key, size, length)
         requests = tuple(
-            Request(
+            PresignedRequest(
                 url=self._signed(
                     "upload_part", seconds, Key=key, UploadId=upload, PartNumber=number
                 ),
@@ -58,29 +57,29 @@ class Tickets:
             )
             for number, offset in enumerate(range(0, size, length), 1)
         )
-        return Ticket(path=key, requests=requests, upload=upload, had=had)
+        return PresignedUpload(path=key, requests=requests, upload_id=upload, uploaded=uploaded)
 
-    def reading(self, key: str, *, lasts: float) -> Request:
-        seconds = max(1, min(int(lasts), LONGEST))
-        return Request(url=self._signed("get_object", seconds, Key=key), method="GET")
+    def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest:
+        seconds = max(1, min(int(expires_in), LONGEST))
+        return PresignedRequest(url=self._signed("get_object", seconds, Key=key), method="GET")
 
-    def commit(self, ticket: Ticket, receipts: Sequence[Receipt]) -> None:
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
         """S3 compares each part's ETag with the one that it gave; of a part that it had before,
         the ETag was the MD5."""
-        tags = [receipt.etag or f'"{receipt.md5}"' for receipt in receipts]
-        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        tags = [part.etag or f'"{part.md5}"' for part in parts]
+        told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         try:
             self._client.complete_multipart_upload(
                 Bucket=self._bucket,
-                Key=ticket.path,
-                UploadId=ticket.upload,
-                MultipartUpload={"Parts": parts},
+                Key=upload.path,
+                UploadId=upload.upload_id,
+                MultipartUpload={"Parts": told},
             )
         except self._client.exceptions.NoSuchUpload:
             # An answer that was lost, and asked for again: S3 knows the upload no more.
-            if not self._is_whole(ticket.path, tags):
+            if not self._is_whole(upload.path, tags):
                 raise
-        self._open.discard(ticket.path)
+        self._open.discard(upload.path)
 
     def give_up(self, key: str) -> None:
         """Ends uploads of a file that came another way: their parts are billed."""
@@ -95,7 +94,7 @@ class Tickets:
             if time.time() - begun > older:
                 self._abort(key, upload)
 
-    def _upload(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
+    def _begun(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
         """One that an earlier try has left goes on, with what it has; others are ended."""
         self._open.add(key)
         chosen, had = "", frozenset[str]()

@@ -30,7 +30,7 @@ REFUSED = 300.0
 CONNECT = 10.0
 
 
-class Rights:
+class DownscopedTokens:
     """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory.
 
     They live as long as the token that they are made of, an hour at most:

@@ -1,0 +1,102 @@
+"""Signs for nodes in Azure Blob Storage: by a shared access signature, one request for each block
+of a large file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.retry import Clock
+from cloudtrain.shell import Secret
+from cloudtrain.stores.presign.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
+
+SMALL = 16 << 20
+"""Bytes that a node stores by one request, and in each of several."""
+
+MOST_BLOCKS = 50_000
+"""https://learn.microsoft.com/azure/storage/blobs/scalability-targets"""
+
+HEADERS = {"x-ms-version": VERSION}
+
+
+class AzurePresigner:
+    """Of one container, by the keys of its blobs. Raises what the SDK raises."""
+
+    def __init__(
+        self,
+        account: str,
+        name: str,
+        container: Any,
+        signer: AccountKey | DelegationKey,
+        clock: Clock,
+    ) -> None:
+        import azure.core.exceptions
+        import azure.storage.blob
+
+        self._errors = azure.core.exceptions
+        self._blob = azure.storage.blob
+        self._account, self._name = account, name
+        self._container, self._signer, self._clock = container, signer, clock
+
+    def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        url = self._signed(key, WRITE, expires_in)
+        if size is None or size <= SMALL:
+            headers = {**HEADERS, "x-ms-blob-type": "BlockBlob"}
+            whole = PresignedRequest(url=Secret(url), headers=headers)
+            return PresignedUpload(path=key, requests=(whole,))
+        block = Secret(f"{url}&comp=block&blockid={{block}}")
+        parts = tuple(
+            PresignedRequest(url=block, headers=HEADERS, offset=offset, length=length)
+            for offset, length in _parts(size)
+        )
+        return PresignedUpload(path=key, requests=parts, uploaded=self._uploaded(key))
+
+    def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest:
+        url = Secret(self._signed(key, READ, expires_in))
+        return PresignedRequest(url=url, method="GET", headers=HEADERS)
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+        names = [base64.b64decode(part.block).decode() for part in parts]
+        blob = self._container.get_blob_client(upload.path)
+        blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
+
+    def _signed(self, key: str, right: str, expires_in: float) -> str:
+        url: str = self._container.url
+        query = blob_sas(
+            self._account,
+            self._name,
+            key,
+            self._signer.key(expires_in),
+            expires=self._clock.now() + expires_in,
+            https=url.startswith("https:"),
+            right=right,
+        )
+        return f"{url}/{quote(key, safe='/~')}?{query}"
+
+    def _uploaded(self, key: str) -> frozenset[str]:
+        """Blocks that an earlier try has left, by the names that a node gives them."""
+        try:
+            _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
+        except self._errors.HttpResponseError:  # none, or no right to ask: all of them are sent
+            return frozenset()
+        return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
+
+
+def signer_of(service: Any) -> AccountKey | DelegationKey | None:
+    """None for one that has a signature only: with it none can be made."""
+    key = getattr(service.credential, "account_key", None)
+    if key:
+        return AccountKey(key)
+    return DelegationKey(service) if hasattr(service.credential, "get_token") else None
+
+
+def _parts(size: int) -> Iterator[tuple[int, int | None]]:
+    """Offsets and lengths; the last one goes to the end, wherever that is by then."""
+    length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
+    last = (size - 1) // length * length
+    for offset in range(0, last, length):
+        yield offset, length
+    yield last, None

@@ -1,0 +1,123 @@
+"""Signs for nodes in Google Cloud Storage: by a downscoped token for small files, by a resumable
+session for large ones."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.shell import Secret
+from cloudtrain.stores.presign.gs_tokens import DownscopedTokens
+
+SMALL = 16 << 20
+"""Bytes up to which a node sends a file in one request, with no call from here before it."""
+
+CHUNK = 1 << 30
+"""What a node sends of a larger file before it asks how far it came, where nothing breaks; a
+multiple of 256 KiB. Few chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
+
+SOON = 2 * 3600.0
+"""Seconds; what must last longer than that is no matter of a token."""
+
+BEGUN = 30.0
+"""Seconds in which the upload of a large file has begun, or it comes through this machine."""
+
+BYTES = "application/octet-stream"
+
+
+class GooglePresigner:
+    """Of one bucket, by the keys of its objects. Raises what the SDK raises."""
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        prefix: str,
+        *,
+        credentials: Any,
+        connected: Callable[[Any], Any],
+        endpoint: str | None,
+        retry: Any,
+    ) -> None:
+        """`credentials` None: nobody in particular asks an emulator. `connected` makes a client
+        of others."""
+        self._client, self._name, self._prefix = client, name, prefix
+        self._connected, self._endpoint, self._retry = connected, endpoint, retry
+        self._bucket: Any = client.bucket(name)
+        self._tokens = DownscopedTokens(credentials, name, self._begun) if credentials else None
+
+    def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
+        if size is not None and size <= SMALL and expires_in <= SOON:
+            right = self._right(key)
+            if right is not None:
+                return PresignedUpload(path=key, requests=(self._whole(key, right),))
+        url = Secret(self._session(self._bucket, key))
+        return PresignedUpload(path=key, requests=(PresignedRequest(url=url),), chunk=CHUNK)
+
+    def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest | None:
+        """https://cloud.google.com/storage/docs/json_api/v1/objects/get; a token lasts an hour at
+        most, whatever is asked for."""
+        right: dict[str, str | Secret] = {}
+        if self._tokens is not None:
+            token = self._tokens.reading(key)
+            if token is None:
+                return None
+            right["Authorization"] = Secret(f"Bearer {token.reveal()}")
+        url = (
+            f"{self._client._connection.API_BASE_URL}/storage/v1/b/"
+            f"{quote(self._name, safe='')}/o/{quote(key, safe='')}?alt=media"
+        )
+        return PresignedRequest(url=Secret(url), method="GET", headers=right)
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+        """Nothing: every file is one request here."""
+
+    def _right(self, key: str) -> dict[str, str | Secret] | None:
+        """A header for keys of the same folder (of a run's task), empty at an emulator; or None."""
+        if self._tokens is None:
+            return {}
+        start = len(self._prefix) + 1 if self._prefix else 0
+        folders = key[start:].split("/")[:-1]
+        if not folders:
+            return None
+        token = self._tokens.token(key[:start] + "/".join(folders[:2]) + "/")
+        return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
+
+    def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
+        """https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart"""
+        mark = uuid.uuid4().hex
+        name = json.dumps(key).replace("{", r"\u007b")  # what the node fills in is not in a name
+        facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
+        return PresignedRequest(
+            url=Secret(
+                f"{self._client._connection.API_BASE_URL}/upload/storage/v1/b/"
+                f"{quote(self._name, safe='')}/o?uploadType=multipart"
+            ),
+            method="POST",
+            headers={"Content-Type": f'multipart/related; boundary="{mark}"', **right},
+            before=(
+                f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
+                f"{facts}\r\n--{mark}\r\nContent-Type: {BYTES}\r\n\r\n"
+            ),
+            after=f"\r\n--{mark}--\r\n",
+        )
+
+    def _session(self, bucket: Any, key: str) -> str:
+        """The address of an upload that has begun: the right to that object alone, for a week.
+
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris
+        """
+        url: str = bucket.blob(key).create_resumable_upload_session(
+            content_type=BYTES, retry=self._retry.with_deadline(BEGUN)
+        )
+        if self._endpoint:  # a server behind another address tells its own
+            ours = urlsplit(self._endpoint)
+            url = urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+        return url
+
+    def _begun(self, credentials: Any, key: str) -> object:
+        return self._session(self._connected(credentials).bucket(self._name), key)
