@@ -150,38 +150,16 @@ def machine(
     proximity: str | None,
 ) -> Body:
     """VM without an identity; its disk, NIC and address are deleted with it."""
-    disk: Body = {
-        "createOption": "FromImage",
-        "caching": "ReadWrite",
-        "deleteOption": "Delete",
-        "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
-    }
     image = image_of(image, node)
-    roomy = node.accelerator is not None and image in _OURS
-    size = node.disk_gb or (GPU_DISK_GB if roomy else None)
-    if size is not None:
-        disk["diskSizeGB"] = size
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},
         "storageProfile": {
             "imageReference": image_reference(image),
-            "osDisk": disk,
+            "osDisk": _os_disk(node, image),
         },
         # Kept by Azure, for nothing: the serial log of a node that lets nobody in.
         "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
-        "osProfile": {
-            "computerName": node.name,
-            "adminUsername": USER,
-            "customData": base64.b64encode(user_data.encode()).decode(),
-            "linuxConfiguration": {
-                "disablePasswordAuthentication": True,
-                "ssh": {
-                    "publicKeys": [
-                        {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
-                    ]
-                },
-            },
-        },
+        "osProfile": _os_profile(node, user_data, public_key),
         "networkProfile": {
             "networkInterfaces": [
                 {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
@@ -200,6 +178,32 @@ def machine(
     if proximity is not None:
         properties["proximityPlacementGroup"] = {"id": proximity}
     return {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+
+
+def _os_disk(node: NodePlan, image: str) -> Body:
+    disk: Body = {
+        "createOption": "FromImage",
+        "caching": "ReadWrite",
+        "deleteOption": "Delete",
+        "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
+    }
+    roomy = node.accelerator is not None and image in _OURS
+    size = node.disk_gb or (GPU_DISK_GB if roomy else None)
+    return disk if size is None else {**disk, "diskSizeGB": size}
+
+
+def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
+    """First-boot data and the one key that logs in; no password."""
+    key = {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
+    return {
+        "computerName": node.name,
+        "adminUsername": USER,
+        "customData": base64.b64encode(user_data.encode()).decode(),
+        "linuxConfiguration": {
+            "disablePasswordAuthentication": True,
+            "ssh": {"publicKeys": [key]},
+        },
+    }
 
 
 SUBMIT, STATUS, CANCEL = (

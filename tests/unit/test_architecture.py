@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.presign import Presigner
-from cloudtrain.protocols import ArtifactStore, StoreBackend
+from cloudtrain.protocols import ArtifactStore, HostKeys, StoreBackend, Transport
 from cloudtrain.ship import program
 from cloudtrain.strategies import STRATEGIES
 
@@ -225,11 +225,17 @@ def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
     assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))
 
 
-def test_a_store_is_five_methods_and_signs_for_nodes_behind_a_door_of_its_own() -> None:
-    def methods(door: type) -> set[str]:
-        own = {name: value for name, value in vars(door).items() if not name.startswith("_")}
-        return {name for name, value in own.items() if callable(value)}
+def methods(door: type) -> set[str]:
+    own = {name: value for name, value in vars(door).items() if not name.startswith("_")}
+    return {name for name, value in own.items() if callable(value)}
 
+
+def test_a_transport_is_three_methods_and_its_host_keys_have_a_door_of_their_own() -> None:
+    assert methods(Transport) == {"run", "ask", "close"}
+    assert methods(HostKeys) == {"trust"}
+
+
+def test_a_store_is_five_methods_and_signs_for_nodes_behind_a_door_of_its_own() -> None:
     assert methods(ArtifactStore) == {"list", "download", "upload", "copy", "delete"}
     assert methods(Presigner) == {"sign_upload", "sign_download", "complete"}
     assert methods(StoreBackend) == {"create", "check", "swap"}

@@ -30,7 +30,8 @@ def described() -> list[str]:
         if inspect.isfunction(value):
             lines.append(signature(name))
         elif dataclasses.is_dataclass(value):
-            lines += [f"{name}.{field.name}: {field.type}" for field in dataclasses.fields(value)]
+            fields = sorted(dataclasses.fields(value), key=lambda field: field.name)
+            lines += [f"{name}.{field.name}: {field.type}" for field in fields]
         else:
             lines.append(name)
     return lines
