@@ -19,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cloudtrain import layout  # noqa: E402
-from cloudtrain.landing.land import land  # noqa: E402
 from cloudtrain.protocols import Transport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from cloudtrain.transports.ssh import SshTransport  # noqa: E402
@@ -112,16 +111,7 @@ def fill(folder: Path, count: int, size: int) -> None:
 
 
 def landing(cluster: Cluster, transport: Transport, target: Path, *, final: bool = True) -> None:
-    land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=None,
-        transport=transport,
-        store=open_store(target.as_uri()),
-        console=cluster.console,
-        final=final,
-    )
+    cluster.land(final=final, transport=transport, store=open_store(target.as_uri()))
 
 
 def over_ssh(cluster: Cluster, node: SshdNode, target: Path, *, final: bool = True) -> None:

@@ -29,7 +29,6 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cloudtrain.landing.land import land  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from tests.standins import stores  # noqa: E402
 from tests.standins.stores import ACCOUNT, KEY, Store  # noqa: E402
@@ -183,16 +182,7 @@ def ours(cluster: Cluster, store: Store) -> dict[str, Work]:
         if not direct:
             there.presigner = None
         cluster.console.said.clear()
-        land(
-            cluster.run,
-            cluster.nodes,
-            cluster.rules,
-            checkpoints=None,
-            transport=cluster.transport,
-            store=there,
-            console=cluster.console,
-            final=True,
-        )
+        cluster.land(store=there)
         assert cluster.console.said == [], cluster.console.said
 
     return {

@@ -11,18 +11,18 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.landing.inventory import SILENCE, Stop
+from cloudtrain.landing.inventory import SILENCE
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node import formats
 from cloudtrain.paths import shown
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import Secret
 from cloudtrain.ship import program
 
@@ -60,23 +60,20 @@ def send(
     folder: str,
     places: Mapping[str, str],
     sizes: Mapping[str, int],
-    transport: Transport,
-    store: ArtifactStore,
-    pool: ThreadPoolExecutor,
-    stop: Stop,
+    upload: Upload,
 ) -> Sent:
     """Has the node store `places` (source in the folder → path in the store).
 
-    Raises NodeUnreachable, and what `stop` raises.
+    Raises NodeUnreachable, and what `upload.stop` raises.
     """
-    if not places or store.presigner is None:
+    if not places or upload.store.presigner is None:
         return Sent()
-    exchange = _Exchange(places, sizes, store.presigner, pool, stop)
+    exchange = _Exchange(places, sizes, upload.store.presigner, upload)
     first = next(exchange.uploads, None)
     if first is None:
         return exchange.sent
     try:
-        done = transport.run(
+        done = upload.transport.run(
             node,
             program("uploader").command,
             stdin=exchange.orders(folder, first),
@@ -102,13 +99,12 @@ class _Exchange:
         places: Mapping[str, str],
         sizes: Mapping[str, int],
         presigner: Presigner,
-        pool: ThreadPoolExecutor,
-        stop: Stop,
+        upload: Upload,
     ) -> None:
         self.sent = Sent()
         self.over = threading.Event()
         self.uploads = self._uploads(places, sizes)
-        self._presigner, self._pool, self._stop = presigner, pool, stop
+        self._presigner, self._pool, self._stop = presigner, upload.pool, upload.stop
         self._asked: dict[int, tuple[str, PresignedUpload]] = {}
         self._number = 0
         self._rest = b""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from posixpath import normpath
 
 from cloudtrain import layout
 from cloudtrain.errors import (
@@ -19,23 +17,32 @@ from cloudtrain.errors import (
     NodesError,
     NotLanded,
     StoreError,
-    UsageError,
 )
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, Stop, failed, take_inventory
+from cloudtrain.landing.landing import Landing
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed, Manifest
-from cloudtrain.landing.parcels import may_keep, take_parcels, tell_landed
-from cloudtrain.landing.runs import RECORD, index, record_of, store_record
-from cloudtrain.landing.sync import Source, Synced, is_due, known_files, sync, unchanged
+from cloudtrain.landing.parcels import take_parcels_into, tell_landed
+from cloudtrain.landing.runs import RECORD, index, record_of
+from cloudtrain.landing.sync import (
+    Source,
+    Synced,
+    is_due,
+    known_files,
+    sync_all,
+    sync_so_far,
+    unchanged,
+)
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import ArtifactRules, Node, Run
-from cloudtrain.node.patterns import literal, matches
+from cloudtrain.node.patterns import matches
 from cloudtrain.paths import is_inside, shown
-from cloudtrain.protocols import ArtifactStore, Console, Stage, Transport
+from cloudtrain.protocols import Console, Stage, Transport
 from cloudtrain.shell import Command, script
 
-OUTPUT = "output/**"
 LOGS = "logs"
+NONE: Mapping[str, Path] = {}
 
 UPLOADS = 16
 """Small files that are stored side by side."""
@@ -44,50 +51,71 @@ SHOWN = 10
 """Names in one message; the rest is counted."""
 
 
-def land(
-    run: Run,
-    nodes: Mapping[str, Node],
-    rules: ArtifactRules,
-    *,
-    checkpoints: str | None,
-    transport: Transport,
-    store: ArtifactStore,
-    console: Console,
-    final: bool,
-) -> Manifest:
-    """Lands what has changed on the tasks' nodes (`nodes`: those there are, by task).
-
-    `final`, once the tasks have ended: every file is compared by its checksum, and all of them
-    are in the store as they are on the nodes, or this raises NotLanded or StoreError. Otherwise a
-    file that changes just now is left for the next time. What has landed before stays, also of
-    nodes that are gone. One at a time for a run.
+def land(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
+    """Lands everything from the tasks' nodes (`nodes`: those there are, by task), once the tasks
+    have ended: all of it is in the store as it is on the nodes, or this raises NotLanded or
+    StoreError. What has landed before stays, also of nodes that are gone. One at a time for a run.
     """
-    patterns, first = wanted(rules), run.tasks[0].name
-    sources = [
-        source(run.cluster, run.id, task, node, patterns, checkpoints if task == first else None)
-        for task, node in nodes.items()
-    ]
-    if not final:
-        return _land(run.id, sources, transport, store, console, _Quiet(), final=False)
-    there = tuple(nodes.values())
-    take_parcels(run, store, console, there=nodes, nodes=there, transport=transport)
-    with console.stage("artifacts", len(sources)) as stage:
-        return _land(run.id, sources, transport, store, console, stage, final=True)
+    closing = Closing(landing, run, nodes)
+    closing.bring()
+    return closing.complete()
 
 
-def take_checkpoint(
-    run: Run,
-    nodes: Mapping[str, Node],
-    folder: str,
-    *,
-    transport: Transport,
-    store: ArtifactStore,
-    console: Console,
+def land_so_far(
+    landing: Landing, run: Run, nodes: Mapping[str, Node], logs: Mapping[str, Path] = NONE
 ) -> Manifest:
+    """Lands what has changed on the nodes, and `logs` that are here, by their name. A file that
+    changes just now is left for the next time."""
+    ledger = _opened(landing, run)
+    return _land_so_far(landing, ledger, landing.sources(run, nodes), logs)
+
+
+def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
     """Lands the first task's checkpoint folder alone, before an attempt starts from it."""
-    task = run.tasks[0].name
-    held = [source(run.cluster, run.id, task, nodes[task], (), folder)] if task in nodes else []
-    return _land(run.id, held, transport, store, console, _Quiet(), final=False)
+    ledger, node = _opened(landing, run), nodes.get(run.tasks[0].name)
+    held = [landing.checkpoint_source(run, node)] if node is not None else []
+    return _land_so_far(landing, ledger, held, NONE)
+
+
+class Closing:
+    """A run's last landing: one open manifest, from the parcels that are there to its record."""
+
+    def __init__(self, landing: Landing, run: Run, nodes: Mapping[str, Node]) -> None:
+        self._landing, self._sources = landing, landing.sources(run, nodes)
+        self._ledger = _opened(landing, run)
+        take_parcels_into(self._ledger, landing, run, nodes)
+
+    def bring(self) -> Manifest:
+        """Every file of every node, compared by its checksum. Raises NotLanded or StoreError."""
+        landing, ledger = self._landing, self._ledger
+        with landing.console.stage("artifacts", len(self._sources)) as stage:
+
+            def work(source: Source, upload: Upload) -> None:
+                stage.node(source.node.name, "looking for new files")
+                synced = sync_all(source, ledger, upload)
+                _take(synced, source, ledger, landing.console)
+                if synced.detour is not None:
+                    landing.console.say(f"{source.node.name}: {synced.detour}")
+                refuse_unsettled(source, synced)
+                stage.done(source.node.name, _summary(synced))
+
+            _on_every_node(landing, ledger, self._sources, work)
+        return ledger.manifest
+
+    def record(self, run: Run, logs: Mapping[str, Path]) -> None:
+        """The record of the run as it ended, and logs that are here, by their name."""
+        ledger = self._ledger
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            _land_logs(ledger, logs, pool)
+        ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
+        index(run, ledger.store)
+
+    def complete(self) -> Manifest:
+        """Everything is in its place, which is seen there, and the nodes are told."""
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            self._ledger.complete(pool)
+        tell_landed(self._sources, self._ledger, self._landing.transport)
+        return self._ledger.manifest
 
 
 def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
@@ -98,30 +126,6 @@ def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
     )
 
 
-def land_logs(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> Manifest:
-    """Lands logs that are here, by their name (`chief0.attempt-1.log`), and the record of a run
-    that has ended."""
-    ledger = Ledger(store, run.id)
-    was_complete = ledger.manifest.complete
-    with ThreadPoolExecutor(UPLOADS) as pool:
-        _land_logs(ledger, files, pool)
-        ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
-        ledger.settle(pool)
-    if was_complete:
-        ledger.complete()
-    index(run, store)
-    return ledger.manifest
-
-
-def land_logs_so_far(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> None:
-    """The same while the run goes on; its record is for others to see how far it is."""
-    ledger = Ledger(store, run.id)
-    with ThreadPoolExecutor(UPLOADS) as pool:
-        _land_logs(ledger, files, pool)
-    ledger.save()
-    store_record(run, store, time.time())
-
-
 def _land_logs(ledger: Ledger, files: Mapping[str, Path], pool: ThreadPoolExecutor) -> None:
     contents: dict[str, Callable[[], Iterator[bytes]]] = {
         f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
@@ -130,17 +134,11 @@ def _land_logs(ledger: Ledger, files: Mapping[str, Path], pool: ThreadPoolExecut
 
 
 def unlanded(
-    nodes: Sequence[Node],
-    cluster: str,
-    rules: ArtifactRules,
-    *,
-    checkpoints: str | None,
-    transport: Transport,
-    store: ArtifactStore,
-    stage: Stage | None = None,
+    landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
 ) -> tuple[str, ...]:
     """Files of any run on these nodes, `<run>/<task>/<path>`, that the store does not hold as they
     are. Knows the runs from the nodes' disks. Raises NotLanded where a node cannot be asked."""
+    transport, store, cluster = landing.transport, landing.store, landing.cluster
     try:
         found = fan_out(
             nodes, lambda node: runs_on(node, cluster, transport), name=lambda node: node.name
@@ -148,10 +146,9 @@ def unlanded(
         runs = sorted({run for each in found for run, _ in each})
         ledgers = dict(zip(runs, (Ledger(store, run) for run in runs), strict=True))
         asked = [
-            (run, source(cluster, run, task, node, wanted(rules), folder))
+            (run, landing.source(run, task, node, checkpoint_task(ledgers[run])))
             for node, each in zip(nodes, found, strict=True)
             for run, task in each
-            for folder in [checkpoints if holds_checkpoint(task, ledgers[run]) else None]
         ]
         lists = fan_out(
             asked,
@@ -163,10 +160,10 @@ def unlanded(
     return tuple(path for each in lists for path in each)
 
 
-def holds_checkpoint(task: str, ledger: Ledger) -> bool:
-    """Whether it is this task's checkpoint that lands, where the run's record is not at hand."""
+def checkpoint_task(ledger: Ledger) -> str:
+    """Whose checkpoint it is that lands, where the run's record is not at hand."""
     checkpoint = ledger.manifest.checkpoint
-    return task == (checkpoint.task if checkpoint else "chief0")
+    return checkpoint.task if checkpoint else "chief0"
 
 
 def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, str], ...]:
@@ -194,31 +191,6 @@ done
 """
 
 
-def wanted(rules: ArtifactRules) -> tuple[str, ...]:
-    """A task's own output folder always lands: what is only on a node is lost with it."""
-    return tuple(dict.fromkeys((*rules.paths, OUTPUT)))
-
-
-def source(
-    cluster: str,
-    run: str,
-    task: str,
-    node: Node,
-    patterns: tuple[str, ...],
-    checkpoints: str | None,
-) -> Source:
-    folder = normpath(checkpoints) if checkpoints else None
-    if folder is not None and not is_inside(folder):
-        raise UsageError(f"train.checkpoints: {checkpoints} is not a folder inside the work folder")
-    return Source(
-        task=task,
-        node=node,
-        folder=layout.work_folder(cluster, run, task),
-        patterns=(*patterns, f"{literal(folder)}/**") if folder else patterns,
-        checkpoint=folder,
-    )
-
-
 def not_landed(error: CloudtrainError) -> CloudtrainError:
     """Every failure in one error whose exit code says that artifacts are not landed."""
     failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
@@ -232,56 +204,66 @@ def not_landed(error: CloudtrainError) -> CloudtrainError:
     )
 
 
-def _land(
-    run: str,
-    sources: Sequence[Source],
-    transport: Transport,
-    store: ArtifactStore,
-    console: Console,
-    stage: Stage,
-    *,
-    final: bool,
-) -> Manifest:
-    ledger, stop = Ledger(store, run), Stop()
+def _opened(landing: Landing, run: Run) -> Ledger:
+    ledger = Ledger(landing.store, run.id)
     if ledger.lost:
-        console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
-    with ThreadPoolExecutor(UPLOADS) as pool:
+        landing.console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
+    return ledger
 
-        def work(source: Source) -> None:
-            stage.node(source.node.name, "looking for new files")
-            synced = sync(source, ledger, transport, pool, stop, final=final)
-            ledger.add(synced.files, synced.checkpoint)
-            _report(source, synced, ledger, console, final=final)
-            stage.done(source.node.name, _summary(synced))
 
-        try:
-            fan_out(sources, work, name=lambda each: each.node.name, on_interrupt=stop.set)
-        except CloudtrainError as error:
-            with suppress(StoreError):  # the first error is the one to tell
-                ledger.save()
-            raise not_landed(error) from error
-        if final:
-            ledger.settle(pool)
-            ledger.complete()
-    ledger.save()
-    if may_keep(store):
-        tell_landed(sources, ledger, transport, final=final)
+def _land_so_far(
+    landing: Landing, ledger: Ledger, sources: Sequence[Source], logs: Mapping[str, Path]
+) -> Manifest:
+    def work(source: Source, upload: Upload) -> None:
+        _take(sync_so_far(source, ledger, upload), source, ledger, landing.console)
+
+    _on_every_node(landing, ledger, sources, work)
+    if logs:
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            _land_logs(ledger, logs, pool)
+        ledger.save()
+    tell_landed(sources, ledger, landing.transport)
     return ledger.manifest
 
 
-def _report(
-    source: Source, synced: Synced, ledger: Ledger, console: Console, *, final: bool
+def _on_every_node(
+    landing: Landing,
+    ledger: Ledger,
+    sources: Sequence[Source],
+    work: Callable[[Source, Upload], None],
 ) -> None:
-    inventory = synced.inventory
-    warnings = ledger.warn(source.task, inventory.warnings)
+    """What has landed is saved, whatever fails. Raises NotLanded or StoreError."""
+    stop = Stop()
+    try:
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            upload = Upload(transport=landing.transport, store=landing.store, pool=pool, stop=stop)
+            fan_out(
+                sources,
+                lambda source: work(source, upload),
+                name=lambda each: each.node.name,
+                on_interrupt=stop.set,
+            )
+    except CloudtrainError as error:
+        with suppress(StoreError):  # the first error is the one to tell
+            ledger.save()
+        raise not_landed(error) from error
+    ledger.save()
+
+
+def _take(synced: Synced, source: Source, ledger: Ledger, console: Console) -> None:
+    ledger.add(synced.files, synced.checkpoint)
+    warnings = ledger.warn(source.task, synced.inventory.warnings)
     for warning in warnings[:SHOWN]:
         console.warn(warning)
     if len(warnings) > SHOWN:
         console.warn(f"{source.task}: {len(warnings) - SHOWN} more like these")
-    if final and synced.detour is not None:
-        console.say(f"{source.node.name}: {synced.detour}")
-    if final and (synced.unsettled or inventory.unread):
-        what = [f"{source.task}/{path}" for path in synced.unsettled] + list(inventory.unread)
+
+
+def refuse_unsettled(source: Source, synced: Synced) -> None:
+    """Raises NotLanded."""
+    unread = list(synced.inventory.unread)
+    if synced.unsettled or unread:
+        what = [f"{source.task}/{path}" for path in synced.unsettled] + unread
         raise NotLanded(
             f"{source.node.name}: cannot be read, or changes while it is read: {_names(what)}",
             hint="make it readable, or end what writes to it; then the same command again lands it",
@@ -292,7 +274,7 @@ def _unlanded(source: Source, ledger: Ledger, transport: Transport, stage: Stage
     name = source.node.name
     stage.node(name, "listing its files")
     inventory = take_inventory(source.node, source.folder, source.patterns, transport)
-    known = known_files(source.task, ledger, by_stamp=False)
+    known = known_files(source.task, ledger)
     due = [file for file in inventory.files if is_due(file, known)]
 
     def compared(count: int) -> None:

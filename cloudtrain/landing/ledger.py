@@ -5,13 +5,20 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 from cloudtrain.errors import CloudtrainError, StoreError
-from cloudtrain.landing.manifest import Checkpoint, Landed, Manifest, read_manifest, write_manifest
+from cloudtrain.landing.manifest import (
+    NAME,
+    Checkpoint,
+    Landed,
+    Manifest,
+    downloaded_manifest,
+    write_manifest,
+)
 from cloudtrain.model import Artifact
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
@@ -28,14 +35,22 @@ SAVE_EVERY = 10.0
 class Ledger:
     """`manifest` is what has landed so far; files that the store lost are not in it.
 
-    For many threads, but one process: the caller holds the cluster's lock.
+    For many threads, but one process: the caller holds the cluster's lock. The store is listed
+    when it is opened and when it settles.
     """
 
     def __init__(self, store: ArtifactStore, run: str) -> None:
         self.store = store
-        self._saved = read_manifest(store, run) or Manifest(run=run)
-        self.lost = frozenset(_not_held(store, self._saved))
+        held = _held(store, run)
+        self._saved = Manifest(run=run)
+        if NAME in held:
+            self._saved = downloaded_manifest(store, run)
+        self.lost = frozenset(_not_held(store, self._saved, held))
+        if self.lost:  # or landed since it was listed
+            self.lost = frozenset(_not_held(store, self._saved, _held(store, run)))
         self.manifest = self._saved.without(self.lost)
+        self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
+        """What was there as well: parcels, say."""
         self._lock = threading.Lock()
         self._next_save = time.monotonic() + SAVE_EVERY
 
@@ -87,30 +102,43 @@ class Ledger:
                 self.store.delete(self.key(place))
 
     def settle(self, pool: ThreadPoolExecutor) -> None:
-        """Every file at its own place, saved, and seen there. Raises StoreError."""
+        """Every file at its own place, seen there, and saved. Raises StoreError."""
+        held = self._brought_home(pool)
+        before = _places(self._saved)
         self.save()
+        self._clear(self._left_over(held) - before)
+
+    def complete(self, pool: ThreadPoolExecutor) -> None:
+        """The same, and there is nothing more to land."""
+        held = self._brought_home(pool)
+        before = _places(self._saved)
+        self.manifest = replace(self.manifest, complete=True)
+        self.save()
+        self._clear(self._left_over(held) - before)
+
+    def _brought_home(self, pool: ThreadPoolExecutor) -> Mapping[str, Artifact]:
+        """What the store has then, by its place."""
         aside = [each for each in self.manifest.files.values() if each.at != each.path]
-        self.add(pool.map(self._bring_home, aside))
-        lost = _not_held(self.store, self.manifest)
+        if aside:  # no place is written over that a saved manifest names
+            self.save()
+            self.add(pool.map(self._bring_home, aside))
+        held = _held(self.store, self.manifest.run)
+        lost = _not_held(self.store, self.manifest, held)
         if lost:
             raise StoreError(
                 f"{self.store.uri}: files that were stored are not there any more: "
                 + ", ".join(shown(path) for path in lost[:5]),
                 hint="see who removes them; the same command again stores them again",
             )
-        self.save()
-        self._clear(self._left_over())
+        return held
 
-    def _left_over(self) -> set[str]:
+    def _left_over(self, held: Iterable[str]) -> set[str]:
         """What a process that was killed has put, or not removed, where only we put anything."""
         folders = [BESIDE]
         if self.manifest.checkpoint is not None:
             folders.append(f"{self.manifest.checkpoint.task}/{self.manifest.checkpoint.folder}")
-        top = self.key("")
         found = {
-            each.path[len(top) :]
-            for folder in folders
-            for each in self.store.list(f"{top}{folder}/")
+            place for place in held if any(place.startswith(f"{folder}/") for folder in folders)
         }
         return found - _places(self.manifest)
 
@@ -118,19 +146,19 @@ class Ledger:
         self.store.copy(self.key(landed.at), self.key(landed.path))
         return replace(landed, at=landed.path)
 
-    def complete(self) -> None:
-        self.manifest = replace(self.manifest, complete=True)
-        self.save()
-
 
 def _places(manifest: Manifest) -> set[str]:
     return {each.at for each in manifest.files.values()}
 
 
-def _not_held(store: ArtifactStore, manifest: Manifest) -> list[str]:
+def _held(store: ArtifactStore, run: str) -> dict[str, Artifact]:
+    """All that the store has of a run now, by its place."""
+    prefix = f"{run}/"
+    return {found.path[len(prefix) :]: found for found in store.list(prefix)}
+
+
+def _not_held(store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact]) -> list[str]:
     """Paths that the manifest lists and the store does not have, or not as they were stored."""
-    prefix = f"{manifest.run}/"
-    held = {found.path[len(prefix) :]: found for found in store.list(prefix)}
     return [
         path
         for path, each in manifest.files.items()

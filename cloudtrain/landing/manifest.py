@@ -102,8 +102,13 @@ def _folders(path: str) -> list[str]:
 def read_manifest(store: ArtifactStore, run: str) -> Manifest | None:
     """None where nothing of the run has landed. Raises StoreError for one that makes no sense."""
     name = f"{run}/{NAME}"
-    if not any(found.path == name for found in store.list(name)):
-        return None
+    there = any(found.path == name for found in store.list(name))
+    return downloaded_manifest(store, run) if there else None
+
+
+def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
+    """The one that is there. Raises StoreError."""
+    name = f"{run}/{NAME}"
     place = f"{store.uri.rstrip('/')}/{name}"
     try:
         text = b"".join(store.download(name)).decode("ascii")

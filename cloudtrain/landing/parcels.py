@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.inventory import SILENCE, nanoseconds
+from cloudtrain.landing.landing import Landing
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint
 from cloudtrain.landing.opened import Copy, File, Opened
 from cloudtrain.landing.sync import Source
 from cloudtrain.landing.unpackers import Detour, Unpackers
-from cloudtrain.model import Node, Run
+from cloudtrain.model import Artifact, Node, Run
 from cloudtrain.node import formats
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
@@ -53,8 +54,12 @@ _NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
 
 def parcels_of(run: str, store: ArtifactStore) -> list[Name]:
     """Those that have not been taken yet."""
+    return parcels_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
+
+
+def parcels_among(run: str, stored: Iterable[Artifact]) -> list[Name]:
     prefix = f"{run}/{formats.ARCHIVES}/"
-    sizes = {found.path: found.size for found in store.list(prefix)}
+    sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
     matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
     return sorted(
         Name(
@@ -75,7 +80,6 @@ def take_parcels(
     store: ArtifactStore,
     console: Console,
     *,
-    there: Collection[str] = (),
     nodes: Sequence[Node] = (),
     transport: Transport | None = None,
     log_path: Callable[[str, int], Path] | None = None,
@@ -83,26 +87,47 @@ def take_parcels(
     """Every file of a parcel that is newer than its landed version lands, checked.
 
     Also of tasks whose nodes are there: one that took the place of another has none of its files.
-    A parcel that cannot be read whole stays. `there`: tasks whose nodes land their own files next,
-    so that their parcels are no news. `nodes` are those of the cluster: where one can, it unpacks a
-    parcel and stores its files, which then do not pass this machine. `log_path` names a task's log
-    here, which a parcel may have more of. Safe to be killed at any point, and to be done again. The
-    caller holds the cluster's lock. StoreError.
+    A parcel that cannot be read whole stays. `nodes` are those of the cluster: where one can, it
+    unpacks a parcel and stores its files, which then do not pass this machine. `log_path` names a
+    task's log here, which a parcel may have more of. Safe to be killed at any point, and to be done
+    again. The caller holds the cluster's lock. StoreError.
     """
-    tasks = {task.name for task in run.tasks}
-    names = [name for name in parcels_of(run.id, store) if name.task in tasks]
+    names = _of_tasks(run, parcels_of(run.id, store))
     if not names:
         return
+    console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
     ledger = Ledger(store, run.id)
-    news = sum(name.task not in there for name in names)
-    if news:
-        console.say(f"{counted(news)} that nodes stored while nobody was there: taken")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         unpackers = Unpackers(run, nodes, transport, ledger, pool)
-        taker = _Taker(ledger, console, unpackers, pool, log_path)
-        taken = [name for name in names if taker.take(name)]
-        ledger.settle(pool)
-    drop(taken, store)
+        _take(names, _Taker(ledger, console, unpackers, pool, log_path))
+
+
+def take_parcels_into(
+    ledger: Ledger, landing: Landing, run: Run, nodes: Mapping[str, Node]
+) -> None:
+    """The same of those that were there when the ledger was opened, where the files of `nodes` (by
+    task) land next: their parcels are no news."""
+    names = _of_tasks(run, parcels_among(run.id, ledger.unnamed))
+    news = sum(name.task not in nodes for name in names)
+    if news:
+        text = f"{counted(news)} that nodes stored while nobody was there: taken"
+        landing.console.say(text)
+    if not names:
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        unpackers = Unpackers(run, tuple(nodes.values()), landing.transport, ledger, pool)
+        _take(names, _Taker(ledger, landing.console, unpackers, pool, landing.log_path(run)))
+
+
+def _of_tasks(run: Run, names: Iterable[Name]) -> list[Name]:
+    tasks = {task.name for task in run.tasks}
+    return [name for name in names if name.task in tasks]
+
+
+def _take(names: Sequence[Name], taker: _Taker) -> None:
+    taken = [name for name in names if taker.take(name)]
+    taker.ledger.settle(taker.pool)
+    drop(taken, taker.ledger.store)
 
 
 def counted(parcels: int) -> str:
@@ -123,15 +148,15 @@ def may_keep(store: ArtifactStore) -> bool:
     return not store.uri.startswith("file:")
 
 
-def tell_landed(
-    sources: Sequence[Source], ledger: Ledger, transport: Transport, *, final: bool
-) -> None:
+def tell_landed(sources: Sequence[Source], ledger: Ledger, transport: Transport) -> None:
     """For the keepers on the nodes: by path, the stamp of what the manifest has."""
+    if not may_keep(ledger.store):
+        return
 
     def tell(source: Source) -> None:
         files = ledger.manifest.task_files(source.task)
         stamps = {path: each.stamp for path, each in files.items()}
-        told = json.dumps({"final": final, "files": stamps}).encode("ascii")
+        told = json.dumps({"final": ledger.manifest.complete, "files": stamps}).encode("ascii")
         with suppress(CloudtrainError):  # then its keeper stores what it need not
             folder = source.folder.rpartition("/")[0]
             transport.run(source.node, telling(folder), stdin=told, timeout=SILENCE)
@@ -164,8 +189,8 @@ class _Taker:
         pool: ThreadPoolExecutor,
         log_path: Callable[[str, int], Path] | None,
     ) -> None:
-        self._ledger, self._console, self._unpackers = ledger, console, unpackers
-        self._pool, self._log_path = pool, log_path
+        self.ledger, self.pool = ledger, pool
+        self._console, self._unpackers, self._log_path = console, unpackers, log_path
         self._has_said = False
 
     def take(self, name: Name) -> bool:
@@ -179,7 +204,7 @@ class _Taker:
                 f"{shown(name.path)} is not a parcel that can be read: {error}; it is left"
             )
             return False
-        self._ledger.save()
+        self.ledger.save()
         return is_intact
 
     def _by_a_node(self, name: Name) -> bool | None:
@@ -200,10 +225,10 @@ class _Taker:
             self._console.say(f"parcels come through this machine: {self._unpackers.why}")
         try:
             with tempfile.TemporaryFile() as spool:
-                for piece in self._ledger.store.download(name.path):
+                for piece in self.ledger.store.download(name.path):
                     spool.write(piece)
                 spool.flush()
-                return self._merge(name, Copy(spool, self._ledger, self._pool))
+                return self._merge(name, Copy(spool, self.ledger, self.pool))
         except OSError as error:
             raise CloudtrainError(
                 f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of {name.path}",
@@ -212,7 +237,7 @@ class _Taker:
 
     def _merge(self, name: Name, opened: Opened) -> bool:
         """Whether every file that its node read whole is here as it was read."""
-        ledger, intact = self._ledger, {}
+        ledger, intact = self.ledger, {}
         for file in opened.files:
             if file.is_intact:
                 intact[file.name] = file
@@ -240,9 +265,9 @@ class _Taker:
     def _take_log(self, file: File, name: Name, opened: Opened) -> None:
         """A log only grows: the longest is the newest."""
         path = f"logs/{name.task}.attempt-{name.attempt}.log"
-        known = self._ledger.manifest.files.get(path)
+        known = self.ledger.manifest.files.get(path)
         if known is None or known.size < file.size:
-            self._ledger.add(opened.land({path: file}))
+            self.ledger.add(opened.land({path: file}))
         here = self._log_path(name.task, name.attempt) if self._log_path else None
         if here is None:
             return

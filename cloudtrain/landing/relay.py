@@ -9,13 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import IO
 
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, names_on_stdin
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Artifact, Node
 from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.shell import Command, script
 
 SMALL = 1 << 17
@@ -40,24 +41,21 @@ def relay(
     folder: str,
     places: Mapping[str, str],
     sizes: Mapping[str, int],
-    transport: Transport,
-    store: ArtifactStore,
-    pool: ThreadPoolExecutor,
-    stop: Stop,
+    upload: Upload,
 ) -> dict[str, Artifact]:
     """Streams `places` (source in the folder → path in the store); what landed whole, by source.
 
     Side by side with the stream the node itself computes checksums: a file that changed while it
     was read, or that cannot be read, is not among the results. Raises StoreError, NodeUnreachable,
-    NodeError, and what `stop` raises.
+    NodeError, and what `upload.stop` raises.
     """
     if not places:
         return {}
-    stop = Stop(stop)
+    stop = Stop(upload.stop)
     with ThreadPoolExecutor(1) as beside:
-        sums = beside.submit(checksums, node, folder, places, transport, stop)
+        sums = beside.submit(checksums, node, folder, places, upload.transport, stop)
         try:
-            arrived = stream(node, folder, places, sizes, transport, store, pool, stop)
+            arrived = stream(node, folder, places, sizes, replace(upload, stop=stop))
         except BaseException:
             stop.set()
             raise
@@ -74,26 +72,23 @@ def stream(
     folder: str,
     places: Mapping[str, str],
     sizes: Mapping[str, int],
-    transport: Transport,
-    store: ArtifactStore,
-    pool: ThreadPoolExecutor,
-    stop: Stop,
+    upload: Upload,
 ) -> dict[str, Artifact]:
     """What the node sent, as it was stored. Raises NodeError for much more than was announced."""
     most = {source: sizes[source] + GROWTH for source in places}
-    receiver = _Receiver(node, places, most, store, pool)
+    receiver = _Receiver(node, places, most, upload)
     left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
 
     def take(data: bytes) -> None:
         nonlocal left
-        stop.check()
+        upload.stop.check()
         left -= len(data)
         if left < 0:
             raise _too_much(node, f"the files in {folder}")
         receiver.write(data)
 
     try:
-        done = transport.run(
+        done = upload.transport.run(
             node,
             packing(folder),
             stdin=names_on_stdin(places),
@@ -134,13 +129,12 @@ class _Receiver:
         node: Node,
         places: Mapping[str, str],
         most: Mapping[str, int],
-        store: ArtifactStore,
-        pool: ThreadPoolExecutor,
+        upload: Upload,
     ) -> None:
         """`most`: bytes of each file."""
         self.arrived: dict[str, Artifact] = {}
         self._node, self._most = node, most
-        self._places, self._store, self._pool = places, store, pool
+        self._places, self._store, self._pool = places, upload.store, upload.pool
         self._waiting: deque[tuple[str, Future[Artifact]]] = deque()
         self._error: BaseException | None = None
         read_end, self._write_end = os.pipe()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from cloudtrain.landing.direct import send
@@ -12,6 +11,7 @@ from cloudtrain.landing.inventory import File, Inventory, Stop, checksums, take_
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint, Landed
 from cloudtrain.landing.relay import relay
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Artifact, Node
 from cloudtrain.protocols import Transport
 
@@ -45,29 +45,36 @@ class Synced:
     """Why files came through this machine though their node might have stored them."""
 
 
-def sync(
+def sync_so_far(source: Source, ledger: Ledger, upload: Upload) -> Synced:
+    """Brings what changed since the ledger's manifest; again only what changes meanwhile of the
+    checkpoint, whose files are of use only as they were together."""
+    known = ledger.manifest.task_files(source.task)
+    return _sync(source, ledger, upload, known, again=source.is_checkpoint)
+
+
+def sync_all(source: Source, ledger: Ledger, upload: Upload) -> Synced:
+    """Brings everything: a file whose stamp is the same is also compared by its checksum, and
+    rounds go on until nothing changes any more."""
+    known = known_files(source.task, ledger)
+    return _sync(source, ledger, upload, known, again=lambda path: True)
+
+
+def _sync(
     source: Source,
     ledger: Ledger,
-    transport: Transport,
-    pool: ThreadPoolExecutor,
-    stop: Stop,
+    upload: Upload,
+    known: dict[str, Landed],
     *,
-    final: bool,
+    again: Callable[[str], bool],
 ) -> Synced:
-    """Brings what changed since the ledger's manifest.
-
-    `final`: a file is also compared by its checksum where its stamp is the same, and rounds go on
-    until nothing changes any more. Else they go on only for the checkpoint, whose files are of
-    use only as they were together.
-    """
-    carrier = _Carrier(source, ledger, transport, pool, stop)
-    known = known_files(source.task, ledger, by_stamp=not final)
+    """`again`: files that are brought once more where they change while they are read."""
+    carrier = _Carrier(source, ledger, upload)
     fresh: dict[str, Landed] = {}
     for number in range(ROUNDS + 1):
-        inventory = take_inventory(source.node, source.folder, source.patterns, transport)
+        inventory = take_inventory(source.node, source.folder, source.patterns, upload.transport)
         due = [file for file in inventory.files if is_due(file, known)]
-        if number > 0 and not final:
-            due = [file for file in due if source.is_checkpoint(file.path)]
+        if number > 0:
+            due = [file for file in due if again(file.path)]
         if not due or number == ROUNDS:
             break
         landed = carrier.bring(due, known)
@@ -80,13 +87,13 @@ def sync(
     return replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
 
 
-def known_files(task: str, ledger: Ledger, *, by_stamp: bool) -> dict[str, Landed]:
+def known_files(task: str, ledger: Ledger) -> dict[str, Landed]:
     """What has landed, by path in the work folder.
 
     Stamps are believed after the end (`complete`), when nothing writes through a mapping.
     """
     known = ledger.manifest.task_files(task)
-    if by_stamp or ledger.manifest.complete:
+    if ledger.manifest.complete:
         return known
     return {path: replace(landed, stamp="") for path, landed in known.items()}
 
@@ -142,21 +149,13 @@ def _outcome(
 
 
 class _Carrier:
-    def __init__(
-        self,
-        source: Source,
-        ledger: Ledger,
-        transport: Transport,
-        pool: ThreadPoolExecutor,
-        stop: Stop,
-    ) -> None:
-        self._source, self._ledger, self._transport = source, ledger, transport
-        self._pool, self._stop = pool, stop
+    def __init__(self, source: Source, ledger: Ledger, upload: Upload) -> None:
+        self._source, self._ledger, self._upload = source, ledger, upload
         self.detour: str | None = None
 
     def bring(self, due: Sequence[File], known: Mapping[str, Landed]) -> dict[str, Landed]:
         """What has landed now, by path; what changed meanwhile or cannot be read is missing."""
-        landed = unchanged(self._source, due, known, self._transport, self._stop)
+        landed = unchanged(self._source, due, known, self._upload.transport, self._upload.stop)
         return landed | self._moved([file for file in due if file.path not in landed])
 
     def _moved(self, due: Iterable[File]) -> dict[str, Landed]:
@@ -178,10 +177,9 @@ class _Carrier:
         self, names: Mapping[str, Sequence[File]], places: Mapping[str, str]
     ) -> dict[str, Artifact]:
         """By the node itself, and what it cannot store through this machine."""
-        source, ledger = self._source, self._ledger
+        source, upload = self._source, self._upload
         sizes = {name: files[0].size for name, files in names.items()}
-        common = (self._transport, ledger.store, self._pool, self._stop)
-        sent = send(source.node, source.folder, places, sizes, *common)
+        sent = send(source.node, source.folder, places, sizes, upload)
         rest = {
             name: place
             for name, place in places.items()
@@ -189,7 +187,7 @@ class _Carrier:
         }
         if rest and sent.why is not None:
             self.detour = f"{len(rest)} files come through this machine: {sent.why}"
-        return sent.arrived | relay(source.node, source.folder, rest, sizes, *common)
+        return sent.arrived | relay(source.node, source.folder, rest, sizes, upload)
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))

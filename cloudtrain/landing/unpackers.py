@@ -16,11 +16,12 @@ from typing import Any
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.landing import direct
-from cloudtrain.landing.inventory import SILENCE, Stop
+from cloudtrain.landing.inventory import SILENCE
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed
 from cloudtrain.landing.opened import File, landed, told
 from cloudtrain.landing.retrieve import verified
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Node, Run
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Transport
@@ -81,7 +82,8 @@ class Unpackers:
         folder = f"{place}/files"
         try:
             facts = self._fetched(node, folder, path, size)
-            yield Unpacked(node, folder, facts, self._transport, self._ledger, self._pool)
+            upload = Upload(transport=self._transport, store=self._ledger.store, pool=self._pool)
+            yield Unpacked(node, folder, facts, self._ledger, upload)
         except NodeError:
             raise  # nothing can be removed there; the next one to unpack there does it
         except BaseException:
@@ -136,9 +138,8 @@ class Unpacked:
         node: Node,
         folder: str,
         facts: Mapping[str, Any],
-        transport: Transport,
         ledger: Ledger,
-        pool: ThreadPoolExecutor,
+        upload: Upload,
     ) -> None:
         if "bad" in facts:
             raise ValueError(shown(str(facts["bad"])))
@@ -146,17 +147,15 @@ class Unpacked:
         digests = [str(sha256) for _, _, sha256 in facts["members"]]
         files, self.checkpoint = told(str(facts["about"]), members)
         self.files = tuple(replace(each, found=digests[each.at]) for each in files)
-        self._node, self._folder, self._transport = node, folder, transport
-        self._ledger, self._pool = ledger, pool
+        self._node, self._folder = node, folder
+        self._ledger, self._upload = ledger, upload
 
     def land(self, due: Mapping[str, File]) -> list[Landed]:
         """Raises Detour where not all of them are stored as they were read."""
-        store, ledger = self._ledger.store, self._ledger
+        ledger = self._ledger
         places = {str(file.at): ledger.key(ledger.place(path)) for path, file in due.items()}
         sizes = {str(file.at): file.size for file in due.values()}
-        sent = direct.send(
-            self._node, self._folder, places, sizes, self._transport, store, self._pool, Stop()
-        )
+        sent = direct.send(self._node, self._folder, places, sizes, self._upload)
         stored = []
         for path, file in due.items():
             artifact = sent.arrived.get(str(file.at))

@@ -11,10 +11,10 @@ from cloudtrain.cluster.provision import revive
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.events import LandingFailed, RunEnded
-from cloudtrain.landing.land import land, land_logs, missing, not_landed
+from cloudtrain.landing.land import Closing, missing, not_landed
+from cloudtrain.landing.landing import landing_of, nodes_of
 from cloudtrain.model import Cause, Run
 from cloudtrain.training import cause as causes
-from cloudtrain.training.keeping import take_left
 from cloudtrain.training.tasks import end_orphans, log_files, saved, seen_to_end
 
 
@@ -25,11 +25,15 @@ def finish(session: Session, run: Run, *, failed_by: CloudtrainError | None = No
     """
     run = outcome(session, run, failed_by)
     try:
-        lacking = land_all(session, run)
+        session = revive(session)
+        tell_gone(session, run)
+        closing = Closing(landing_of(session), run, nodes_of(session, run))
+        lacking = land_all(session, run, closing)
         if run.state == "succeeded" and lacking:
             run = without_required(run, lacking)
         run = replace(run, ended=time.time())
-        land_logs(run, log_files(session, run), session.store)
+        closing.record(run, log_files(session, run))
+        closing.complete()
     except CloudtrainError as error:
         # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
         session.records.journal(LandingFailed(run=run.id, why=str(error)))
@@ -78,38 +82,29 @@ def outcome(session: Session, run: Run, failed_by: CloudtrainError | None) -> Ru
     return replace(run, state="stopped", exit_code=RunFailed.exit_code)
 
 
-def land_all(session: Session, run: Run) -> tuple[str, ...]:
-    """Everything from every node that exists; what `artifacts.require` names and is not there."""
-    session = revive(session)
-    if not seen_to_end(run):
-        end_orphans(session)
-        return land_nodes(session, run)
-    try:
-        return land_nodes(session, run)
-    except NotLanded:
-        if not end_orphans(session):  # what a task left behind may write still
-            raise
-        return land_nodes(session, run)
-
-
-def land_nodes(session: Session, run: Run) -> tuple[str, ...]:
-    nodes = {task.name: node for task in run.tasks if (node := session.node(task.node))}
+def tell_gone(session: Session, run: Run) -> None:
     for task in run.tasks:
-        if task.name not in nodes:
+        if session.node(task.node) is None:
             session.console.warn(
                 f"{task.node} does not exist any more: what it had not landed is lost"
             )
-    take_left(session, run, there=nodes)
-    manifest = land(
-        run,
-        nodes,
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-        final=True,
-    )
+
+
+def land_all(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
+    """Everything from every node that exists; what `artifacts.require` names and is not there."""
+    if not seen_to_end(run):
+        end_orphans(session)
+        return land_nodes(session, run, closing)
+    try:
+        return land_nodes(session, run, closing)
+    except NotLanded:
+        if not end_orphans(session):  # what a task left behind may write still
+            raise
+        return land_nodes(session, run, closing)
+
+
+def land_nodes(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
+    manifest = closing.bring()
     if run.state == "succeeded" and not manifest.files:
         session.console.warn(
             "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -18,7 +18,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.direct import revealed
-from cloudtrain.landing.land import source, wanted
+from cloudtrain.landing.landing import landing_of
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Node, Run, Task
 from cloudtrain.presign import PresignedUpload
@@ -49,7 +49,7 @@ METADATA = {
 """Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
 
 
-def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
+def take_left(session: Session, run: Run) -> None:
     """What nodes stored while nobody was here, before anything else of the run is landed or read.
 
     Raises StoreError.
@@ -58,7 +58,6 @@ def take_left(session: Session, run: Run, there: Collection[str] = ()) -> None:
         run,
         session.store,
         session.console,
-        there=there,
         nodes=session.nodes,
         transport=session.transport,
         log_path=partial(session.records.log_path, run.id),
@@ -165,9 +164,7 @@ def order(
 ) -> dict[str, object]:
     """What a keeper is told. It holds rights: for its stdin, and nothing else."""
     config = session.config
-    checkpoints = config.train.checkpoints if task == run.tasks[0] else None
-    patterns = wanted(config.artifacts)
-    what = source(run.cluster, run.id, task.name, node, patterns, checkpoints)
+    what = landing_of(session).source(run.id, task.name, node, run.tasks[0].name)
     last = last_sync(node, run.created)
     until = min(end_of(node, now), now + LASTS)
     address = os.environ.get("CLOUDTRAIN_METADATA") or METADATA.get(config.provider)

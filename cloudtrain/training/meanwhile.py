@@ -10,10 +10,11 @@ from posixpath import normpath
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.landing.checkpoints import landed_checkpoint, put_checkpoints
-from cloudtrain.landing.land import land, land_logs_so_far, take_checkpoint
+from cloudtrain.landing.land import land_so_far, take_checkpoint
+from cloudtrain.landing.landing import landing_of, nodes_of
 from cloudtrain.landing.manifest import Landed
 from cloudtrain.landing.runs import store_record
-from cloudtrain.model import Node, Run
+from cloudtrain.model import Run
 from cloudtrain.training.tasks import log_files
 from cloudtrain.training.watch import Watch
 
@@ -77,9 +78,10 @@ class Meanwhile:
     def _work(self) -> None:
         try:
             if self._every or self._noticed:
-                land_now(self._session, self._run)
-                logs = log_files(self._session, self._run)
-                land_logs_so_far(self._run, logs, self._session.store)
+                session, run = self._session, self._run
+                logs = log_files(session, run)
+                land_so_far(landing_of(session), run, nodes_of(session, run), logs)
+                store_record(run, session.store, session.clock.now())
             if self._evaluators and self._folder:
                 self._give(self._folder)
         except CloudtrainError as error:
@@ -89,36 +91,10 @@ class Meanwhile:
         """The chief's checkpoint, where it is another than the evaluator was given last."""
         session, run = self._session, self._run
         nodes = nodes_of(session, run)
-        take_checkpoint(
-            run,
-            nodes,
-            folder,
-            transport=session.transport,
-            store=session.store,
-            console=session.console,
-        )
+        take_checkpoint(landing_of(session), run, nodes)
         landed = landed_checkpoint(run.id, folder, session.store)
         if landed == self._given:
             return
         held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}
         put_checkpoints(run, held, folder, session.transport, session.store)
         self._given = landed
-
-
-def land_now(session: Session, run: Run) -> None:
-    """What has changed on the tasks' nodes, while the run has not ended."""
-    land(
-        run,
-        nodes_of(session, run),
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-        final=False,
-    )
-
-
-def nodes_of(session: Session, run: Run) -> dict[str, Node]:
-    """Those that exist, by task."""
-    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}

@@ -13,14 +13,14 @@ from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.events import AttemptBegun, AttemptStarted
 from cloudtrain.fan_out import fan_out
 from cloudtrain.landing.checkpoints import put_checkpoints
-from cloudtrain.landing.land import take_checkpoint
+from cloudtrain.landing.land import land_so_far, take_checkpoint
+from cloudtrain.landing.landing import landing_of, nodes_of
 from cloudtrain.model import Attempt, Run, Task
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.ready import make_ready
 from cloudtrain.strategies import strategy_of
 from cloudtrain.training.keeping import take_left
 from cloudtrain.training.launch import Launch, launches, set_work_aside
-from cloudtrain.training.meanwhile import land_now
 from cloudtrain.training.preflight import preflight
 from cloudtrain.training.replacing import whole_again
 from cloudtrain.training.site import site
@@ -88,7 +88,7 @@ def start_over(session: Session, run: Run) -> None:
         "train.checkpoints is not set: this attempt starts from the beginning, but for what the "
         "script keeps outside its work folder"
     )
-    land_now(session, run)
+    land_so_far(landing_of(session), run, nodes_of(session, run))
 
     def set_aside(task: Task) -> None:
         done = session.transport.run(node_of(session, task), set_work_aside(run, task))
@@ -105,14 +105,7 @@ def restore(session: Session, run: Run, folder: str) -> None:
     A chief on a new node has none: then it is the one that landed before.
     """
     nodes = {task.name: node_of(session, task) for task in run.tasks}
-    take_checkpoint(
-        run,
-        nodes,
-        folder,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-    )
+    take_checkpoint(landing_of(session), run, nodes)
     step = put_checkpoints(run, nodes, folder, session.transport, session.store)
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"

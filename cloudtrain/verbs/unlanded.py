@@ -5,6 +5,7 @@ from __future__ import annotations
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
 from cloudtrain.landing.land import land, unlanded
+from cloudtrain.landing.landing import landing_of
 from cloudtrain.model import Run
 
 
@@ -23,30 +24,13 @@ def land_what_is_left(session: Session) -> tuple[str, ...]:
 def ask_unlanded(session: Session) -> tuple[str, ...]:
     """Everything is compared with the nodes once more: of 100,000 files that takes minutes."""
     with session.console.stage("verify what has landed", len(session.nodes)) as stage:
-        return unlanded(
-            session.nodes,
-            session.config.name,
-            session.config.artifacts,
-            checkpoints=session.config.train.checkpoints,
-            transport=session.transport,
-            store=session.store,
-            stage=stage,
-        )
+        return unlanded(landing_of(session), session.nodes, stage)
 
 
 def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
     known = {run.id: run for run in session.records.runs()}
     run = known.get(run_id) or unknown_run(session, run_id, left)
-    land(
-        run,
-        {node.task: node for node in session.nodes},
-        session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-        final=True,
-    )
+    land(landing_of(session), run, {node.task: node for node in session.nodes})
 
 
 def unknown_run(session: Session, run_id: str, left: tuple[str, ...]) -> Run:

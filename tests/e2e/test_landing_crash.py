@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import layout
-from cloudtrain.landing.land import land, unlanded
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.model import ArtifactRules
 from cloudtrain.protocols import ArtifactStore
@@ -76,14 +75,7 @@ class Client:
         return process.exitcode != 0
 
     def left(self) -> tuple[str, ...]:
-        return unlanded(
-            list(self.cluster.nodes.values()),
-            "mnist",
-            RULES,
-            checkpoints="ckpt",
-            transport=self.cluster.transport,
-            store=self.store,
-        )
+        return self.cluster.unlanded("ckpt", rules=RULES, store=self.store)
 
     def nothing_else_is_billed(self) -> None:
         manifest = read_manifest(self.store, RUN)
@@ -103,16 +95,7 @@ class Client:
 
 
 def landing(cluster: Cluster, store: ArtifactStore, *, final: bool) -> None:
-    land(
-        cluster.run,
-        cluster.nodes,
-        RULES,
-        checkpoints="ckpt",
-        transport=cluster.transport,
-        store=store,
-        console=Heard(),
-        final=final,
-    )
+    cluster.land(final=final, checkpoints="ckpt", rules=RULES, store=store, console=Heard())
 
 
 def final_landing(folder: Path, uri: str, environment: dict[str, str], gate: Connection) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StoreError
-from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import Manifest
 from cloudtrain.landing.retrieve import retrieve
 from tests.support.landing_parts import RUN, Cluster
@@ -26,16 +25,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def landing(cluster: Cluster, *, final: bool = True) -> Manifest:
-    return land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=final,
-    )
+    return cluster.land(final=final)
 
 
 def files(folder: Path) -> dict[str, bytes]:

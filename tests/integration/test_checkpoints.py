@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
 from cloudtrain.landing.checkpoints import keras_step, put_checkpoints, tensorflow_checkpoint
-from cloudtrain.landing.land import land, take_checkpoint
+from cloudtrain.landing.land import take_checkpoint
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from tests.support.landing_parts import RUN, Cluster
 
@@ -32,14 +32,7 @@ def save(cluster: Cluster, number: int, task: str = "chief0", folder: str = "ckp
 
 
 def take(cluster: Cluster) -> Manifest:
-    return take_checkpoint(
-        cluster.run,
-        cluster.nodes,
-        "ckpt",
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-    )
+    return take_checkpoint(cluster.landing("ckpt"), cluster.run, cluster.nodes)
 
 
 def put(cluster: Cluster, folder: str = "ckpt") -> str | None:
@@ -118,16 +111,7 @@ def test_a_checkpoint_that_is_being_written_does_not_replace_the_last_whole_one(
     save(cluster, 2)
     number[0] = 2
     cluster.transport.during = write_on
-    manifest = land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints="ckpt",
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=False,
-    )
+    manifest = cluster.land(final=False, checkpoints="ckpt")
     assert number[0] > 2
     assert manifest.checkpoint is not None
     cluster.transport.during = lambda line: None
@@ -137,14 +121,7 @@ def test_a_checkpoint_that_is_being_written_does_not_replace_the_last_whole_one(
 
 def test_the_folder_may_lie_deep_and_inside_the_output(cluster: Cluster) -> None:
     save(cluster, 7, folder="output/[my] ckpt/chief")
-    take_checkpoint(
-        cluster.run,
-        cluster.nodes,
-        "./output/[my] ckpt/",
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-    )
+    take_checkpoint(cluster.landing("./output/[my] ckpt/"), cluster.run, cluster.nodes)
     assert put(cluster, "output/[my] ckpt/") == "output/[my] ckpt/chief/ckpt-7"
     assert content(cluster, "worker1", "output/[my] ckpt/chief") == content(
         cluster, "chief0", "output/[my] ckpt/chief"
@@ -248,16 +225,7 @@ def test_the_final_landing_puts_the_checkpoint_at_its_own_place(cluster: Cluster
     for number in (1, 2):
         save(cluster, number)
         take(cluster)
-    land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints="ckpt",
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=True,
-    )
+    cluster.land(checkpoints="ckpt")
     manifest = read_manifest(cluster.store, RUN)
     assert manifest is not None
     assert manifest.complete

@@ -18,6 +18,7 @@ import pytest
 from cloudtrain.errors import NotLanded
 from cloudtrain.landing.direct import Sent, revealed, send
 from cloudtrain.landing.inventory import Stop
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Node
 from cloudtrain.paths import is_inside
 from cloudtrain.ship import program
@@ -54,9 +55,10 @@ class Sender:
         places = {name: f"run/{name}" for name in names}
         assert all(map(is_inside, places.values()))
         with ThreadPoolExecutor(4) as pool:
-            return send(
-                self.node, "task/work", places, sizes, self.transport, self.store, pool, self.stop
-            )
+            return send(self.node, "task/work", places, sizes, self.upload(pool))
+
+    def upload(self, pool: ThreadPoolExecutor) -> Upload:
+        return Upload(transport=self.transport, store=self.store, pool=pool, stop=self.stop)
 
 
 def test_a_node_stores_its_files_with_their_checksums(tmp_path: Path, told: Service) -> None:
@@ -192,10 +194,7 @@ def test_a_file_that_is_gone_is_left_for_the_next_time(tmp_path: Path, told: Ser
             "task/work",
             {"x": "run/x", "y": "run/y"},
             sizes,
-            sender.transport,
-            sender.store,
-            pool,
-            sender.stop,
+            sender.upload(pool),
         )
     assert (set(sent.arrived), sent.changed) == ({"y"}, {"x"})
 

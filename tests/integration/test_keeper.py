@@ -13,7 +13,6 @@ import pytest
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.landing.inventory import take_inventory
-from cloudtrain.landing.land import land
 from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
@@ -87,16 +86,7 @@ def test_a_keeper_leaves_when_a_client_has_landed_the_end(kept: Kept) -> None:
 
 
 def finally_landed(kept: Kept) -> None:
-    land(
-        kept.run,
-        kept.nodes,
-        kept.rules,
-        checkpoints=kept.checkpoints,
-        transport=kept.transport,
-        store=kept.web,
-        console=kept.console,
-        final=True,
-    )
+    kept.land(checkpoints=kept.checkpoints, store=kept.web)
 
 
 # ── Meanwhile ────────────────────────────────────────────────────────────────
@@ -121,16 +111,7 @@ def test_what_has_landed_is_not_stored_again(kept: Kept) -> None:
     kept.start("true")
     kept.write("chief0", "output/landed", "x")
     (kept.place() / "keeping").touch()
-    land(
-        kept.run,
-        kept.nodes,
-        kept.rules,
-        checkpoints=None,
-        transport=kept.transport,
-        store=kept.web,
-        console=kept.console,
-        final=False,
-    )
+    kept.land(final=False, store=kept.web)
     kept.write("chief0", "output/new", "y")
     kept.keep()
     kept.wait_for_parcels()

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NodeUnreachable, NotLanded, StoreError
-from cloudtrain.landing.land import land, land_logs, missing, runs_on, unlanded
+from cloudtrain.landing.land import missing, runs_on, unlanded
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.relay import SMALL
 from cloudtrain.model import ArtifactRules
-from tests.support.landing_parts import RUN, Cluster
+from tests.support.landing_parts import RUN, Cluster, land_logs
 
 
 @pytest.fixture
@@ -28,27 +28,11 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def landing(cluster: Cluster, *, final: bool = True, checkpoints: str | None = None) -> Manifest:
-    return land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=checkpoints,
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=final,
-    )
+    return cluster.land(final=final, checkpoints=checkpoints)
 
 
 def left(cluster: Cluster, checkpoints: str | None = None) -> tuple[str, ...]:
-    return unlanded(
-        list(cluster.nodes.values()),
-        "mnist",
-        cluster.rules,
-        checkpoints=checkpoints,
-        transport=cluster.transport,
-        store=cluster.store,
-    )
+    return cluster.unlanded(checkpoints)
 
 
 def is_pack(line: str) -> bool:
@@ -454,7 +438,6 @@ def test_a_store_that_refuses_at_any_moment_leaves_a_true_manifest(
 KILLED = """
 import os, sys
 from pathlib import Path
-from cloudtrain.landing.land import land
 from tests.support.landing_parts import Cluster
 
 cluster = Cluster(Path(sys.argv[1]))
@@ -469,8 +452,7 @@ def dying(data):
     os._exit(9)
 
 store.upload = deadly
-land(cluster.run, cluster.nodes, cluster.rules, checkpoints="ckpt", transport=cluster.transport,
-     store=store, console=cluster.console, final=True)
+cluster.land(checkpoints="ckpt")
 """
 
 
@@ -588,15 +570,7 @@ def test_what_is_compared_with_the_nodes_is_counted_meanwhile(cluster: Cluster) 
 
     facts = json.loads((cluster.folder / RUN / "manifest.json").read_text())
     (cluster.folder / RUN / "manifest.json").write_text(json.dumps({**facts, "complete": False}))
-    found = unlanded(
-        [cluster.nodes["chief0"]],
-        "mnist",
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=cluster.store,
-        stage=Stage(),
-    )
+    found = unlanded(cluster.landing(), [cluster.nodes["chief0"]], Stage())
     assert found == ()
     assert ("mnist-chief0", "30 of 30 files compared by SHA-256") in told
     assert told[-1] == ("mnist-chief0", "done: 30 files")

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.errors import NotLanded
 from cloudtrain.landing import inventory, relay
-from cloudtrain.landing.land import land, unlanded
+from cloudtrain.landing.land import unlanded
 from cloudtrain.landing.manifest import Manifest
 from tests.support.landing_parts import RUN, Cluster
 
@@ -22,16 +22,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def landed(cluster: Cluster) -> Manifest:
-    return land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=True,
-    )
+    return cluster.land()
 
 
 def instead_of(cluster: Cluster, program: str, script: str) -> None:
@@ -110,14 +101,7 @@ def test_a_list_of_runs_that_makes_no_sense_names_its_node(
 ) -> None:
     monkeypatch.setattr("cloudtrain.landing.land.RUNS", "printf '/etc/passwd\\0'")
     with pytest.raises(NotLanded, match="mnist-chief0: its list of runs makes no sense"):
-        unlanded(
-            [cluster.nodes["chief0"]],
-            "mnist",
-            cluster.rules,
-            checkpoints=None,
-            transport=cluster.transport,
-            store=cluster.store,
-        )
+        unlanded(cluster.landing(), [cluster.nodes["chief0"]])
 
 
 MANY = 10_000

@@ -19,7 +19,7 @@ def test_what_was_taken_is_not_landed_again_from_its_node(yard: Yard) -> None:
     yard.keep("output/a")
     yard.take()
     yard.store.uploaded.clear()
-    yard.land()
+    yard.lands()
     assert yard.store.uploaded == []
 
 
@@ -29,7 +29,7 @@ def test_an_older_version_never_replaces_a_landed_one(yard: Yard) -> None:
     yard.keep("output/a", "output/b")
     yard.write("chief0", "output/a", "new")
     (yard.work("chief0") / "output/b").unlink()
-    yard.land()
+    yard.lands()
     assert yard.contents(yard.take()) == {
         "chief0/output/a": b"new",
         "chief0/output/b": b"only here",
@@ -43,7 +43,7 @@ def test_what_a_node_still_has_lands_from_it_and_its_parcels_go_then(yard: Yard)
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     yard.write("chief0", "output/a", "a and more")
-    manifest = yard.land(final=True)
+    manifest = yard.lands(final=True)
     assert manifest.complete
     assert manifest.files["chief0/output/a"].size == len("a and more")
     assert parcels_of(RUN, yard.store) == []
@@ -54,7 +54,7 @@ def test_a_node_in_the_place_of_another_does_not_make_its_parcels_needless(yard:
     file = yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     file.unlink()
-    manifest = yard.land(final=True)
+    manifest = yard.lands(final=True)
     assert manifest.complete
     assert manifest.files["chief0/output/a"].size == 1
     assert parcels_of(RUN, yard.store) == []
@@ -65,7 +65,7 @@ def test_a_node_in_the_place_of_another_does_not_make_its_parcels_needless(yard:
 
 def test_a_checkpoint_may_be_in_several_parcels_and_what_has_landed(yard: Yard) -> None:
     checkpoint(yard, 10)
-    yard.land()
+    yard.lands()
     yard.keep(*checkpoint(yard, 20))
     yard.keep(*checkpoint(yard, 30))
     manifest = yard.take()
@@ -81,7 +81,7 @@ def test_a_checkpoint_may_be_in_several_parcels_and_what_has_landed(yard: Yard) 
 
 def test_of_a_checkpoint_that_changed_while_it_was_packed_nothing_is_taken(yard: Yard) -> None:
     checkpoint(yard, 10)
-    yard.land()
+    yard.lands()
     paths = checkpoint(yard, 20)
     yard.write("chief0", "output/a", "a")
     parcel = yard.parcel(*paths, "output/a")
@@ -99,7 +99,7 @@ def test_of_a_checkpoint_that_changed_while_it_was_packed_nothing_is_taken(yard:
 def test_an_older_checkpoint_does_not_replace_a_landed_one(yard: Yard) -> None:
     yard.keep(*checkpoint(yard, 10))
     checkpoint(yard, 20)
-    before = yard.land()
+    before = yard.lands()
     assert yard.take().checkpoint == before.checkpoint
 
 
@@ -108,7 +108,7 @@ def test_an_older_checkpoint_does_not_replace_a_landed_one(yard: Yard) -> None:
 
 def test_taking_may_end_after_any_upload_and_is_done_again(yard: Yard) -> None:
     yard.write("chief0", "output/a", "landed")
-    yard.land()
+    yard.lands()
     for step in (10, 20):
         yard.write("chief0", "output/a", f"at {step}")
         yard.write("chief0", f"output/{step}", "x")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.inventory import Stop
+from cloudtrain.landing.upload import Upload
 from cloudtrain.node import uploader
 from cloudtrain.presign import PresignedRequest, PresignedUpload
 from cloudtrain.shell import Secret
@@ -137,8 +137,8 @@ class Rig:
         sizes = sizes or {name: len(data) for name, data in files.items()}
         places = {name: f"run/{name}" for name in files}
         with ThreadPoolExecutor(4) as pool:
-            common = (self.transport, self.store, pool, Stop())
-            return send(self.node, "task/work", places, sizes, *common)
+            upload = Upload(transport=self.transport, store=self.store, pool=pool)
+            return send(self.node, "task/work", places, sizes, upload)
 
 
 @pytest.fixture

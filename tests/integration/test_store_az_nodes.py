@@ -19,9 +19,8 @@ from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient, Contain
 from cloudtrain.errors import StoreError
 from cloudtrain.landing import direct
 from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.inventory import Stop
-from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import Manifest, read_manifest
+from cloudtrain.landing.upload import Upload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import az
@@ -58,8 +57,8 @@ class Place:
         sizes = {name: (self.task / "work" / name).stat().st_size for name in names}
         places = {name: f"run/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
-            common = (self.transport, self.store, pool, Stop())
-            return send(self.node, "task/work", places, sizes, *common)
+            upload = Upload(transport=self.transport, store=self.store, pool=pool)
+            return send(self.node, "task/work", places, sizes, upload)
 
     def stored(self, name: str) -> bytes:
         return self._blob(name).download_blob().readall()
@@ -279,16 +278,7 @@ def cluster(tmp_path: Path, proxy: Between, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def landing(cluster: Cluster) -> Manifest:
-    return land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints="ckpt",
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=True,
-    )
+    return cluster.land(checkpoints="ckpt")
 
 
 def landed(cluster: Cluster) -> dict[str, bytes]:

@@ -28,9 +28,8 @@ from google.oauth2.credentials import Credentials
 
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
 from cloudtrain.landing.direct import Sent, revealed, send
-from cloudtrain.landing.inventory import Stop
-from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import read_manifest
+from cloudtrain.landing.upload import Upload
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
@@ -80,16 +79,8 @@ class Place:
         sizes = {name: (self.work / name).stat().st_size for name in names}
         places = {name: f"run/chief0/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
-            return send(
-                node("chief0"),
-                "task/work",
-                places,
-                sizes,
-                self.transport,
-                self.store,
-                pool,
-                Stop(),
-            )
+            upload = Upload(transport=self.transport, store=self.store, pool=pool)
+            return send(node("chief0"), "task/work", places, sizes, upload)
 
     def held(self) -> dict[str, bytes]:
         """Below the task's folder, as Google's SDK reads it."""
@@ -448,16 +439,7 @@ def test_a_token_is_used_until_shortly_before_its_end(google: Google) -> None:
 
 
 def landed(cluster: Cluster, store: ArtifactStore) -> None:
-    land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=store,
-        console=cluster.console,
-        final=True,
-    )
+    cluster.land(store=store)
 
 
 @pytest.mark.usefixtures("short")

@@ -28,9 +28,8 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.inventory import Stop
-from cloudtrain.landing.land import land, unlanded
 from cloudtrain.landing.manifest import Manifest
+from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Node
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
@@ -127,9 +126,8 @@ class Sender:
         sizes = {name: (self.work / name).stat().st_size for name in names}
         places = {name: f"run/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
-            return send(
-                self.node, "task/work", places, sizes, self.transport, self.store, pool, Stop()
-            )
+            upload = Upload(transport=self.transport, store=self.store, pool=pool)
+            return send(self.node, "task/work", places, sizes, upload)
 
     def stored(self, name: str) -> bytes:
         return b"".join(self.store.download(f"run/{name}"))
@@ -416,27 +414,11 @@ def landing_cluster(folder: Path, tasks: int = 3) -> Cluster:
 
 
 def landing(cluster: Cluster) -> Manifest:
-    return land(
-        cluster.run,
-        cluster.nodes,
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=cluster.store,
-        console=cluster.console,
-        final=True,
-    )
+    return cluster.land()
 
 
 def left(cluster: Cluster) -> tuple[str, ...]:
-    return unlanded(
-        list(cluster.nodes.values()),
-        "mnist",
-        cluster.rules,
-        checkpoints=None,
-        transport=cluster.transport,
-        store=cluster.store,
-    )
+    return cluster.unlanded()
 
 
 def fill(cluster: Cluster) -> dict[str, bytes]:

@@ -6,14 +6,21 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cloudtrain import layout
 from cloudtrain.errors import NodeUnreachable, StoreError
+from cloudtrain.landing.land import Closing, land, land_so_far, unlanded
+from cloudtrain.landing.landing import Landing
+from cloudtrain.landing.manifest import Manifest
+from cloudtrain.landing.runs import store_record
 from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
-from cloudtrain.protocols import Completed, Stage, StoreBackend
+from cloudtrain.protocols import ArtifactStore, Completed, Stage, StoreBackend
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 
@@ -183,6 +190,29 @@ class FaultyStore:
         return self.store.download(path)
 
 
+def land_logs(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> Manifest:
+    """The logs of a run that has ended, and its record, without any node."""
+    closing = Closing(without_nodes(run, store), run, {})
+    closing.record(run, files)
+    return closing.complete()
+
+
+def land_logs_so_far(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> None:
+    land_so_far(without_nodes(run, store), run, {}, files)
+    store_record(run, store, time.time())
+
+
+def without_nodes(run: Run, store: ArtifactStore) -> Landing:
+    return Landing(
+        cluster=run.cluster,
+        rules=ArtifactRules(),
+        checkpoints=None,
+        transport=FolderTransport(Path("/nowhere")),
+        store=store,
+        console=Heard(),
+    )
+
+
 class Cluster:
     """A chief and workers with one run, their work folders, and the doors to all of it."""
 
@@ -207,6 +237,26 @@ class Cluster:
         self.console = Heard()
         for name in names:
             self.work(name).mkdir(parents=True, exist_ok=True)
+
+    def landing(self, checkpoints: str | None = None, **changes: Any) -> Landing:
+        given = Landing(
+            cluster="mnist",
+            rules=self.rules,
+            checkpoints=checkpoints,
+            transport=self.transport,
+            store=self.store,
+            console=self.console,
+        )
+        return replace(given, **changes)
+
+    def land(
+        self, *, final: bool = True, checkpoints: str | None = None, **changes: Any
+    ) -> Manifest:
+        way = land if final else land_so_far
+        return way(self.landing(checkpoints, **changes), self.run, self.nodes)
+
+    def unlanded(self, checkpoints: str | None = None, **changes: Any) -> tuple[str, ...]:
+        return unlanded(self.landing(checkpoints, **changes), list(self.nodes.values()))
 
     def work(self, task: str) -> Path:
         home = self.transport.home(self.nodes[task])

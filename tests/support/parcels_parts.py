@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import layout
-from cloudtrain.landing.land import land
 from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import parcel_name, take_parcels
 from cloudtrain.model import Attempt
@@ -61,17 +60,8 @@ class Yard(Cluster):
         )
         return read_manifest(self.store, RUN) or Manifest(run=RUN)
 
-    def land(self, *, final: bool = False) -> Manifest:
-        return land(
-            self.run,
-            self.nodes,
-            self.rules,
-            checkpoints=FOLDER,
-            transport=self.transport,
-            store=self.store,
-            console=self.console,
-            final=final,
-        )
+    def lands(self, *, final: bool = False) -> Manifest:
+        return self.land(final=final, checkpoints=FOLDER)
 
     def read(self, manifest: Manifest, path: str) -> bytes:
         return b"".join(self.store.download(f"{RUN}/{manifest.files[path].at}"))

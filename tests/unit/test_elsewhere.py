@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.config import to_json
 from cloudtrain.errors import StoreError, UsageError
-from cloudtrain.landing.land import land_logs, land_logs_so_far
 from cloudtrain.landing.runs import (
     LandedLogs,
     StoredRuns,
@@ -37,6 +36,7 @@ from cloudtrain.records import Records
 from cloudtrain.verbs.find_run import find_run
 from cloudtrain.verbs.status import status
 from tests.support.elsewhere_parts import store
+from tests.support.landing_parts import land_logs, land_logs_so_far
 
 __all__ = ["store"]
 
