@@ -11,14 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.config.place import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodePlan, Plan, TaskId
-
-FIXED_END = {"gcp": "Google moves the end of a stopped VM alone"}
-"""Clouds on which a node that runs keeps the end that it was made with:
-https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling"""
+from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan, TaskId
 
 SHOWN = 3
 """Names of nodes in one line; the rest is counted."""
@@ -113,11 +110,11 @@ _FIELDS = (
 
 def made_with(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
     """What this node is asked for, as the journal keeps it with its request."""
-    if config.provider == "hosts":
+    if facts_of(config.provider).takes_hosts:
         seats = [host for host in config.hosts if host.role == node.role]
         host = seats[node.index] if node.index < len(seats) else None
         return {"host": f"{host.user or ''}@{host.address}:{host.port}"} if host else {}
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return {}
     return {
         "machine": node.machine,
@@ -174,7 +171,7 @@ def refuse_drift(found: Drift, config: ClusterConfig) -> None:
 def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
     """Of one node: the record's, and over them what the cloud tells now."""
     facts = dict(recorded)
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return facts
     if node.machine:
         same = node.machine.lower() == (planned.machine or "").lower()

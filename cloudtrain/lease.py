@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
-from cloudtrain.model import CLOUDS
 from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
 from cloudtrain.whose import this_machine
@@ -69,7 +69,7 @@ def leased(handle: Handle, doing: str, console: Console, *, must: bool = True) -
     Only where the config names a store, on a cloud; without an answer of the store there is none.
     """
     config = handle.config
-    if config.provider not in CLOUDS or config.artifacts.store is None:
+    if not is_cloud(config.provider) or config.artifacts.store is None:
         yield
         return
     keeper = Keeper(handle, doing, console)

@@ -16,10 +16,6 @@ from typing import Literal
 
 from cloudtrain.shell import Secret
 
-ProviderName = Literal["gcp", "aws", "azure", "local", "hosts"]
-CLOUDS: tuple[ProviderName, ...] = ("gcp", "aws", "azure")
-"""Providers that rent machines over an account and an API."""
-
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 """TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
 
@@ -164,7 +160,8 @@ class ClusterConfig:
     """A whole validated file. `source` is the absolute path that it was read from."""
 
     name: str
-    provider: ProviderName
+    provider: str
+    """A name of `providers.NAMES`."""
     strategy: str
     """A name of `strategies.STRATEGIES`."""
     nodes: Mapping[str, NodeGroup]
@@ -187,12 +184,6 @@ class ClusterConfig:
     def folder(self) -> Path:
         """Relative paths of the file (`code.path`, `setup.requirements`) start here."""
         return Path(self.source).parent
-
-    @property
-    def takes_other_ports(self) -> bool:
-        """Whether a task may have another port than the plan's: nobody chose one, and clusters of
-        `provider: local` share this machine's."""
-        return self.provider == "local" and self.train.port == DEFAULT_PORT
 
 
 # ── Owner: whose it is ───────────────────────────────────────────────────────

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
 from cloudtrain.config.place import place_in_file
-from cloudtrain.drift import FIXED_END, Change, Drift, drift_by_record, made_with
+from cloudtrain.drift import Change, Drift, drift_by_record, made_with
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import Made, known_end, nodes_standing
 from cloudtrain.lifetime import words
-from cloudtrain.model import Node, Plan
+from cloudtrain.model import ClusterConfig, Node, Plan
 from cloudtrain.records import Records
 
 
@@ -41,12 +42,18 @@ def on_record(plan: Plan) -> dict[str, Made]:
     return found
 
 
+def fixed_end(config: ClusterConfig) -> str:
+    """Why a node that runs keeps its end; "" if the end can be moved."""
+    cloud = cloud_of(config.provider)
+    return cloud.fixed_end if cloud else ""
+
+
 def lifetime_note(plan: Plan) -> tuple[str, ...]:
     """What `up` would do about another lifetime, by the record here."""
     config = plan.config
     known = known_end(Records(config.name).events())
     wanted = config.limits.max_lifetime
-    if config.provider in FIXED_END or known is None or known.lifetime == wanted:
+    if fixed_end(config) or known is None or known.lifetime == wanted:
         return ()
     place = place_in_file(config, "limits.max_lifetime")
     return (
@@ -60,7 +67,8 @@ def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
     config = plan.config
     known = known_end(Records(config.name).events())
     wanted = config.limits.max_lifetime
-    if config.provider not in FIXED_END or known is None or known.lifetime == wanted:
+    why = fixed_end(config)
+    if not why or known is None or known.lifetime == wanted:
         return ()
     planned = [node.name for node in plan.nodes]
     names = [node if isinstance(node, str) else node.name for node in nodes]
@@ -68,7 +76,7 @@ def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
         Change(
             nodes=tuple(name for name in names if name in planned),
             field="limits.max_lifetime",
-            there=f"made with max_lifetime {words(known.lifetime)} ({FIXED_END[config.provider]})",
+            there=f"made with max_lifetime {words(known.lifetime)} ({why})",
             wanted=words(wanted),
         ),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from cloudtrain.cloud import is_cloud
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.events import made_here
-from cloudtrain.model import CLOUDS, Node, Owner
+from cloudtrain.model import Node, Owner
 from cloudtrain.owner import is_meant, login, machine_id, owner_of
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, home
@@ -26,7 +27,7 @@ def me(provider: Provider, console: Console | None = None) -> Owner:
     except CloudError as error:
         principal, why = None, f": {error.message}"
     owner = owner_of(principal, this_machine())
-    if principal is None and console is not None and provider.name in CLOUDS:
+    if principal is None and console is not None and is_cloud(provider.name):
         console.warn(
             f"{provider.name} does not tell who you are{why}\n"
             f"what is made is labelled as of {owner.name} on {owner.machine}"
@@ -61,7 +62,7 @@ def refuse_others(
 def refuse_others_remains(records: Records, provider: Provider, *, owner: str | None) -> None:
     """The same of what has no node: somebody may be just making the first. Not asked where the
     record has something made from here: then the name was free."""
-    if provider.name not in CLOUDS or (records.has_keys() and made_here(records.events())):
+    if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
         return
     held = [each for each in provider.sweep() if each.cluster == records.name]
     owners = {one.id: one for each in held for one in each.owners}

@@ -1,4 +1,4 @@
-"""Writes cloudtrain/catalogue/{aws,gcp,azure}.csv: `python docs/catalogue.py`, from the repository.
+"""Writes each cloud's providers/_CLOUD/machines.csv: `python docs/catalogue.py`.
 
 Needs apache-libcloud and moto (`pip install apache-libcloud moto`): their tables are two of the
 sources. The others stand below as they were read. docs/machines.md tells what each is good for and
@@ -22,7 +22,6 @@ Prices = dict[str, float]
 Row = tuple[str, float, float, str, int, str, Prices]
 """Machine type, vCPUs, GiB, accelerator, how many, market, prices."""
 
-FOLDER = Path(__file__).parent.parent / "cloudtrain" / "catalogue"
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 
 
@@ -53,9 +52,9 @@ def write(cloud: str, date: str, rows: list[Row]) -> None:
         cells = [f"{prices[region]:.6g}" if region in prices else "" for region in regions]
         out.writerow([machine, f"{vcpus:g}", f"{memory:g}", kind, count or "", market, *cells])
     lines = [line.rstrip(",") for line in text.getvalue().splitlines()]
-    path = FOLDER / f"{cloud}.csv"
+    path = Path(__file__).parent.parent / "providers" / f"_{cloud}" / "machines.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{path.name}: {len(rows)} rows, {len(regions)} regions, {path.stat().st_size} bytes")
+    print(f"{cloud}: {len(rows)} rows, {len(regions)} regions, {path.stat().st_size} bytes")
 
 
 # ── AWS ──────────────────────────────────────────────────────────────────────

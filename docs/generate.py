@@ -2,7 +2,7 @@
 the rights to paste of docs/aws.md, docs/azure.md and docs/gcp.md.
 
 Run it after a change of cloudtrain/config/file.py, of cloudtrain/catalogue, or of a cloud's
-permissions.py: python docs/generate.py
+facts.py, families.py or permissions.py: python docs/generate.py
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalogue import cuda, gpus, sold
+from cloudtrain.cloud import clouds
 from cloudtrain.config import schema
 from cloudtrain.config.effect import EFFECT, KINDS
 from cloudtrain.config.file import File, Section, defaults, section_at
-from cloudtrain.model import CLOUDS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -66,10 +66,11 @@ def code_table() -> str:
 
 def sold_table() -> str:
     lines = ["\n| cloud | machines | GPU | sold | instead | source |", "|---|---|---|---|---|---|"]
-    for row in sold.FAMILIES:
+    for cloud, row in [(each, row) for each in clouds() for row in each.families]:
         how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no more"
         why = "ARM" if row.arm else row.unfit
-        cells = [row.cloud, row.shown, row.kind, f"{how}; {why}" if why else how, row.equivalent]
+        how = f"{how}; {why}" if why else how
+        cells = [cloud.name, row.shown, row.kind, how, sold.equivalent(cloud, row)]
         lines.append(f"| {' | '.join(cells)} | {cited(row.source, row.read)} |")
     return "\n".join(lines) + "\n"
 
@@ -185,8 +186,8 @@ def permissions(cloud: str, now: str) -> str:
 if __name__ == "__main__":
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    for cloud in CLOUDS:
-        its_page = ROOT / "docs" / f"{cloud}.md"
-        text = permissions(cloud, its_page.read_text(encoding="utf-8"))
+    for cloud in clouds():
+        its_page = ROOT / "docs" / f"{cloud.name}.md"
+        text = permissions(cloud.name, its_page.read_text(encoding="utf-8"))
         its_page.write_text(text, encoding="utf-8")
     MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,7 +4,8 @@ need.
 
 from __future__ import annotations
 
-from cloudtrain.model import CLOUDS, ClusterConfig, Node
+from cloudtrain.cloud import is_cloud
+from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.playbooks import nvidia, scripts, tensorflow
 from cloudtrain.shell import script
 from cloudtrain.step import Step
@@ -15,7 +16,7 @@ ROOT = ""
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """Steps for rented machines; none for others, which are their owners' business."""
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return ()
     needed = packages(config)
     return (

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain import layout
+from cloudtrain.cloud import facts_of
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import checkout, folder, git, git_access, scripts
@@ -70,7 +71,7 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
         if found.access is not None:
             archive = checkout.archive(found.access, url, found.commit, pointers)
             return PrivateCode(url=url, digest=found.commit, archive=archive)
-        package = "" if config.provider == "local" else "git"
+        package = "" if facts_of(config.provider).on_this_machine else "git"
         return GitCode(url=url, digest=found.commit, debian_package=package, pointers=pointers)
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from cloudtrain import layout
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
+from cloudtrain.cloud import is_cloud
+from cloudtrain.model import ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, releases, scripts, tensorflow
 from cloudtrain.shell import command, script
 from cloudtrain.step import Step
@@ -34,7 +35,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         unless=script(_MISSING + _TOOLS_THERE, built, *TOOLS),
     )
     return (
-        *((tools,) if config.provider in CLOUDS else ()),
+        *((tools,) if is_cloud(config.provider) else ()),
         Step(
             name=f"Horovod {LIBRARY.version}",
             run=script(

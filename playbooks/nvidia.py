@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda
-from cloudtrain.model import CLOUDS, Accelerator, ClusterConfig, Node
+from cloudtrain.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.model import Accelerator, ClusterConfig, Node
 from cloudtrain.playbooks import releases, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
@@ -19,7 +20,7 @@ ROOT = ""
 def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
     """GPUs that this node should have; none with `provider: local`."""
     group = config.nodes.get(node.role)
-    if group is None or config.provider == "local" or not strategy_of(config).gpus:
+    if group is None or facts_of(config.provider).on_this_machine or not strategy_of(config).gpus:
         return None
     return catalogue.resolved(config.provider, group, config.placement).accelerator
 
@@ -31,7 +32,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     too old. The step's own check is that `nvidia-smi` lists all GPUs.
     """
     gpus, version = wanted(config, node), config.setup.tensorflow
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return ()
     if gpus is None:
         return _none(config, node)
@@ -78,10 +79,8 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 def _grid(config: ClusterConfig, gpus: Accelerator) -> str:
     """Reason why the data centre driver does not support these GPUs."""
-    if config.provider == "azure" and gpus.kind == "A10":
-        # learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
-        return "the A10 of Azure are shares of one and need NVIDIA's GRID driver"
-    return ""
+    cloud = cloud_of(config.provider)
+    return cloud.no_driver.get(gpus.kind, "") if cloud else ""
 
 
 _LOOK = """\

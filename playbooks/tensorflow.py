@@ -14,7 +14,8 @@ from typing import Literal
 
 from cloudtrain import layout
 from cloudtrain.catalogue import cuda
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, Problem
+from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.model import ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, releases, requirements, scripts
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
@@ -32,7 +33,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, line, folder) for line in config.setup.run)
     # pip's cache would hold the gigabytes of CUDA once more, on a disk that is rented for this.
-    cache = config.provider not in CLOUDS or nvidia.wanted(config, node) is None
+    cache = not is_cloud(config.provider) or nvidia.wanted(config, node) is None
     return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
 
 
@@ -209,7 +210,9 @@ A strategy's own library is built by its playbook, once TensorFlow is there."""
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
     wanted, (first, last) = config.setup.python, supported
-    may_install = config.provider != "local"  # that would be the user's own machine
+    may_install = not facts_of(
+        config.provider
+    ).on_this_machine  # that would be the user's own machine
     if wanted != "auto" and not _is_version(wanted):
         return _Python(candidates=(wanted,), first=first, last=last)
     if wanted != "auto":

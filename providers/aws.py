@@ -9,7 +9,7 @@ from functools import partial
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing
-from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._aws import (
     bodies,
@@ -51,7 +51,7 @@ def provider(config: ClusterConfig) -> CloudProvider[Ground]:
 class AwsAccount:
     """Driver for one profile's account, in all regions that it may use."""
 
-    name: ProviderName = "aws"
+    name = "aws"
     ends_by_shutdown = True
     soonest_end = 60.0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
-from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._azure import checks, credentials, ground, places
 from cloudtrain.providers._azure.connection import Arm, endpoint_of
@@ -37,7 +37,7 @@ def provider(config: ClusterConfig) -> CloudProvider[Ground]:
 class AzureAccount:
     """Driver for one subscription."""
 
-    name: ProviderName = "azure"
+    name = "azure"
     ends_by_shutdown = False
     """A VM that is shut down from inside is still billed: a schedule deallocates it."""
     soonest_end = SOONEST

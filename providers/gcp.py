@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.listing import Listing
-from cloudtrain.model import ClusterConfig, Plan, ProviderName
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import (
     Machine,
@@ -33,7 +33,7 @@ def provider(config: ClusterConfig) -> CloudProvider[Ground]:
 class GcpAccount:
     """Driver for one project. Sends no request before its first use."""
 
-    name: ProviderName = "gcp"
+    name = "gcp"
     ends_by_shutdown = False
     """False: a VM that shuts itself down is stopped and its disk billed; `maxRunDuration` ends
     it.

@@ -15,6 +15,7 @@ from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
 from cloudtrain.events import NodeDeletionBegun, NodeRequested
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
+    DEFAULT_PORT,
     ClusterConfig,
     Holding,
     Identity,
@@ -196,7 +197,7 @@ class LocalProvider:
                     meta={"name": node.name, "role": node.role, "index": node.index},
                     places=[*kept, *places[node.name]],
                     links=links,
-                    task_port=node.port if plan.config.takes_other_ports else None,
+                    task_port=node.port if plan.config.train.port == DEFAULT_PORT else None,
                     settings={
                         "tag": tag,
                         "user": self._user,

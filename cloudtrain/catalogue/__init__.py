@@ -1,4 +1,4 @@
-"""Machines of the three clouds, their accelerators and prices; offline and dated.
+"""Machines of the clouds, their accelerators and prices; offline and dated.
 
 A machine's facts come from the packaged table, so that a cluster that is repaired later gets the
 machine that it had; for a machine that the table lacks, from what its cloud reported. Prices come
@@ -10,7 +10,6 @@ docs/machines.md.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -18,18 +17,13 @@ from datetime import date
 from cloudtrain.catalogue import sold, table
 from cloudtrain.catalogue.kinds import spelling
 from cloudtrain.catalogue.told import keep, learned
-from cloudtrain.model import CLOUDS, Accelerator, NodeGroup, NodePlan
+from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
+from cloudtrain.model import Accelerator, NodeGroup, NodePlan
 
 __all__ = ["keep"]
 
-DEFAULT = {"gcp": "e2-standard-4", "aws": "m6i.xlarge", "azure": "Standard_D4s_v3"}
-"""For a node that names neither machine nor accelerator: 4 vCPUs, 16 GiB."""
-
 VCPUS_PER_GPU = 4
 """At least so many where we choose, to feed it: as the smallest T4 machine of AWS and Azure has."""
-
-FIRST_REGION = {"gcp": "us-central1", "aws": "us-east-1", "azure": "eastus"}
-"""Where prices are compared while no placement says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +45,7 @@ def machine_type(provider: str, name: str) -> MachineType | None:
     None if all lack it; it may exist all the same. Google's `-nolssd` machines lack local disks
     only.
     """
-    if provider not in CLOUDS:
+    if not is_cloud(provider):
         return None
     known = table.packaged(provider).by_name
     rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
@@ -75,10 +69,17 @@ def machine_type(provider: str, name: str) -> MachineType | None:
 def is_news(provider: str, name: str) -> bool:
     """True if the cloud has to be asked what this machine is.
 
-    An accelerator that is attached to an n1 of Google's is no fact of the machine type.
+    An accelerator that is attached to a machine is no fact of the machine type.
     """
-    attaches = provider == "gcp" and name.startswith("n1-")
-    return provider in CLOUDS and not attaches and machine_type(provider, name) is None
+    cloud = cloud_of(provider)
+    if cloud is None or takes_accelerators(cloud, name):
+        return False
+    return machine_type(provider, name) is None
+
+
+def takes_accelerators(cloud: Cloud, machine: str) -> bool:
+    """True if accelerators are attached to this machine type instead of built in."""
+    return bool(cloud.attaches) and machine.startswith(cloud.attaches)
 
 
 def cheapest(
@@ -90,6 +91,9 @@ def cheapest(
     taken. None if no machine has these accelerators. Machines that are not sold on that market, or
     no longer, are the last choice.
     """
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return None
     wanted = replace(accelerator, kind=spelling(accelerator.kind))
     all_rows = [
         row
@@ -98,11 +102,11 @@ def cheapest(
     ]
     if not all_rows:
         return None
-    on_sale = [row for row in all_rows if sold.sells(provider, row.machine)]
-    rows = [row for row in on_sale if sold.sells(provider, row.machine, spot=spot)]
+    on_sale = [row for row in all_rows if sold.sells(cloud, row.machine)]
+    rows = [row for row in on_sale if sold.sells(cloud, row.machine, spot=spot)]
     rows = rows or on_sale or all_rows
     best = min(rows, key=lambda row: (row.vcpus, row.memory_gib)).machine
-    for region in [*regions, FIRST_REGION[provider]]:
+    for region in [*regions, cloud.first_region]:
         prices = _comparable(provider, rows, region, spot=spot)
         if prices:
             best = min(prices, key=lambda machine: prices[machine])
@@ -136,7 +140,8 @@ def resolved(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGro
 
     A group that `problem` objects to is returned unchanged.
     """
-    if provider not in CLOUDS:
+    cloud = cloud_of(provider)
+    if cloud is None:
         return group
     accelerator, machine = group.accelerator, group.machine
     if accelerator is not None:
@@ -145,7 +150,7 @@ def resolved(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGro
         chosen = cheapest(provider, accelerator, spot=group.spot, regions=regions)
         machine = chosen.name if chosen else None
     elif machine is None:
-        machine = DEFAULT[provider]
+        machine = cloud.default_machine
     elif accelerator is None:
         known = machine_type(provider, machine)
         accelerator = known.accelerator if known else None
@@ -171,7 +176,7 @@ def most(provider: str, node: NodePlan, place: str) -> float | None:
 
 def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | None, date | None]:
     """The price, and the date of the table that has it."""
-    if provider not in CLOUDS or node.machine is None:
+    if node.machine is None or not is_cloud(provider):
         return None, None
     region = region_of(provider, place)
     for each in (table.refreshed(provider), table.packaged(provider)):
@@ -190,9 +195,8 @@ def region_of(provider: str, place: str) -> str:
     """Region of a zone: `us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`, Azure's
     `eastus-1` → `eastus`.
     """
-    pattern = {"gcp": r"(.+\d)-[a-z]", "aws": r"(.+-\d+)[a-z]", "azure": r"(.+)-\d"}.get(provider)
-    found = re.fullmatch(pattern, place) if pattern else None
-    return found[1] if found else place
+    cloud = cloud_of(provider)
+    return cloud.region_of(place) if cloud else place
 
 
 # ── what cannot be ───────────────────────────────────────────────────────────
@@ -207,26 +211,24 @@ def problem(provider: str, node: NodePlan, *, own_image: bool = False) -> str | 
     would be set up without them. `own_image`: the config names an image, which may have what the
     cloud's own images lack.
     """
-    return next(_problems(provider, node, own_image), None)
+    cloud = cloud_of(provider)
+    return next(_problems(cloud, node, own_image), None) if cloud else None
 
 
-def _problems(provider: str, node: NodePlan, own_image: bool) -> Iterator[str]:
-    if provider not in CLOUDS:
-        return
-    machine = node.machine
+def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
+    provider, machine = cloud.name, node.machine
     if machine:
-        yield from filter(
-            None, [sold.refusal(provider, machine, spot=node.spot, own_image=own_image)]
-        )
+        yield from filter(None, [sold.refusal(cloud, machine, spot=node.spot, own_image=own_image)])
     known = machine_type(provider, machine) if machine else None
     if node.accelerator is None:
-        if machine and known is None and sold.named_for_gpus(provider, machine):
+        if machine and known is None and sold.named_for_gpus(cloud, machine):
             yield f"{machine} has GPUs by its name, and this version does not know which: {NAME_IT}"
         return
     if machine and known is None:
-        takes = machine.startswith("n1-") or sold.named_for_gpus(provider, machine)
-        if provider == "gcp" and not takes:
-            yield f"no accelerator attaches to {machine}: on GCP, n1 machines take one"
+        takes = takes_accelerators(cloud, machine) or sold.named_for_gpus(cloud, machine)
+        if cloud.attaches and not takes:
+            take = f"on {cloud.title}, {cloud.attaches.rstrip('-')} machines take one"
+            yield f"no accelerator attaches to {machine}: {take}"
         return
     wanted = replace(node.accelerator, kind=spelling(node.accelerator.kind))
     if known is not None and (known.accelerator == wanted or wanted in known.attachable):
@@ -235,7 +237,7 @@ def _problems(provider: str, node: NodePlan, own_image: bool) -> Iterator[str]:
     if machine is not None and known is not None and known.accelerator is not None:
         yield from _misfit(provider, machine, wanted)
     elif wanted.kind not in {each.kind for each in offered}:
-        yield _unknown_kind(provider, wanted.kind)
+        yield _unknown_kind(cloud, wanted.kind)
     elif wanted not in offered:
         counts = sorted(each.count for each in offered if each.kind == wanted.kind)
         have = ", ".join(f"{wanted.kind}:{count}" for count in counts)
@@ -249,28 +251,32 @@ NAME_IT = "name `accelerator: KIND:COUNT` beside it; `cloudtrain check` and `up`
 
 def accelerators(provider: str) -> tuple[Accelerator, ...]:
     """Accelerators that this cloud sells today on some machine, by the packaged table."""
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return ()
     rows = [row for row in table.packaged(provider).rows if row.accelerator is not None]
     return tuple(
         dict.fromkeys(
             row.accelerator
             for row in rows
-            if row.accelerator is not None and sold.sells(provider, row.machine)
+            if row.accelerator is not None and sold.sells(cloud, row.machine)
         )
     )
 
 
-def _unknown_kind(provider: str, kind: str) -> str:
+def _unknown_kind(cloud: Cloud, kind: str) -> str:
+    provider = cloud.name
     kinds = sorted({each.kind for each in accelerators(provider)})
-    gone = sold.retired_kind(provider, kind)
+    gone = sold.retired_kind(cloud, kind)
     if gone:
         return f"{kind} is retired: today's equivalent is {gone}"
-    unfit = sold.unfit_kind(provider, kind)
+    unfit = sold.unfit_kind(cloud, kind)
     if unfit:
         return f"{kind} on {provider} cannot be used: {unfit}"
     others = [
-        cloud
-        for cloud in CLOUDS
-        if cloud != provider and kind in {each.kind for each in accelerators(cloud)}
+        other.name
+        for other in clouds()
+        if other is not cloud and kind in {each.kind for each in accelerators(other.name)}
     ]
     text = f"{provider} has no accelerator {kind}; it has {', '.join(kinds)}"
     if others:
@@ -295,5 +301,6 @@ def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
 
 def note(provider: str, node: NodePlan) -> str | None:
     """One line about a machine whose retirement its vendor has announced."""
-    text = sold.ending(provider, node.machine) if node.machine else None
+    cloud = cloud_of(provider)
+    text = sold.ending(cloud, node.machine) if cloud and node.machine else None
     return f"{node.machine}: {text}" if text else None

@@ -10,7 +10,8 @@ from datetime import date, timedelta
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import sold
-from cloudtrain.model import CLOUDS, ClusterConfig, Node, NodeGroup, NodePlan, Plan
+from cloudtrain.cloud import cloud_of, is_cloud
+from cloudtrain.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
 
 AGED = timedelta(days=180)
 """From then on prices are said to be old."""
@@ -46,10 +47,10 @@ def bill(plan: Plan) -> Bill | None:
     All nodes are in one placement, and any placement may be chosen: the dearest counts, and one
     without a known price counts as dearer than any.
     """
-    provider = plan.config.provider
-    if provider not in CLOUDS:
+    cloud = cloud_of(plan.config.provider)
+    if cloud is None:
         return None
-    places = plan.config.placement or (catalogue.FIRST_REGION[provider],)
+    places = plan.config.placement or (cloud.first_region,)
     bills = [_at(plan, place) for place in places]
     return max(bills, key=lambda one: (one.most is None, one.most or 0.0, one.per_hour is None))
 
@@ -61,7 +62,7 @@ def price_of(config: ClusterConfig, node: Node) -> float | None:
 
 def prices_of(config: ClusterConfig, node: Node) -> tuple[float | None, float | None]:
     """That price, and the highest that it may be where it is not known."""
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return 0.0, 0.0
     group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)
     exists = NodePlan(

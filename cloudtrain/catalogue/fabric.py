@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from cloudtrain import catalogue
+from cloudtrain.cloud import cloud_of
 from cloudtrain.model import ClusterConfig
 
 NO_INFINIBAND: Mapping[str, str] = {"NCCL_IB_DISABLE": "1"}
@@ -15,23 +16,13 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disab
 
 
 def unconnected(config: ClusterConfig) -> tuple[str, ...]:
-    """Return Azure machines whose InfiniBand stays unconnected, if several nodes have one.
-
-    Azure connects it only between VMs of one scale set or one availability set, and these are
-    single VMs: https://learn.microsoft.com/azure/virtual-machines/setup-infiniband
-    """
-    if config.provider != "azure":
+    """Return machines whose InfiniBand stays unconnected, if several nodes have one."""
+    cloud = cloud_of(config.provider)
+    if cloud is None or not cloud.infiniband:
         return ()
     found: Counter[str] = Counter()
     for group in config.nodes.values():
         machine = catalogue.resolved(config.provider, group, config.placement).machine or ""
-        if has_infiniband(machine):
+        if re.fullmatch(cloud.infiniband, machine, re.IGNORECASE):
             found[machine] += group.count
     return tuple(sorted(found)) if found.total() > 1 else ()
-
-
-def has_infiniband(machine: str) -> bool:
-    """True for names with an `r`:
-    https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions
-    """
-    return bool(re.match(r"standard_(n[cd]|h[bc])\d+[a-z]*r[a-z]*(_|$)", machine.lower()))

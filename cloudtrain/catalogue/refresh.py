@@ -15,15 +15,16 @@ from typing import Any
 
 from cloudtrain.catalogue import gpus, region_of, table
 from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.cloud import clouds
 from cloudtrain.errors import UsageError
-from cloudtrain.model import CLOUDS, Accelerator
+from cloudtrain.model import Accelerator
 
 TIMEOUT = 30.0
 """Seconds without an answer; gpuhunt sets none."""
 
 
 def refresh(today: date) -> dict[str, Path]:
-    """Fetch the three clouds' prices and write a table for each; cloud → its file.
+    """Fetch the clouds' prices and write a table for each; cloud → its file.
 
     Raises UsageError if gpuhunt is not installed or its catalog cannot be downloaded.
     """
@@ -35,27 +36,28 @@ def refresh(today: date) -> dict[str, Path]:
             hint="pip install 'cloudtrain[prices]'",
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
+    names = {cloud.name: cloud.gpuhunt for cloud in clouds() if cloud.gpuhunt}
     with _silent("gpuhunt"), _time_limit(TIMEOUT):
         try:
             catalog.load()
         except gpuhunt.GPUHuntError as error:
             raise _offline(error.__cause__ or error) from error
-        items = {cloud: catalog.query(provider=cloud) for cloud in CLOUDS}
+        items = {cloud: catalog.query(provider=name) for cloud, name in names.items()}
     missing = [cloud for cloud, found in items.items() if not found]
     if missing:
         raise _offline(f"it has nothing of {', '.join(missing)}")
     return {
-        cloud: save(cloud, _version(catalog, cloud) or today, found)
+        cloud: save(cloud, _version(catalog, names[cloud]) or today, found)
         for cloud, found in items.items()
     }
 
 
-def _version(catalog: Any, cloud: str) -> date | None:
+def _version(catalog: Any, name: str) -> date | None:
     """Date of the catalog: catalogs are named after the day on which they were collected,
     `20261120`.
     """
-    name = str(getattr(catalog.catalog.get(cloud), "version", ""))
-    found = re.match(r"(\d{4})(\d\d)(\d\d)", name)
+    version = str(getattr(catalog.catalog.get(name), "version", ""))
+    found = re.match(r"(\d{4})(\d\d)(\d\d)", version)
     return date(int(found[1]), int(found[2]), int(found[3])) if found else None
 
 

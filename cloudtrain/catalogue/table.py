@@ -1,6 +1,4 @@
-"""Dated price tables: one for each cloud in this package, and newer ones from
-`--refresh-prices`.
-"""
+"""Dated price tables: one in each cloud's own folder, and newer ones from `--refresh-prices`."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from cloudtrain.cloud import cloud_of
 from cloudtrain.model import Accelerator
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
@@ -53,7 +52,9 @@ class Table:
 @lru_cache(maxsize=8)
 def packaged(provider: str) -> Table:
     """Return the table of this version."""
-    return read((Path(__file__).parent / f"{provider}.csv").read_text(encoding="utf-8"))
+    cloud = cloud_of(provider)
+    assert cloud is not None, f"{provider} is no cloud"
+    return read(cloud.machines.read_text(encoding="utf-8"))
 
 
 def refreshed(provider: str) -> Table | None:

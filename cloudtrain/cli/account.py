@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cloudtrain.cli.target import config_of
+from cloudtrain.cloud import clouds, providers
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-PROVIDERS = ("gcp", "aws", "azure", "local")
+PROVIDERS = tuple(facts.name for facts in providers() if not facts.takes_hosts)
+PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
 
 
 def provider_options(command: Decorated) -> Decorated:
     """--provider and --project, for what no file here knows."""
-    project = click.option(
-        "--project", metavar="P", help="gcp: project; aws: profile; azure: subscription."
-    )
+    project = click.option("--project", metavar="P", help=f"{PROJECTS}.")
     provider = click.option(
         "--provider", type=click.Choice(PROVIDERS), help="Ask there, whatever is on record here."
     )
@@ -37,7 +37,7 @@ def accounts_of(name: str | None, provider: str | None, project: str | None) -> 
     if project is not None and provider is None:
         raise UsageError("--project is of which cloud?", hint="--provider says it")
     if provider is not None:
-        return (Account(config=account_of("any", provider, project), named=True),)  # type: ignore[arg-type]
+        return (Account(config=account_of("any", provider, project), named=True),)
     if name is not None:
         return (Account(config=config_of(name), named=True),)
     return accounts()

@@ -8,9 +8,6 @@ import click
 
 from cloudtrain.errors import UsageError
 
-FREE = frozenset({"local", "hosts"})
-"""Providers that make no bill."""
-
 
 def confirm(question: str, *, yes: bool) -> None:
     """Returns when the answer is yes. Raises UsageError where there is no terminal to ask on."""

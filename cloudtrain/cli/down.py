@@ -6,7 +6,7 @@ import click
 
 from cloudtrain.cli.account import provider_options
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.ask import FREE, confirm, on_terminal
+from cloudtrain.cli.ask import confirm, on_terminal
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
@@ -17,6 +17,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.target import Target, is_file, target_of
+from cloudtrain.cloud import facts_of
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.records import Records
@@ -50,9 +51,10 @@ def command(
     target = told_or_recorded(name, provider, project)
     show_whose(target, owner)
     provider = provider_of(target)
-    if discard and (provider not in FREE or on_terminal()):
+    free = facts_of(provider).free
+    if discard and (not free or on_terminal()):
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
-    elif provider not in FREE:
+    elif not free:
         confirm(f"Land what {target.name} made, and destroy it on {provider}?", yes=yes)
     from cloudtrain.verbs.down import down
 
@@ -64,7 +66,7 @@ def command(
 
 def show_whose(target: Target, owner: str | None) -> None:
     """Whose it is, how old, what runs and until when, where nobody here has its keys."""
-    if provider_of(target) == "local" or Records(target.name).has_keys():
+    if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
     from cloudtrain.verbs.whose import whose
 
@@ -88,7 +90,7 @@ def told_or_recorded(name: str | None, provider: str | None, project: str | None
         return target_of(name)
     if name is None:
         raise UsageError("--provider needs the cluster's NAME", hint="`cloudtrain ls --cloud`")
-    told = account_of(name, provider, project)  # type: ignore[arg-type]
+    told = account_of(name, provider, project)
     if is_known(name, told):
         return target_of(name)
     from cloudtrain.config import settled

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.cli.nodes import billing_lines, node_json
+from cloudtrain.cloud import cloud_of
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.verbs.holdings import Answer, Wanted
 from cloudtrain.verbs.standing import overdue
@@ -25,6 +26,7 @@ def _lines(answer: Answer) -> Iterator[str]:
     elif not answer.held:
         where = " where it was asked" if answer.not_asked else ""
         yield f"{answer.account}: holds nothing of ours{where}"
+    cloud = cloud_of(answer.account.config.provider)
     for held in answer.held:
         holding = held.holding
         owner = f"of {', '.join(map(str, holding.owners))}" if holding.owners else ""
@@ -34,7 +36,7 @@ def _lines(answer: Answer) -> Iterator[str]:
             yield f"  {shown_facts(holding.nodes, answer.account.config)}"
         for node in holding.nodes:
             state = node.state
-            if state == "stopped" and holding.provider == "azure":
+            if state == "stopped" and cloud is not None and cloud.stopped_keeps_address:
                 state += " (disk and address still billed)"
             yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
         yield from (

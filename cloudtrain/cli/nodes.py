@@ -8,15 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from cloudtrain.model import CLOUDS, Node
+from cloudtrain.cloud import cloud_of
+from cloudtrain.model import Node
 from cloudtrain.verbs.standing import overdue
 
 EACH = 16
 """So many nodes are shown one by one; of more, those that are not as the others of their role."""
-
-
-ADDRESS_STAYS = ("azure",)
-"""Clouds whose node keeps a public address, and its price, while it is stopped."""
 
 
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
@@ -62,9 +59,10 @@ def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> It
     for node in overdue(nodes, now):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
         yield f"{node.name}: OVERDUE: overdue since {since}, still billed"
+    cloud = cloud_of(provider)
     for node in nodes:
-        if node.state == "stopped" and provider in CLOUDS:
-            parts = "disk and address are" if provider in ADDRESS_STAYS else "disk is"
+        if node.state == "stopped" and cloud is not None:
+            parts = "disk and address are" if cloud.stopped_keeps_address else "disk is"
             yield f"{node.name}: stopped, its {parts} still billed"
 
 

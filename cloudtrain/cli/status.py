@@ -20,10 +20,11 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target, name_of
+from cloudtrain.cloud import is_cloud
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
-from cloudtrain.model import CLOUDS, Run
+from cloudtrain.model import Run
 from cloudtrain.records.run_json import run_to_json
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.verbs.standing import overdue
@@ -130,7 +131,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     """What it cost so far and when it ends by itself; nothing where nothing is billed."""
-    if cluster.nodes and cluster.provider in CLOUDS:
+    if cluster.nodes and is_cloud(cluster.provider):
         so_far = str(cluster.cost(now))
         without = "" if so_far == "not known" else ", without disks"
         yield f"  cost so far  {so_far}{without}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.ask import FREE, confirm
+from cloudtrain.cli.ask import confirm
 from cloudtrain.cli.nodes import node_json
 from cloudtrain.cli.options import (
     adopt_option,
@@ -20,6 +20,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.target import plan_of
+from cloudtrain.cloud import facts_of
 
 if TYPE_CHECKING:
     from cloudtrain.model import Plan
@@ -62,7 +63,7 @@ def command(
     Asks first where it costs money.
     """
     plan = plan_of(file)
-    if plan.config.provider not in FREE:
+    if not facts_of(plan.config.provider).free:
         confirm(f"Create {nodes(plan)} on {plan.config.provider}, {estimate(plan)}?", yes=yes)
     from cloudtrain.verbs.exchange import Allowed
     from cloudtrain.verbs.up import up

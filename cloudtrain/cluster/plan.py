@@ -8,8 +8,9 @@ from itertools import count, repeat
 
 from cloudtrain import catalogue
 from cloudtrain.catalogue import cuda, gpus
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import (
-    CLOUDS,
+    DEFAULT_PORT,
     ClusterConfig,
     Node,
     NodePlan,
@@ -61,9 +62,10 @@ def task_ports(config: ClusterConfig) -> Iterator[int]:
     each, also where each has a loopback address of its own.
     """
     first = config.train.port
-    if config.provider == "local":
+    facts = facts_of(config.provider)
+    if facts.on_this_machine:
         yield from count(first)
-    if config.provider != "hosts":
+    if not facts.takes_hosts:
         yield from repeat(first)
     taken: Counter[str] = Counter()
     for host in sorted(config.hosts, key=lambda host: role_rank(host.role)):
@@ -106,7 +108,7 @@ OTHER_GPUS = (
 def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
     """Rented nodes that have some, with the TensorFlow that is installed there."""
     version = plan.config.setup.tensorflow
-    if version is None or plan.config.provider not in CLOUDS:
+    if version is None or not is_cloud(plan.config.provider):
         return
     for node in plan.nodes:
         if node.accelerator is not None:
@@ -136,7 +138,7 @@ ROOMY_GB = 80
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
     """What may not do on a rented node with GPUs, though it is what the config names."""
     config, version = plan.config, plan.config.setup.tensorflow
-    if node.accelerator is None or config.provider not in CLOUDS:
+    if node.accelerator is None or not is_cloud(config.provider):
         return
     if config.image not in IMAGES:
         yield (
@@ -183,10 +185,10 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
     loopback addresses are an emulator's and share this machine: their tasks get ports of their own.
     """
     own = {node.name: node.task_ports[0] for node in nodes if node.task_ports}
-    if not plan.config.takes_other_ports:
+    if not takes_other_ports(plan.config):
         own = {}
     loopback = [node for node in nodes if node.internal.startswith("127.")]
-    apart = len(loopback) > 1 and plan.config.provider in CLOUDS
+    apart = len(loopback) > 1 and is_cloud(plan.config.provider)
     return tuple(
         Task(
             role=node.role,
@@ -196,6 +198,12 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
         )
         for number, node in enumerate(plan.nodes)
     )
+
+
+def takes_other_ports(config: ClusterConfig) -> bool:
+    """Whether a task may have another port than the plan's: nobody chose one, and clusters on this
+    machine share its ports."""
+    return facts_of(config.provider).on_this_machine and config.train.port == DEFAULT_PORT
 
 
 def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.bootstrap import first_login
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
 from cloudtrain.drift import made_with
@@ -33,7 +34,7 @@ from cloudtrain.events import (
     was_ready,
 )
 from cloudtrain.keys import create_identity, load_identity, renew_host_key
-from cloudtrain.model import CLOUDS, Identity, Node, NodePlan, Plan, TaskId
+from cloudtrain.model import Identity, Node, NodePlan, Plan, TaskId
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.whose import me
@@ -103,7 +104,7 @@ def created(session: Session, plan: Plan) -> Session:
     session.records.journal(NodesPlaced(places={node.name: node.placement for node in made}))
     nodes = with_new(session, made)
     identity = load_identity(session.records.folder)
-    if session.config.provider in CLOUDS:
+    if is_cloud(session.config.provider):
         with (
             serial_logs_shown(session),
             session.console.stage("first login", len(made)) as stage,

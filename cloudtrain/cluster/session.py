@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, settled, to_json
 from cloudtrain.errors import (
@@ -23,19 +24,12 @@ from cloudtrain.errors import (
 from cloudtrain.events import places_tried
 from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
-from cloudtrain.model import CLOUDS, ClusterConfig, Identity, Node, Plan
+from cloudtrain.model import ClusterConfig, Identity, Node, Plan
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.records import Records
 from cloudtrain.retry import CLOCK, Clock
-from cloudtrain.stores import open_store
+from cloudtrain.stores import open_store, scheme_of
 from cloudtrain.whose import refuse_others
-
-EXTRAS = {
-    "gcp": ("libcloud", "google.auth"),
-    "aws": ("libcloud", "boto3"),
-    "azure": ("libcloud", "azure.identity"),
-}
-"""What each driver imports when it is used; pyproject.toml has them as extras."""
 
 
 class Handle:
@@ -64,7 +58,7 @@ class Handle:
         with self._lock:
             if self._provider is None:
                 self._provider = open_provider(self.config)
-            elif self.config.provider in CLOUDS:
+            elif is_cloud(self.config.provider):
                 self._provider.whereabouts = whereabouts(self.config)
             return self._provider
 
@@ -146,7 +140,7 @@ def open_provider(config: ClusterConfig) -> Provider:
         )
     make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
     provider = make(config)
-    if config.provider in CLOUDS:
+    if is_cloud(config.provider):
         provider.whereabouts = whereabouts(config)
     return provider
 
@@ -168,7 +162,7 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
 
 def missing_extra(provider: str) -> str | None:
     """The first package that this provider's driver needs and that is not installed."""
-    for package in EXTRAS.get(provider, ()):
+    for package in facts_of(provider).packages:
         try:
             if importlib.util.find_spec(package) is None:
                 return package
@@ -188,9 +182,14 @@ def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
     return open_store(
         uri,
         endpoint=config.endpoints.storage,
-        profile=config.project if config.provider == "aws" else None,
-        project=config.project if config.provider == "gcp" else None,
+        project=config.project if is_of_the_nodes_cloud(uri, config) else None,
     )
+
+
+def is_of_the_nodes_cloud(uri: str, config: ClusterConfig) -> bool:
+    """Whether this store is the own one of the cloud that the nodes are in."""
+    cloud = cloud_of(config.provider)
+    return cloud is not None and scheme_of(uri) == cloud.store_scheme
 
 
 def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.cloud import cloud_of
 from cloudtrain.config.record import from_json, to_json
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Problem
@@ -50,21 +51,13 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
     return settled(_config(checked.file, path), environ)
 
 
-PROJECTS = {
-    "gcp": "GOOGLE_CLOUD_PROJECT",
-    "aws": "AWS_PROFILE",
-    "azure": "AZURE_SUBSCRIPTION_ID",
-}
-"""Where a config without `project` takes it from."""
-
-
 def settled(config: ClusterConfig, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
     """The same with the project that the environment names, so that a later `down` asks the
     account that the cluster is in, whatever the environment says then."""
-    variable = PROJECTS.get(config.provider)
-    if config.project is not None or variable is None:
+    cloud = cloud_of(config.provider)
+    if config.project is not None or cloud is None:
         return config
-    return replace(config, project=environ.get(variable) or None)
+    return replace(config, project=environ.get(cloud.project_variable) or None)
 
 
 HOSTS_EXAMPLE = (

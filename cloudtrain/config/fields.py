@@ -8,15 +8,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from cloudtrain.cloud import providers
 from cloudtrain.config.lines import Scalar
 from cloudtrain.config.variables import only_variable
-from cloudtrain.model import Accelerator, ProviderName
+from cloudtrain.model import Accelerator
 from cloudtrain.strategies import STRATEGIES
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -398,7 +399,7 @@ SshPort = Annotated[int, _whole(1, 65535)]
 TaskPort = Annotated[int, _whole(1024, 65000)]
 Restarts = Annotated[int, _whole(0, 1000)]
 ExitCode = Annotated[int, _whole(1, 255)]
-ProviderChoice = Annotated[ProviderName, _choice(*get_args(ProviderName))]
+ProviderChoice = Annotated[str, _choice(*(row.name for row in providers()))]
 StrategyChoice = Annotated[str, _choice(*STRATEGIES)]
 KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "legacy")]
 SuccessChoice = Annotated[

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cloudtrain import model
+from cloudtrain.cloud import clouds
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.lines import Block, Scalar
 
@@ -276,7 +277,8 @@ class File(Section):
         "Where the nodes are: `local` rehearses here, `hosts` uses machines that exist. Required."
     )
     project: kinds.Line | None = optional(
-        "gcp: project; aws: profile; azure: subscription. By default the environment's own."
+        "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
+        + ". By default the environment's own."
     )
     placement: tuple[kinds.Line, ...] | None = optional(
         "Zones or regions, tried in order until one has room for all nodes. Required on a cloud."

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from cloudtrain.cloud import clouds
 from cloudtrain.config.file import File, Section, defaults
-from cloudtrain.config.rules import CLOUDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -24,7 +24,7 @@ def schema() -> dict[str, Any]:
         "anyOf": [{"$ref": "#/$defs/NodesEntry"}, {"const": False}, {"type": "null"}]
     }
     needs_placement = {
-        "if": {"properties": {"provider": {"enum": list(CLOUDS)}}},
+        "if": {"properties": {"provider": {"enum": [cloud.name for cloud in clouds()]}}},
         "then": {"required": ["placement"]},
     }
     return {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from cloudtrain.cloud import providers
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 
@@ -25,6 +26,8 @@ def from_json(data: Any) -> ClusterConfig:
     """
     try:
         config = _value(ClusterConfig, data, "")
+        if config.provider not in (row.name for row in providers()):
+            raise _Damaged("provider")
     except _Damaged as error:
         text = "is not what cloudtrain wrote"
         raise ConfigError(

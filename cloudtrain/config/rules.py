@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from cloudtrain.cloud import cloud_of, clouds, facts_of
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.file import File
 from cloudtrain.config.lines import Path, shown
@@ -13,7 +14,6 @@ from cloudtrain.model import ROLE_ORDER
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.strategies.strategy import Counts, Strategy
 
-CLOUDS = ("gcp", "aws", "azure")
 LAST_PORT = 65535
 
 _LOOPBACK = re.compile(r"http://([^/@]*@)?(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?(/|$)")
@@ -31,7 +31,7 @@ def counts(file: File) -> dict[str, int]:
     """Number of nodes by role, from `nodes`, from `hosts`, or as the strategy implies."""
     if file.nodes is not None:
         return {role: group.count or 1 for role, group in file.nodes.items() if group is not None}
-    if file.provider == "hosts" and file.hosts is not None:
+    if _takes_hosts(file) and file.hosts is not None:
         return dict(Counter(host.role for host in file.hosts))
     strategy = _strategy(file)
     return dict(strategy.example) if strategy is not None and strategy.single_node else {}
@@ -47,15 +47,16 @@ def _required(file: File) -> Found:
             yield (name,), "is missing"
     if file.train is not None and file.train.command is None:
         yield ("train", "command"), "is missing"
-    if file.provider in CLOUDS and not file.placement:
+    cloud = cloud_of(file.provider)
+    if cloud and not file.placement:
         yield ("placement",), f"is missing: provider {file.provider} needs a zone or region"
-    if file.provider == "hosts" and not file.hosts:
+    if _takes_hosts(file) and not file.hosts:
         yield (
             ("hosts",),
             "is missing: provider hosts needs a list of {address, user, key, role},"
             " or the path of an INI [cluster] file",
         )
-    if file.provider in CLOUDS and file.hosts:
+    if cloud and file.hosts:
         yield ("hosts",), f"is only for provider hosts, and this is {file.provider}"
 
 
@@ -129,7 +130,7 @@ def _roles(file: File) -> Found:
             )
     if file.nodes is not None or found:
         yield from _counts(file, strategy, found)
-    elif file.provider != "hosts" and not (file.provider is None and file.hosts):
+    elif not _takes_hosts(file) and not (file.provider is None and file.hosts):
         yield ("nodes",), f"is missing: strategy {strategy.name} needs its roles and their counts"
 
 
@@ -155,7 +156,7 @@ def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
 
 def _hosts(file: File) -> Found:
     """Rules on `hosts`; if both are given, `nodes` must say the same."""
-    if file.provider != "hosts" or not file.hosts or file.nodes is None:
+    if not _takes_hosts(file) or not file.hosts or file.nodes is None:
         return
     have = Counter(host.role for host in file.hosts)
     want = counts(file)
@@ -169,10 +170,11 @@ def _hosts(file: File) -> Found:
 
 def _provider(file: File) -> Found:
     strategy = _strategy(file)
-    if strategy is None or not strategy.only_on or file.provider in (*strategy.only_on, None):
+    have = [cloud.name for cloud in clouds() if cloud.tpus]
+    if strategy is None or not strategy.tpus or file.provider in (*have, None):
         return
-    needed = " or ".join(strategy.only_on)
-    yield ("strategy",), f"{strategy.name} needs provider {needed}: {strategy.only_on_reason}"
+    why = "the others have no TPUs (and is not supported yet)"
+    yield ("strategy",), f"{strategy.name} needs provider {' or '.join(have)}: {why}"
 
 
 def _ports(file: File) -> Found:
@@ -181,10 +183,10 @@ def _ports(file: File) -> Found:
     """
     first = (file.train and file.train.port) or 0
     last = first + sum(counts(file).values()) - 1
-    if file.provider == "hosts":
+    if _takes_hosts(file):
         shared = Counter(host.address for host in file.hosts or ())
         last = first + max(shared.values(), default=1) - 1
-    if file.provider in ("local", "hosts") and first and last > LAST_PORT:
+    if file.provider and facts_of(file.provider).free and first and last > LAST_PORT:
         yield ("train", "port"), f"counts up to {last} over all nodes; the last port is {LAST_PORT}"
 
 
@@ -205,6 +207,10 @@ def _no_such_role(strategy: Strategy, role: str) -> str:
     meant = None if role in ROLE_ORDER else nearest(role, known)
     after = why or (f"did you mean {meant!r}?" if meant else f"its roles are {', '.join(known)}")
     return f"strategy {strategy.name} has no such role: {after}"
+
+
+def _takes_hosts(file: File) -> bool:
+    return file.provider is not None and facts_of(file.provider).takes_hosts
 
 
 def _at(file: File, role: str) -> Path:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 from cloudtrain.node import archiver, formats, patterns, preemption, uploader
 
@@ -215,8 +216,8 @@ class Agent:
     def listen(self) -> None:
         """Until the cloud says that it takes the node. The task is told by the signal that the
         machine's own shutdown brings, only sooner: who can save at SIGTERM has the whole notice."""
-        kind, address, name = (str(each) for each in items(self.order["metadata"]))
-        while not preemption.preempted(kind, address, name):
+        how: Any = self.order["metadata"]
+        while not preemption.preempted(how, how["node"]):
             time.sleep(number(self.order["poll"]))
         with open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
             file.write(f"{time.time():.0f}\n")

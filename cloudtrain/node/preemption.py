@@ -2,27 +2,23 @@
 
 import http.client
 import json
+import re
 import urllib.parse
+from typing import Any
 
 
-def preempted(kind: str, address: str, name: str) -> bool:
-    """Whether the cloud says that it takes this node.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-    https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
-    https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
-    """
-    if kind == "gcp":
-        place = "/computeMetadata/v1/instance/preempted"
-        return asked(address, "GET", place, {"Metadata-Flavor": "Google"}).strip() == "TRUE"
-    if kind == "aws":
-        seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-        token = {"X-aws-ec2-metadata-token": asked(address, "PUT", "/latest/api/token", seconds)}
-        return bool(asked(address, "GET", "/latest/meta-data/spot/instance-action", token))
-    place = "/metadata/scheduledevents?api-version=2020-07-01"
+def preempted(how: "dict[str, Any]", name: str) -> bool:
+    """Whether the cloud says that it takes this node; `how` is a Preemption of cloud.py."""
+    address, headers = how["address"], dict(how["headers"])
+    if how["token_path"]:
+        token = asked(address, "PUT", how["token_path"], how["token_headers"])
+        headers[how["token_header"]] = token
+    answer = asked(address, "GET", how["path"], headers)
+    if not how["event_type"]:
+        return bool(how["answer"] and re.fullmatch(how["answer"], answer))
     try:
-        events = json.loads(asked(address, "GET", place, {"Metadata": "true"}))["Events"]
-        return any(e["EventType"] == "Preempt" and name in e["Resources"] for e in events)
+        events = json.loads(answer)["Events"]
+        return any(e["EventType"] == how["event_type"] and name in e["Resources"] for e in events)
     except (ValueError, KeyError, TypeError):
         return False
 

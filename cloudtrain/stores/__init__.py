@@ -22,16 +22,14 @@ def open_store(
     uri: str,
     *,
     endpoint: str | None = None,
-    profile: str | None = None,
     project: str | None = None,
 ) -> StoreBackend:
     """The store that a URI names. Asks nothing yet. Raises UsageError.
 
-    `endpoint` is another address of its service, `profile` the AWS profile for s3, `project` the
-    Google project in which a gs bucket is made.
+    `endpoint` is another address of its service, `project` what `project:` names on the cloud whose
+    store it is: the AWS profile for s3, the Google project in which a gs bucket is made.
     """
-    scheme, separator, _ = uri.partition("://")
-    scheme = scheme.lower() if separator else ""
+    scheme = scheme_of(uri)
     if scheme == "file":
         from cloudtrain.stores.file import FileStore
 
@@ -46,10 +44,15 @@ def open_store(
     if scheme == "s3":
         from cloudtrain.stores.s3 import S3Store
 
-        return S3Store(uri, endpoint=endpoint, profile=profile)
+        return S3Store(uri, endpoint=endpoint, profile=project)
     from cloudtrain.stores.az import AzureStore
 
     return AzureStore(uri, endpoint=endpoint)
+
+
+def scheme_of(uri: str) -> str:
+    scheme, separator, _ = uri.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def _refuse_missing(uri: str, package: str, extra: str) -> None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from cloudtrain import ship
+from cloudtrain.cloud import facts_of
 from cloudtrain.model import ClusterConfig, Plan, Run, Task
 from cloudtrain.strategies.strategy import Library, Strategy, requires
 
@@ -39,7 +40,7 @@ def environment(config: ClusterConfig) -> dict[str, str]:
 
 def slots(plan: Plan, node: str) -> int:
     """Ranks on a node: one for each accelerator, at least one."""
-    if plan.config.provider == "local":
+    if facts_of(plan.config.provider).on_this_machine:
         return 1
     gpus = plan.accelerator(node)
     return gpus.count if gpus else 1

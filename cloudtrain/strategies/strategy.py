@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cloudtrain.model import ClusterConfig, Plan, ProviderName, Run, Task
+from cloudtrain.model import ClusterConfig, Plan, Run, Task
 
 Counts = Mapping[str, int]
 """Role → number of nodes."""
@@ -68,9 +68,8 @@ class Strategy:
     misplaced: Mapping[str, str] = field(default_factory=dict)
     """Role → why just this one must not be there."""
     single_node: bool = False
-    only_on: tuple[ProviderName, ...] = ()
-    """The providers that can have it; empty: all."""
-    only_on_reason: str = ""
+    tpus: bool = False
+    """Whether only clouds that have TPUs can have it."""
     launched: bool = True
     """False: its name is known, and refused by `plan`."""
 

@@ -8,8 +8,7 @@ TPU = Strategy(
     name="tpu",
     example={"chief": 1},
     single_node=True,
-    only_on=("gcp",),
-    only_on_reason="the others have no TPUs (and is not supported yet)",
+    tpus=True,
     launched=False,
     gpus=False,
 )

@@ -12,8 +12,10 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 
+from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.fan_out import fan_out
@@ -40,13 +42,6 @@ PARCELS, PARCELS_MEANWHILE = 12, 24
 TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
 """Seconds: between two looks; between parcels when the end is near; between two questions for a
 notice; from a task's end until its files are stored, where no client lands them."""
-
-METADATA = {
-    "aws": "http://169.254.169.254",
-    "azure": "http://169.254.169.254",
-    "gcp": "http://metadata.google.internal",
-}
-"""Where a node asks for a notice; CLOUDTRAIN_METADATA is another place."""
 
 
 def take_left(session: Session, run: Run) -> None:
@@ -154,6 +149,16 @@ def last_sync(node: Node, created: float) -> float:
     return node.expires - max(120.0, min(600.0, life / 20))
 
 
+def asked_for_a_notice(provider: str, node: Node) -> dict[str, object] | None:
+    """How this node asks whether it is taken. CLOUDTRAIN_METADATA is another address for that."""
+    cloud = cloud_of(provider)
+    if cloud is None or cloud.preemption is None or not node.spot:
+        return None
+    told = asdict(cloud.preemption)
+    address = os.environ.get("CLOUDTRAIN_METADATA") or told["address"]
+    return {**told, "address": address, "node": node.name}
+
+
 def order(
     session: Session,
     run: Run,
@@ -167,7 +172,6 @@ def order(
     what = landing_of(session).source(run.id, task.name, node, run.tasks[0].name)
     last = last_sync(node, run.created)
     until = min(end_of(node, now), now + LASTS)
-    address = os.environ.get("CLOUDTRAIN_METADATA") or METADATA.get(config.provider)
     return {
         **TIMES,
         "folder": what.folder.rpartition("/")[0],
@@ -177,7 +181,7 @@ def order(
         "every": config.artifacts.every or 0.0,
         "until": until,
         "last": min(last, until),
-        "metadata": [config.provider, address, node.name] if node.spot and address else None,
+        "metadata": asked_for_a_notice(config.provider, node),
         "tickets": [
             {
                 "n": number,

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from cloudtrain import layout, supervise
-from cloudtrain.cluster.plan import serving, start_order
+from cloudtrain.cloud import facts_of
+from cloudtrain.cluster.plan import serving, start_order, takes_other_ports
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.events import AttemptBegun, AttemptStarted
@@ -121,7 +122,7 @@ def checked_before(session: Session, run: Run) -> Run:
         except PreflightError as error:
             moved = on_spare_ports(session, run, error.taken)
             if moved is None:
-                if error.taken and session.config.provider == "local":
+                if error.taken and facts_of(session.config.provider).on_this_machine:
                     raise error.copy_with(hint=SHARED) from error
                 raise
             session.console.say(f"{error.message.splitlines()[0]}: other ports are taken")
@@ -137,7 +138,7 @@ SHARED = (
 def on_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
     """The same with the next port that its node keeps for each of these tasks; None where there
     is none."""
-    if not names or not session.config.takes_other_ports:
+    if not names or not takes_other_ports(session.config):
         return None
     moved = []
     for task in run.tasks:

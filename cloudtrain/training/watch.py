@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import deciding, serving
-from cloudtrain.model import CLOUDS, Cause, ClusterConfig, Task, Train
+from cloudtrain.model import Cause, ClusterConfig, Task, Train
 from cloudtrain.strategies import strategy_of
 from cloudtrain.supervise import Served, Starved
 from cloudtrain.training.cause import Observation, decided, hint_for, last_lines, root_cause
@@ -149,7 +150,7 @@ def given_nothing(config: ClusterConfig) -> bool:
     """Whether no checkpoint can have reached an evaluator: nodes of a cloud share no disk, and
     without a secret of the user's own, no bucket. Who sets a grace of their own gets it."""
     return (
-        config.provider in CLOUDS
+        is_cloud(config.provider)
         and config.train.checkpoints is None
         and not config.secrets
         and config.train.evaluator_grace == Train().evaluator_grace

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from cloudtrain.catalogue.places import misspelt
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.config import line_of
 from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.model import CLOUDS, ClusterConfig, Plan, Problem, Run
+from cloudtrain.model import ClusterConfig, Plan, Problem, Run
 from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
 from cloudtrain.training.launch import Launch, Site, launches
 
@@ -41,7 +42,7 @@ def _placed(config: ClusterConfig, problem: Problem) -> Problem:
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
     """Regions and zones that no cloud can have. Not of another cloud that answers in its place."""
-    if config.provider not in CLOUDS or config.endpoints.compute:
+    if not is_cloud(config.provider) or config.endpoints.compute:
         return ()
     wrong = (misspelt(config.provider, place) for place in config.placement)
     found = Problem(file=config.source, line=None, field="placement", text="")
@@ -100,7 +101,7 @@ def evaluator_note(config: ClusterConfig) -> str | None:
     if "evaluator" not in config.nodes or config.train.checkpoints is not None:
         return None
     text = "evaluator: without train.checkpoints it is given no checkpoint of the chief's"
-    if config.provider == "local":
+    if facts_of(config.provider).on_this_machine:
         return f"{text}: it finds them here by their path, and not on nodes that share no disk"
     return f"{text}, and scores none"
 

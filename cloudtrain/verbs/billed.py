@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.catalogue.bill import price_of, total
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Session
 from cloudtrain.console.prices import dollars
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import CLOUDS, ClusterConfig, Node
+from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.protocols import Console, Provider
 
 NAMED = 8
@@ -29,7 +30,7 @@ def what_is_billed_is_told(session: Session) -> Iterator[None]:
 
 def tell_billed(config: ClusterConfig, provider: Provider, console: Console) -> None:
     """Nothing where no node is, or none is billed. A cloud that does not answer hides no error."""
-    if config.provider not in CLOUDS:
+    if not is_cloud(config.provider):
         return
     with suppress(CloudtrainError):
         nodes = provider.nodes(config.name)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cloudtrain import catalogue
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, misfits, remarks, without_code
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
@@ -21,7 +22,7 @@ from cloudtrain.errors import (
     PreflightError,
     UsageError,
 )
-from cloudtrain.model import CLOUDS, ClusterConfig, Plan
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
@@ -130,7 +131,7 @@ def rehearsal(
         text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
         return (Finding(what="rehearsal", ok=True, text=text, told=False),)
     rehearsed = provider.rehearse(plan)
-    if plan.config.provider in CLOUDS and not any(finding.told for finding in rehearsed):
+    if is_cloud(plan.config.provider) and not any(finding.told for finding in rehearsed):
         return (trial(plan.config, console),)
     return rehearsed
 
@@ -178,7 +179,7 @@ WANTS_MORE = (ConfigError, NodeError, NodesError)
 
 def machines(plan: Plan) -> tuple[Finding, ...]:
     """Known before any cloud is asked; nothing to say where no machine is rented."""
-    if plan.config.provider not in CLOUDS:
+    if not is_cloud(plan.config.provider):
         return ()
     wrong = misfits(plan)
     if wrong:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.cluster.provision import shown
 from cloudtrain.cluster.session import Session
-from cloudtrain.drift import FIXED_END, Drift, drift, refuse_drift
+from cloudtrain.drift import Drift, drift, refuse_drift
 from cloudtrain.errors import UsageError
 from cloudtrain.events import End, RemovalBegun, nodes_leaving, pending_nodes
 from cloudtrain.lifetime import new_end
-from cloudtrain.recorded_drift import fixed_ends
+from cloudtrain.recorded_drift import fixed_end, fixed_ends
 from cloudtrain.verbs.down import land_everything
 
 
@@ -43,7 +43,7 @@ def settle_drift(session: Session, allowed: Allowed) -> Settled:
     events, config = session.records.events(), session.config
     found = drift(session.plan, session.nodes, events)
     found = replace(found, changes=(*found.changes, *fixed_ends(session.plan, session.nodes)))
-    end = None if config.provider in FIXED_END else new_end(session)
+    end = None if fixed_end(config) else new_end(session)
     kept = tuple(change for change in found.changes if not (allowed.replace and change.replaces))
     refuse_drift(Drift(extra=() if allowed.shrink else found.extra, changes=kept), config)
     extra = found.extra if allowed.shrink else ()

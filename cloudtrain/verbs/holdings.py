@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cloudtrain.cloud import Cloud, facts_of, providers
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.errors import (
     CloudtrainError,
@@ -18,7 +19,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import Event
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import NotAsked
-from cloudtrain.model import CLOUDS, ClusterConfig, Holding, Node, ProviderName
+from cloudtrain.model import ClusterConfig, Holding, Node
 from cloudtrain.owner import is_meant
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.records import Records, known
@@ -108,7 +109,7 @@ class Answer:
         return self.error.exit_code
 
 
-def account_of(name: str, provider: ProviderName, project: str | None) -> ClusterConfig:
+def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
     """Enough of a config to find and destroy a cluster that no file here knows."""
     return ClusterConfig(
         name=name, provider=provider, project=project, strategy=CUSTOM.name, nodes={}
@@ -123,15 +124,15 @@ def accounts() -> tuple[Account, ...]:
             config = recorded_config(Records(name))
         except ConfigError:
             continue
-        if config.provider != "hosts":
+        if not facts_of(config.provider).takes_hosts:
             account = Account(config=config, named=Records(name).is_open())
             found.setdefault(account.key, account)
-    providers = {account.config.provider for account in found.values()}
-    everywhere: tuple[ProviderName, ...] = ("local", *CLOUDS)
-    for provider in everywhere:
-        if provider not in providers and missing_extra(provider) is None:
-            config = account_of("any", provider, None)
-            found[(provider, None, None)] = Account(config=config, named=False)
+    asked = {account.config.provider for account in found.values()}
+    for row in sorted(providers(), key=lambda row: isinstance(row, Cloud)):
+        if row.takes_hosts or row.name in asked or missing_extra(row.name) is not None:
+            continue
+        config = account_of("any", row.name, None)
+        found[(row.name, None, None)] = Account(config=config, named=False)
     return tuple(found.values())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.provision import shown
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import nodes_requested, nodes_standing, not_given_back, pending_nodes
-from cloudtrain.model import CLOUDS
 from cloudtrain.verbs.billed import billed
 
 
@@ -50,7 +50,7 @@ def give_back(session: Session, kept: set[str], start: int) -> None:
 
 
 def tell(session: Session) -> None:
-    if session.config.provider not in CLOUDS:
+    if not is_cloud(session.config.provider):
         return
     try:
         nodes = session.provider.nodes(session.config.name)

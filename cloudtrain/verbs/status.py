@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloudtrain.cloud import facts_of
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -142,8 +143,8 @@ def landed(
         assert uri is not None, "without a name, it is a store's clusters that are meant"
         return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
     cluster = in_store(name, config, uri)
-    if config is None or config.provider == "local":  # those nodes are on their own machine alone
-        return (cluster,)
+    if config is None or facts_of(config.provider).on_this_machine:
+        return (cluster,)  # whose nodes are on their own machine alone
     cluster = asked(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
 
@@ -255,7 +256,8 @@ def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
     from cloudtrain.catalogue import kept
 
     stopped = [node for node in nodes if node.state == "stopped"]
-    if config.provider != "azure" or not stopped:
+    left = kept.left_by(config)
+    if left is None or not stopped:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
-    return kept.words(disks, address=not config.network.private)
+    return kept.words(left, disks, address=not config.network.private)

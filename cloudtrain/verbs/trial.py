@@ -6,8 +6,8 @@ import secrets
 import time
 from dataclasses import replace
 
-from cloudtrain.catalogue import DEFAULT
 from cloudtrain.catalogue.bill import bill
+from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.provision import make_whole
 from cloudtrain.cluster.session import Handle, open_session, record
 from cloudtrain.errors import CloudtrainError, NodesError
@@ -72,11 +72,12 @@ def first_login_to(handle: Handle, console: Console) -> Node:
 
 def trial_config(config: ClusterConfig) -> ClusterConfig:
     """One machine of the size that is taken where none is named, with nothing to install."""
+    cloud = cloud_of(config.provider)
     return replace(
         config,
         name=f"{config.name[:19].rstrip('-')}-trial-{secrets.token_hex(2)}",
         strategy=ONE_DEVICE.name,
-        nodes={"chief": NodeGroup(machine=DEFAULT[config.provider])},
+        nodes={"chief": NodeGroup(machine=cloud.default_machine if cloud else None)},
         setup=Setup(),
         code=Code(),
         train=Train(),

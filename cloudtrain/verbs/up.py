@@ -8,6 +8,7 @@ from cloudtrain.cluster.provision import make_whole
 from cloudtrain.cluster.session import (
     Handle,
     Session,
+    is_of_the_nodes_cloud,
     open_session,
     record,
     refuse_other_account,
@@ -16,7 +17,7 @@ from cloudtrain.cluster.session import (
 from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
 from cloudtrain.lease import leased
 from cloudtrain.lifetime import announce, move_ends, settle_end
-from cloudtrain.model import Cluster, ClusterConfig, Plan, ProviderName
+from cloudtrain.model import Cluster, ClusterConfig, Plan
 from cloudtrain.protocols import Console
 from cloudtrain.ready import make_ready
 from cloudtrain.training.background import idle_is_watched
@@ -76,14 +77,10 @@ def make_store(handle: Handle, console: Console) -> None:
         store.check()
 
 
-CLOUD_OF: dict[str, ProviderName] = {"gs": "gcp", "s3": "aws", "az": "azure"}
-
-
 def _near(config: ClusterConfig) -> str | None:
     """The first placement, where nodes and store are of one cloud."""
-    scheme = (config.artifacts.store or "").partition("://")[0]
-    is_near = CLOUD_OF.get(scheme) == config.provider and config.placement
-    return config.placement[0] if is_near else None
+    near = is_of_the_nodes_cloud(config.artifacts.store or "", config) and config.placement
+    return config.placement[0] if near else None
 
 
 def raise_cluster(session: Session, settled: Settled) -> Session:

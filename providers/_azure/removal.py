@@ -12,6 +12,7 @@ from cloudtrain.providers._azure import paths
 from cloudtrain.providers._azure.client import Answer, Tree
 from cloudtrain.providers._azure.connection import Arm, optional
 from cloudtrain.providers._azure.ends import Ends
+from cloudtrain.providers._azure.facts import LEFTOVER
 from cloudtrain.providers._azure.ground import BEING_DELETED
 from cloudtrain.providers._azure.vms import Vms
 from cloudtrain.providers._cloud.account import Machine, Resource
@@ -118,7 +119,7 @@ class Removal:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {name}" for name in still]
-        billed += [kept.words([_disk_gb(vm) for vm in vms])] if vms else []
+        billed += [kept.words(LEFTOVER, [_disk_gb(vm) for vm in vms])] if vms else []
         told = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
             f"{GROUP} {paths.last(path)}: {told}. {refusal.message}",

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from cloudtrain.errors import CloudError
 from cloudtrain.listing import Listing
-from cloudtrain.model import Node, NodePlan, Owner, Plan, ProviderName
+from cloudtrain.model import Node, NodePlan, Owner, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 
 GroundT = TypeVar("GroundT")
@@ -96,7 +96,7 @@ class Account(Protocol[GroundT]):
     raised only after many retries.
     """
 
-    name: ProviderName
+    name: str
     ends_by_shutdown: bool
     """True if a VM that shuts itself down is deleted, so that its user data can end it in time."""
     soonest_end: float

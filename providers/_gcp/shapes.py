@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cloudtrain.catalogue import sold
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.providers._gcp.facts import FACTS
 
 ATTACHABLE = {
     # https://cloud.google.com/compute/docs/gpus#n1-gpus
@@ -77,7 +78,7 @@ class Shape:
         https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
         the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
         """
-        return sold.named_for_gpus("gcp", self.machine)
+        return sold.named_for_gpus(FACTS, self.machine)
 
     @property
     def disk_type(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cloudtrain.config import load, to_json
 from cloudtrain.keys import create_identity
+from cloudtrain.providers import NAMES
 from tests.support.project import ROOT
 
 
@@ -58,5 +59,9 @@ def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None
     loaded = done.stdout.decode().split()
     ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
     assert "cloudtrain.cluster.provision" not in loaded
-    assert not ours & {"landing", "transports", "apply", "providers", "supervise"}
+    assert not ours & {"landing", "transports", "apply", "supervise"}
+    prefix = "cloudtrain.providers."
+    providers = {name.removeprefix(prefix) for name in loaded if name.startswith(prefix)}
+    facts = {f"_{name}{part}" for name in NAMES for part in ("", ".facts", ".families")}
+    assert providers <= facts, "but for facts, which import no SDK"
     assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}

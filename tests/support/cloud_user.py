@@ -9,15 +9,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.cloud import clouds
 from cloudtrain.keys import load_identity
-from cloudtrain.model import CLOUDS, Identity
+from cloudtrain.model import Identity
 from tests.standins.cloud import DESCRIPTIONS, Cloud
 from tests.standins.nodes import Nodes
 from tests.support.project import Project
 
 READY = [
     name
-    for name in CLOUDS
+    for name in (cloud.name for cloud in clouds())
     if importlib.util.find_spec(f"cloudtrain.providers.{name}")
     and importlib.util.find_spec(DESCRIPTIONS[name].at.partition(":")[0])
 ]

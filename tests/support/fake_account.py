@@ -11,7 +11,7 @@ from cloudtrain import retry
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.listing import Listing, NotAsked
-from cloudtrain.model import ClusterConfig, Node, Owner, Plan, ProviderName
+from cloudtrain.model import ClusterConfig, Node, Owner, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
 from cloudtrain.providers._cloud.timing import Timing
@@ -72,7 +72,7 @@ class FakeAccount:
     resources_: dict[str, Resource] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
     orders: list[Order[str]] = field(default_factory=list)
-    name: ProviderName = "gcp"
+    name: str = "gcp"
     ends_by_shutdown: bool = True
     soonest_end: float = 60.0
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -20,7 +20,7 @@ LAYERS = [
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
         *{"retry", "events", "strategies", "presign", "ship"},
-        "catalogue",
+        *{"catalogue", "cloud"},
     },
     {
         *{"config", "records", "console", "keys", "supervise"},

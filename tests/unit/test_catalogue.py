@@ -17,16 +17,15 @@ from cloudtrain import catalogue
 from cloudtrain.catalogue import sold, table
 from cloudtrain.catalogue.bill import bill
 from cloudtrain.catalogue.refresh import refresh, rows_of, save
+from cloudtrain.cloud import clouds
 from cloudtrain.cluster.plan import make_plan, misfits, remarks
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
-    CLOUDS,
     Accelerator,
     ClusterConfig,
     NodeGroup,
     NodePlan,
     Plan,
-    ProviderName,
 )
 
 PACKAGED = date(2025, 3, 2)
@@ -36,6 +35,9 @@ PACKAGED = date(2025, 3, 2)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+CLOUDS = [cloud.name for cloud in clouds()]
 
 
 def gpus(text: str) -> Accelerator:
@@ -56,7 +58,7 @@ def node(machine: str | None = None, has: str | None = None, *, spot: bool = Fal
     )
 
 
-def planned(provider: ProviderName, *placement: str, **groups: NodeGroup) -> Plan:
+def planned(provider: str, *placement: str, **groups: NodeGroup) -> Plan:
     return make_plan(
         ClusterConfig(
             name="mnist", provider=provider, strategy="custom", nodes=groups, placement=placement
@@ -119,7 +121,7 @@ def test_known_prices_are_right(
 
 
 def test_the_tables_are_small_and_dated() -> None:
-    files = [Path(table.__file__).parent / f"{cloud}.csv" for cloud in CLOUDS]
+    files = [cloud.machines for cloud in clouds()]
     assert sum(path.stat().st_size for path in files) < 100_000
     assert {catalogue.as_of(cloud) for cloud in CLOUDS} == {PACKAGED}
 
@@ -356,7 +358,7 @@ def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on
     ],
 )
 def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
-    cloud: ProviderName, machine: str | None, has: str | None, spot: bool, text: str | None
+    cloud: str, machine: str | None, has: str | None, spot: bool, text: str | None
 ) -> None:
     wanted = gpus(has) if has else None
     group = NodeGroup(machine=machine, accelerator=wanted, spot=spot)
@@ -378,7 +380,7 @@ def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
     ],
 )
 def test_an_unknown_machine_that_is_named_like_those_with_gpus_is_no_cpu_node(
-    cloud: ProviderName, machine: str
+    cloud: str, machine: str
 ) -> None:
     (found,) = misfits(planned(cloud, worker=NodeGroup(machine=machine)))
     assert "name `accelerator: KIND:COUNT` beside it" in found

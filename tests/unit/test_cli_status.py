@@ -25,7 +25,6 @@ from cloudtrain.model import (
     ClusterConfig,
     Node,
     NodeGroup,
-    ProviderName,
     Run,
 )
 from cloudtrain.records import Records
@@ -295,7 +294,7 @@ def test_remote_words_in_a_cause_cannot_control_the_terminal(provider: FakeProvi
 
 
 def cluster_of(
-    provider: FakeProvider, *nodes: Node, cloud: ProviderName = "gcp", **groups: NodeGroup
+    provider: FakeProvider, *nodes: Node, cloud: str = "gcp", **groups: NodeGroup
 ) -> Records:
     """On record with these groups, and with these nodes of it left."""
     groups = groups or {"chief": NodeGroup(), "worker": NodeGroup(count=2)}
@@ -372,7 +371,7 @@ def test_a_node_that_exists_after_its_end_is_overdue(provider: FakeProvider) -> 
     [("gcp", "its disk is"), ("aws", "its disk is"), ("azure", "its disk and address are")],
 )
 def test_what_has_stopped_and_still_costs_is_said(
-    provider: FakeProvider, cloud: ProviderName, words: str
+    provider: FakeProvider, cloud: str, words: str
 ) -> None:
     cluster_of(provider, a_node("chief0", state="stopped"), cloud=cloud, chief=NodeGroup())
     assert f"  mnist-chief0: stopped, {words} still billed" in said()

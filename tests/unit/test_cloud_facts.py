@@ -1,0 +1,185 @@
+"""Every field of every provider's row of facts: units, forms, sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import cloudtrain.providers
+from cloudtrain import catalogue, config, stores
+from cloudtrain.catalogue import table
+from cloudtrain.cloud import Cloud, cloud_of, clouds, facts_of, is_cloud, providers
+from tests.standins.cloud import DESCRIPTIONS
+
+ROOT = Path(__file__).parents[2]
+ROWS = [pytest.param(row, id=row.name) for row in providers()]
+CLOUDS = [pytest.param(row, id=row.name) for row in clouds()]
+every_provider = pytest.mark.parametrize("row", ROWS)
+every_cloud = pytest.mark.parametrize("cloud", CLOUDS)
+
+
+def extras() -> list[str]:
+    _, _, rest = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")
+    return re.findall(r"^(\w+) = \[", rest.partition("\n[")[0], re.MULTILINE)
+
+
+def test_every_module_in_providers_is_named_once() -> None:
+    folder = Path(cloudtrain.providers.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+    assert sorted(cloudtrain.providers.NAMES) == sorted(modules)
+    assert [row.name for row in providers()] == list(cloudtrain.providers.NAMES)
+
+
+def test_a_name_that_no_provider_has_is_taken_for_none() -> None:
+    nobody = facts_of("ibm")
+    assert (nobody.name, nobody.packages) == ("ibm", ())
+    assert not nobody.free, "it may make a bill"
+    assert cloud_of("ibm") is None
+    assert not is_cloud(None)
+
+
+@every_provider
+def test_rows_import_nothing_but_the_nouns(row: Cloud) -> None:
+    """`--help`, `plan` and the config reader read them all."""
+    folder = Path(cloudtrain.providers.__file__).parent / f"_{row.name}"
+    for path in (folder / "facts.py", folder / "families.py", folder / "__init__.py"):
+        tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [getattr(node, "module", None) or node.names[0].name]
+                own = {f"cloudtrain.providers._{row.name}.families", "cloudtrain.cloud"}
+                assert {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names} <= (
+                    own
+                )
+
+
+@every_provider
+def test_a_provider_is_exactly_one_of_three_kinds(row: Cloud) -> None:
+    assert [isinstance(row, Cloud), row.on_this_machine, row.takes_hosts].count(True) == 1
+    assert row.free == (not isinstance(row, Cloud))
+    assert is_cloud(row.name) == isinstance(row, Cloud)
+    assert facts_of(row.name) is row
+
+
+@every_provider
+def test_a_provider_has_a_template_a_page_and_its_extra(row: Cloud) -> None:
+    template = ROOT / "configs" / "templates" / f"{row.name}.yaml"
+    assert config.load(template).provider == row.name
+    assert (ROOT / "docs" / f"{row.name}.md").exists()
+    assert bool(row.packages) == (row.name in extras())
+
+
+@every_cloud
+def test_names_and_words_of_a_cloud(cloud: Cloud) -> None:
+    assert cloud.title
+    assert cloud.vendor
+    assert re.fullmatch("[a-z]+", cloud.project_word)
+    assert re.fullmatch("[A-Z]+(_[A-Z]+)+", cloud.project_variable)
+    assert cloud.project_variable in (ROOT / "docs" / f"{cloud.name}.md").read_text()
+    assert cloud.fixed_end == cloud.fixed_end.rstrip(".")
+
+
+@every_cloud
+def test_the_store_of_a_cloud_comes_with_its_extra(cloud: Cloud) -> None:
+    _, extra = stores.EXTRAS[cloud.store_scheme]
+    assert extra == cloud.name
+
+
+def test_no_two_clouds_share_what_tells_them_apart() -> None:
+    for field in ("name", "title", "vendor", "project_variable", "store_scheme", "machines"):
+        values = [getattr(cloud, field) for cloud in clouds()]
+        assert len(set(values)) == len(values), field
+
+
+@every_cloud
+def test_the_table_has_what_the_row_names(cloud: Cloud) -> None:
+    packaged = table.read(cloud.machines.read_text(encoding="utf-8"))
+    regions = {region for row in packaged.rows for region in row.prices}
+    assert cloud.first_region in regions
+    machine = catalogue.machine_type(cloud.name, cloud.default_machine)
+    assert machine is not None
+    assert (machine.vcpus, machine.memory_gib, machine.accelerator) == (4, 16, None)
+    for row in packaged.rows:
+        if row.accelerator is not None:
+            attached = bool(cloud.attaches) and row.machine.startswith(cloud.attaches)
+            built_in = re.fullmatch(cloud.gpu_machines, row.machine, re.IGNORECASE)
+            assert attached or built_in, row.machine
+
+
+@every_cloud
+def test_regions_and_zones_of_a_cloud(cloud: Cloud) -> None:
+    assert re.compile(cloud.zone).groups == 1
+    assert 0.5 <= cloud.region_likeness <= 1
+    regions = {region for row in table.packaged(cloud.name).rows for region in row.prices}
+    for region in regions:
+        assert cloud.region_of(region) == region
+        assert not cloud.region or re.fullmatch(cloud.region, region), region
+    for place in DESCRIPTIONS[cloud.name].placement:
+        assert cloud.region_of(place) in regions
+        assert catalogue.region_of(cloud.name, place) == cloud.region_of(place)
+
+
+@every_cloud
+def test_families_name_their_source_and_what_to_take_instead(cloud: Cloud) -> None:
+    for row in cloud.families:
+        assert row.source.startswith("https://")
+        assert row.read.year >= 2026
+        assert row.shown
+        assert row.kind
+        re.compile(row.machines)
+        refused = row.retired or row.unfit or row.arm or not row.markets
+        if refused:
+            assert row.instead, row.shown
+
+
+@every_cloud
+def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
+    how = cloud.preemption
+    if how is None:
+        return
+    assert re.fullmatch(r"http://[\w.]+", how.address), "a link-local service, without a path"
+    assert how.path.startswith("/")
+    assert bool(how.answer) != bool(how.event_type), "one way to read the answer"
+    assert bool(how.token_path) == bool(how.token_header) == bool(how.token_headers)
+    assert how.source.startswith("https://")
+
+
+@every_cloud
+def test_what_a_node_leaves_that_has_ended(cloud: Cloud) -> None:
+    left = cloud.leftover
+    if left is None:
+        return
+    assert list(left.disks) == sorted(left.disks)
+    assert 0 < left.disks[0][1] < left.disks[-1][1]
+    assert 0 < left.address < 10
+    assert "https://" in left.source
+
+
+@every_cloud
+def test_infiniband_is_told_of_machines_of_this_cloud(cloud: Cloud) -> None:
+    if cloud.infiniband:
+        names = {row.machine for row in table.packaged(cloud.name).rows}
+        assert [n for n in names if re.fullmatch(cloud.infiniband, n, re.IGNORECASE)]
+
+
+def test_only_google_has_tpus() -> None:
+    assert [cloud.name for cloud in clouds() if cloud.tpus] == ["gcp"]
+
+
+@every_cloud
+def test_a_cloud_has_a_stand_in(cloud: Cloud) -> None:
+    assert DESCRIPTIONS[cloud.name].store == cloud.store_scheme
+
+
+@every_cloud
+def test_gpuhunt_knows_the_cloud_by_its_name_there(cloud: Cloud) -> None:
+    gpuhunt = pytest.importorskip("gpuhunt")
+    if cloud.gpuhunt:
+        from gpuhunt._internal import catalog
+
+        known = {*catalog.OFFLINE_PROVIDERS, *catalog.ONLINE_PROVIDERS}
+        assert cloud.gpuhunt in known, gpuhunt
