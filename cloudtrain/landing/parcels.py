@@ -28,6 +28,7 @@ from cloudtrain.node import formats
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.shell import Command, script
+from cloudtrain.stores import is_on_this_machine
 
 AT_ONCE = 16
 
@@ -145,7 +146,7 @@ def drop(names: Sequence[Name], store: ArtifactStore) -> None:
 
 def may_keep(store: ArtifactStore) -> bool:
     """Nothing on a node can store in a folder of this machine."""
-    return not store.uri.startswith("file:")
+    return not is_on_this_machine(store.uri)
 
 
 def tell_landed(sources: Sequence[Source], ledger: Ledger, transport: Transport) -> None:

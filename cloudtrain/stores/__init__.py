@@ -1,53 +1,65 @@
-"""Where artifacts are kept: one file per kind of store."""
+"""Where artifacts are kept: one file per kind of store, one row in KINDS."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from dataclasses import dataclass
 
+from cloudtrain.cloud import clouds
 from cloudtrain.errors import UsageError
 from cloudtrain.protocols import StoreBackend
 
+
+@dataclass(frozen=True, kw_only=True)
+class StoreKind:
+    """A kind of store; its module in stores/ has `opened(uri, *, endpoint, project)`."""
+
+    scheme: str
+    form: str
+    module: str
+    package: str = ""
+    """What the module imports; the extra of the cloud whose store it is brings it."""
+    on_this_machine: bool = False
+    """Whether no node can store there by itself."""
+
+    @property
+    def extra(self) -> str:
+        return next(cloud.name for cloud in clouds() if cloud.store_scheme == self.scheme)
+
+
 KINDS = (
-    "file:///absolute/path, gs://BUCKET/prefix, s3://BUCKET/prefix, az://ACCOUNT/CONTAINER/prefix"
+    StoreKind(scheme="file", form="file:///absolute/path", module="file", on_this_machine=True),
+    StoreKind(scheme="gs", form="gs://BUCKET/prefix", module="gs", package="google.cloud.storage"),
+    StoreKind(scheme="s3", form="s3://BUCKET/prefix", module="s3", package="boto3"),
+    StoreKind(
+        scheme="az", form="az://ACCOUNT/CONTAINER/prefix", module="az", package="azure.storage.blob"
+    ),
 )
-EXTRAS = {
-    "gs": ("google.cloud.storage", "gcp"),
-    "s3": ("boto3", "aws"),
-    "az": ("azure.storage.blob", "azure"),
-}
-"""What each needs, and the extra of cloudtrain that brings it."""
 
 
 def open_store(
-    uri: str,
-    *,
-    endpoint: str | None = None,
-    project: str | None = None,
+    uri: str, *, endpoint: str | None = None, project: str | None = None
 ) -> StoreBackend:
     """The store that a URI names. Asks nothing yet. Raises UsageError.
 
     `endpoint` is another address of its service, `project` what `project:` names on the cloud whose
     store it is: the AWS profile for s3, the Google project in which a gs bucket is made.
     """
+    kind = kind_of(uri)
+    if kind is None:
+        forms = ", ".join(each.form for each in KINDS)
+        raise UsageError(f"artifacts.store: {uri}: no such kind of store", hint=f"it is {forms}")
+    if kind.package:
+        _refuse_missing(uri, kind)
+    module = importlib.import_module(f"cloudtrain.stores.{kind.module}")
+    store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project)
+    return store
+
+
+def kind_of(uri: str) -> StoreKind | None:
     scheme = scheme_of(uri)
-    if scheme == "file":
-        from cloudtrain.stores.file import FileStore
-
-        return FileStore(uri)
-    if scheme not in EXTRAS:
-        raise UsageError(f"artifacts.store: {uri}: no such kind of store", hint=f"it is {KINDS}")
-    _refuse_missing(uri, *EXTRAS[scheme])
-    if scheme == "gs":
-        from cloudtrain.stores.gs import GoogleStore
-
-        return GoogleStore(uri, endpoint=endpoint, project=project)
-    if scheme == "s3":
-        from cloudtrain.stores.s3 import S3Store
-
-        return S3Store(uri, endpoint=endpoint, profile=project)
-    from cloudtrain.stores.az import AzureStore
-
-    return AzureStore(uri, endpoint=endpoint)
+    return next((kind for kind in KINDS if kind.scheme == scheme), None)
 
 
 def scheme_of(uri: str) -> str:
@@ -55,13 +67,18 @@ def scheme_of(uri: str) -> str:
     return scheme.lower() if separator else ""
 
 
-def _refuse_missing(uri: str, package: str, extra: str) -> None:
+def is_on_this_machine(uri: str) -> bool:
+    kind = kind_of(uri)
+    return kind is not None and kind.on_this_machine
+
+
+def _refuse_missing(uri: str, kind: StoreKind) -> None:
     try:
-        found = importlib.util.find_spec(package)
+        found = importlib.util.find_spec(kind.package)
     except ModuleNotFoundError:  # a namespace around it is not there
         found = None
     if found is None:
         raise UsageError(
-            f"artifacts.store: {uri}: it needs {package}, which is not installed",
-            hint=f"pip install 'cloudtrain[{extra}]'",
+            f"artifacts.store: {uri}: it needs {kind.package}, which is not installed",
+            hint=f"pip install 'cloudtrain[{kind.extra}]'",
         )

@@ -45,6 +45,10 @@ COPY_SECONDS = 120.0
 """Without a byte more of a copy in the store, it comes through this machine."""
 
 
+def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore:
+    return AzureStore(uri, endpoint=endpoint)
+
+
 class AzureStore(ObjectStore):
     """`az://ACCOUNT/CONTAINER/prefix`. Credentials are AZURE_STORAGE_CONNECTION_STRING's where it
     names this account, otherwise those of azure-identity's own chain."""

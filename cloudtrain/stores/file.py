@@ -27,6 +27,10 @@ _CHUNK = 1 << 20
 _STALE = 24 * 3600.0
 
 
+def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
+    return FileStore(uri)
+
+
 class FileStore:
     """A file appears under its name whole, with its bytes on the disk, or not at all."""
 

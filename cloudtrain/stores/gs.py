@@ -39,6 +39,10 @@ KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 LOGIN = "`gcloud auth application-default login`"
 
 
+def opened(uri: str, *, endpoint: str | None, project: str | None) -> GoogleStore:
+    return GoogleStore(uri, endpoint=endpoint, project=project)
+
+
 class GoogleStore(ObjectStore):
     """`gs://BUCKET/prefix`. Credentials are the application default ones."""
 

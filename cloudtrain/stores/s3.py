@@ -35,6 +35,10 @@ SAMPLE_BYTES = 1 << 20
 GIVEN_BY_DEFAULT = "us-east-1"
 
 
+def opened(uri: str, *, endpoint: str | None, project: str | None) -> S3Store:
+    return S3Store(uri, endpoint=endpoint, profile=project)
+
+
 class S3Store(ObjectStore):
     """`s3://BUCKET/prefix`. Credentials are those of boto3's own chain."""
 

@@ -18,6 +18,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import nodes_requested
 from cloudtrain.model import ClusterConfig, Node, NodeGroup, Run
 from cloudtrain.records import Holder, Records, known
+from cloudtrain.stores import is_on_this_machine
 from cloudtrain.training.idle import Idle, idle
 from cloudtrain.verbs.standing import Cost, cost_of, overdue
 
@@ -151,7 +152,7 @@ def landed(
 
 def refuse_no_folder(uri: str | None) -> None:
     """For a reader, a `file://` store without its folder is no empty one but a wrong name."""
-    if uri is None or not uri.startswith("file://"):
+    if uri is None or not is_on_this_machine(uri):
         return
     from cloudtrain.stores.file import FileStore
 

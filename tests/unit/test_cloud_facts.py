@@ -85,8 +85,9 @@ def test_names_and_words_of_a_cloud(cloud: Cloud) -> None:
 
 @every_cloud
 def test_the_store_of_a_cloud_comes_with_its_extra(cloud: Cloud) -> None:
-    _, extra = stores.EXTRAS[cloud.store_scheme]
-    assert extra == cloud.name
+    (kind,) = [kind for kind in stores.KINDS if kind.scheme == cloud.store_scheme]
+    assert kind.extra == cloud.name
+    assert kind.package
 
 
 def test_no_two_clouds_share_what_tells_them_apart() -> None:
