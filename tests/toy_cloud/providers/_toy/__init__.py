@@ -1,0 +1,1 @@
+"""What `providers/toy.py` is made of."""
