@@ -10,6 +10,7 @@ import pytest
 
 from cloudtrain.presign import Presigner
 from cloudtrain.protocols import ArtifactStore, HostKeys, StoreBackend, Transport
+from cloudtrain.providers import NAMES
 from cloudtrain.ship import program
 from cloudtrain.strategies import STRATEGIES
 
@@ -84,6 +85,45 @@ def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
             text = path.read_text()
             assert '["event"]' not in text, path
             assert '.get("event")' not in text, path
+
+
+ASKS_THE_REGISTRY = ("cloud.py", "cluster/session.py")
+"""The files that load modules of providers/: one their facts, the other what they do."""
+
+SHARED_WITH_THE_CONFIG = {"hosts", "local"}
+"""Names of providers that are ordinary words, too: they count where a provider is compared."""
+
+
+def names_a_provider(path: Path) -> list[str]:
+    """Lines with a cloud's name as a string, and those that compare a provider with any."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in set(NAMES) - SHARED_WITH_THE_CONFIG:
+            found.append(f"{node.lineno}: {node.value!r}")
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            sides += [each for side in sides if isinstance(side, ast.Tuple) for each in side.elts]
+            values = {side.value for side in sides if isinstance(side, ast.Constant)}
+            if values & SHARED_WITH_THE_CONFIG and "provider" in ast.unparse(node):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def core() -> list[Path]:
+    return [path for path in modules() if "providers" not in path.relative_to(PACKAGE).parts]
+
+
+def test_no_provider_is_named_outside_its_own_folder() -> None:
+    assert {str(path): lines for path in core() if (lines := names_a_provider(path))} == {}
+
+
+def test_only_the_session_and_the_registry_load_providers() -> None:
+    """By name, as they are asked for: nobody imports one."""
+    for path in core():
+        assert not {name for name in imports(path) if name.startswith("cloudtrain.providers")}, path
+        own = path.relative_to(PACKAGE).as_posix()
+        if own not in ASKS_THE_REGISTRY:
+            assert "cloudtrain.providers" not in path.read_text(), path
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
