@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.apply import apply
 from cloudtrain.cluster.session import Session
 from cloudtrain.model import Node
-from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, tensorflow
+from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, python, tensorflow
 from cloudtrain.step import Step
 
 
@@ -22,6 +22,7 @@ def make_ready(session: Session, delivered: str | None = None) -> str:
     def steps(node: Node) -> tuple[Step, ...]:
         return (
             *base.steps(session.config, node),
+            *python.steps(),
             *nvidia.steps(session.config, node),
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),

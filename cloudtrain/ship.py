@@ -15,13 +15,27 @@ from cloudtrain.shell import Command, script
 
 PACKAGE = "cloudtrain.node"
 
-START = 'exec "$(command -v python3 || command -v python)" -I -S -c "$@"'
-"""Isolated: no module of the folder that it starts in, or of the user's, takes the place of one."""
+NO_PYTHON = "there is no python3, which nodes need (3.6 or newer): sudo apt-get install python3"
+OLD_PYTHON = "its python3 is %d.%d, and nodes need 3.6 or newer: install a newer python3"
 
-# Exactly the modules are read here: what follows them on stdin is the program's own to read.
-BOOT = """
-import json, os, sys, types
+# Isolated: no module of the folder that it starts in, or of the user's, takes the place of one.
+START = f"""\
+command -v python3 >/dev/null || {{ echo "{NO_PYTHON}" >&2; exit 127; }}
+exec python3 -I -S -c "$@"
+"""
+
+IS_NEW = f"""\
+import sys
+if sys.version_info < (3, 6):
+    sys.exit("{OLD_PYTHON}" % sys.version_info[:2])
+"""
+
+# For any Python 3. Exactly the modules are read here: what follows them on stdin is the program's.
+BOOT = f"""\
+{IS_NEW}
+import json, os, types
 main, left = sys.argv[1], int(sys.argv[2])
+del sys.argv[1:3]
 text = b""
 while left:
     data = os.read(0, left)
@@ -47,10 +61,10 @@ class Program:
     source: bytes = field(repr=False)
 
 
-def program(module: str) -> Program:
-    """`main()` of a module of node/, run by the node's own Python."""
+def program(module: str, *arguments: str) -> Program:
+    """`main()` of a module of node/, run by the node's own Python with these in `sys.argv`."""
     source = _source(module)
-    command = script(START, BOOT, f"{PACKAGE}.{module}", str(len(source)))
+    command = script(START, BOOT, f"{PACKAGE}.{module}", str(len(source)), *arguments)
     return Program(command=command, source=source)
 
 
@@ -72,6 +86,11 @@ def _add(module: str, texts: dict[str, str]) -> None:
 
 
 _IMPORTS = re.compile(rf"^from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
+
+
+def check_python() -> Command:
+    """Fails with what to install where a node's Python cannot run what is in node/."""
+    return script(START, IS_NEW)
 
 
 def shell(name: str, *arguments: str) -> Command:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
+from cloudtrain import ship
 from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.fan_out import fan_out
@@ -311,6 +312,7 @@ def _found(seat: Seat) -> Finding:
     what = f"host {seat.host.address}"
     try:
         with opened(seat.name, seat.host) as door:
+            door.run(ship.START, ship.IS_NEW)
             told = " ".join(door.run(scripts.FACTS).split())
             way = way_to(seat.host)
             return Finding(what=what, ok=True, text=f"{seat.task} as {way.user}, {told}")

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import IO, Any, Protocol
 
-from cloudtrain.landing.inventory import nanoseconds
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Landed
 from cloudtrain.model import Artifact
 from cloudtrain.node import formats
+from cloudtrain.node.listing import nanoseconds
 from cloudtrain.paths import is_inside, shown
 
 _CHUNK = 1 << 20

@@ -16,7 +16,7 @@ from typing import Any
 
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.fan_out import fan_out
-from cloudtrain.landing.inventory import SILENCE, nanoseconds
+from cloudtrain.landing.inventory import SILENCE
 from cloudtrain.landing.landing import Landing
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint
@@ -25,6 +25,7 @@ from cloudtrain.landing.sync import Source
 from cloudtrain.landing.unpackers import Detour, Unpackers
 from cloudtrain.model import Artifact, Node, Run
 from cloudtrain.node import formats
+from cloudtrain.node.listing import nanoseconds
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.shell import Command, script

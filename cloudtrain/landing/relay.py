@@ -7,13 +7,13 @@ import os
 import tarfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import IO
 
 from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed, names_on_stdin
+from cloudtrain.landing.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Artifact, Node
 from cloudtrain.paths import shown
@@ -109,6 +109,11 @@ def packing(folder: str) -> Command:
     https://www.gnu.org/software/tar/manual/html_node/hard-links.html
     """
     return script(PACKING, folder)
+
+
+def names_on_stdin(sources: Iterable[str]) -> bytes:
+    """NUL after each; `./` before each, so that none is taken for an option."""
+    return b"".join(os.fsencode(f"./{source}") + b"\0" for source in sources)
 
 
 PACKING = r"""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtrain.landing.direct import send
-from cloudtrain.landing.inventory import File, Inventory, Stop, checksums, take_inventory
+from cloudtrain.landing.inventory import Inventory, Stop, checksums, take_inventory
 from cloudtrain.landing.ledger import Ledger
 from cloudtrain.landing.manifest import Checkpoint, Landed
 from cloudtrain.landing.relay import relay
 from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Artifact, Node
+from cloudtrain.node.listing import File
 from cloudtrain.protocols import Transport
 
 ROUNDS = 3

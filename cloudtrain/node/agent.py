@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, formats, patterns, preemption, uploader
+from cloudtrain.node import archiver, client, formats, patterns, preemption, uploader
 
 LIMIT = (4 << 30) - (64 << 20)
 """Bytes of files in one parcel: a request may store 4 GiB."""
@@ -30,9 +30,9 @@ RESERVE = 6
 
 def main() -> None:
     """Answers that it has begun, and goes on without its client. An earlier one is ended."""
-    order = json.loads(sys.stdin.buffer.readline().decode())
+    order = client.order()
     os.umask(0o077)
-    os.chdir(uploader.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
+    os.chdir(client.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
     if os.fork():
         os.write(1, b"keeping\n")
         os._exit(0)

@@ -12,7 +12,7 @@ import json
 import os
 import tarfile
 
-from cloudtrain.node import formats, patterns, uploader
+from cloudtrain.node import client, formats, listing, uploader
 
 
 def log_of(attempt: str) -> "Item | None":
@@ -28,46 +28,14 @@ def log_of(attempt: str) -> "Item | None":
 
 
 def listed(work: bytes, wanted: "list[str]") -> "dict[str, Item]":
-    """By path. As landing/inventory.py and links.py have it: links that stay inside, to folders
-    two deep."""
-    top = os.path.realpath(work)
-    found = {}  # type: dict[str, Item]
-
-    def walk(folder: str, real: bytes, through: "tuple[bytes, ...]") -> None:
-        for entry in os.scandir(real):
-            name = real + b"/" + entry.name
-            path = folder + entry.name.decode("utf-8", "surrogateescape")
-            if not any(patterns.may_hold(path, pattern) for pattern in wanted):
-                continue
-            there = os.path.realpath(name) if entry.is_symlink() else name
-            if not there.startswith(top + b"/"):
-                continue
-            with contextlib.suppress(OSError):  # it has just gone, or is not for us
-                if there == name and entry.is_dir():
-                    walk(path + "/", there, through)
-                elif os.path.isdir(there):
-                    around = (name + b"/").startswith(there + b"/") or there in through
-                    if not around and len(through) < 2:
-                        walk(path + "/", there, (*through, there))
-                elif os.path.isfile(there) and any(patterns.matches(path, p) for p in wanted):
-                    facts = os.stat(there)
-                    found[path] = Item(
-                        formats.ARCHIVED_WORK + path, there, facts.st_size, stamp(facts)
-                    )
-
+    """By path."""
+    top = os.path.realpath(work) + b"/"
+    found = {}
     with contextlib.suppress(OSError):
-        walk("", top, ())
+        for file in listing.Listing(work, wanted).files():
+            name, place = formats.ARCHIVED_WORK + file.path, top + client.plain(file.source)
+            found[file.path] = Item(name, place, file.size, file.stamp)
     return found
-
-
-def stamp(facts: os.stat_result) -> str:
-    """As find's `%T@/%C@/%i`."""
-    return f"{moment(facts.st_mtime_ns)}/{moment(facts.st_ctime_ns)}/{facts.st_ino}"
-
-
-def moment(nanoseconds: int) -> str:
-    whole, rest = divmod(nanoseconds, 10**9)
-    return f"{whole}.{rest:09d}0"
 
 
 class Item:
@@ -93,7 +61,7 @@ class Item:
                 self.sha256.update(data[self.hashed - offset :])
                 self.hashed = max(self.hashed, offset + len(data))
             if self.hashed == self.size:
-                self.is_whole = self.grows or stamp(os.fstat(file.fileno())) == self.stamp
+                self.is_whole = self.grows or listing.stamp(os.fstat(file.fileno())) == self.stamp
         return data or b"\0" * length
 
     def facts(self) -> "dict[str, object]":

@@ -1,7 +1,7 @@
 """Holds its node's port, greets peers, looks at the node, for training/preflight.py.
 
-Speaks JSON lines: reads an order, tells what it found here, reads
-the peers, tells which it did not reach, and keeps the port until stdin ends.
+Speaks JSON lines: reads an order, tells what it found here, reads the peers, tells which it did not
+reach, and keeps the port until stdin ends. Its arguments are a command that prints versions.
 """
 
 import errno
@@ -24,11 +24,29 @@ def main() -> None:
         poll.register(listener, selectors.EVENT_READ, Greeter(listener, greeting))
     told = {"listening": listener is not None, "why": why, "time": time.time()}
     told["owner"] = owner(order["port"]) if listener is None else None
-    told.update(space(order["folder"]))
+    told.update(space(order["folder"]), versions=printed(sys.argv[1:]))
     tell(told)
     peers = json.loads(lines.next())
     tell({"failed": reach(poll, peers["peers"], order["nonce"], peers["timeout"])})
     lines.next()
+
+
+def printed(command: "list[str]") -> "str | None":
+    """Nothing of a command that fails; None where there is none."""
+    if not command:
+        return None
+    import subprocess  # as long as the rest of the start-up
+
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def tell(fact: "dict[str, object]") -> None:
@@ -197,7 +215,3 @@ class Call:
                 except KeyError:
                     pass
                 self.socket.close()
-
-
-if __name__ == "__main__":
-    main()

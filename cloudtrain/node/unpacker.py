@@ -8,17 +8,14 @@ memory.
 import contextlib
 import hashlib
 import http.client
-import json
 import os
 import shutil
 import ssl
-import sys
 import tarfile
-import threading
 import time
 import urllib.parse
 
-from cloudtrain.node import formats, uploader
+from cloudtrain.node import client, formats, uploader
 
 LARGEST_ABOUT = 64 << 20
 PIECE = 1 << 20
@@ -27,15 +24,13 @@ SPARE = 1 << 30
 
 
 def main() -> None:
-    order = json.loads(sys.stdin.buffer.readline().decode())
-    folder = uploader.plain(str(order["folder"]))
+    order = client.order()
+    folder = client.plain(str(order["folder"]))
     os.umask(0o077)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    uploader.alone(uploader.plain(str(order["lock"])))
-    for work in (uploader.beat, uploader.leave_with_the_client):
-        threading.Thread(target=work, daemon=True).start()
-    uploader.tell(fetched(order, folder))
-    sys.stdout.flush()
+    uploader.alone(client.plain(str(order["lock"])))
+    client.attend()
+    client.tell(fetched(order, folder))
     os._exit(0)
 
 

@@ -15,7 +15,6 @@ import http.client
 import json
 import os
 import random
-import select
 import signal
 import socket
 import ssl
@@ -24,6 +23,8 @@ import threading
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor, wait
+
+from cloudtrain.node import client
 
 PIECE = 1 << 20
 IN_MEMORY = 1 << 20
@@ -41,18 +42,17 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
 def main() -> None:
-    order = json.loads(sys.stdin.buffer.readline().decode())
-    alone(plain(order["lock"]))
-    os.chdir(plain(order["folder"]))
-    threading.Thread(target=beat, daemon=True).start()
+    order = client.order()
+    alone(client.plain(str(order["lock"])))
+    os.chdir(client.plain(str(order["folder"])))
     uploader = Uploader()
-    threading.Thread(target=leave_with_the_client, daemon=True).start()
+    client.attend()
     room = threading.Semaphore(4 * AT_ONCE)
     pool = ThreadPoolExecutor(AT_ONCE)
 
     def work(line: bytes) -> None:
         try:
-            tell(uploader.store(json.loads(line.decode())))
+            client.tell(uploader.store(json.loads(line.decode())))
         finally:
             room.release()
 
@@ -60,14 +60,6 @@ def main() -> None:
         room.acquire()
         pool.submit(work, line)
     pool.shutdown()
-
-
-def leave_with_the_client() -> None:
-    """Whose end of stdout is closed when it is gone."""
-    poll = select.poll()
-    poll.register(1, 0)  # POLLERR and POLLHUP are told always
-    poll.poll()
-    os._exit(1)
 
 
 def alone(path: bytes) -> None:
@@ -90,27 +82,6 @@ def alone(path: bytes) -> None:
             time.sleep(0.05)
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
-
-
-def plain(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
-
-
-def beat() -> None:
-    """A large file gives no line for minutes: a NUL on stderr says that it goes on."""
-    while True:
-        time.sleep(5)
-        os.write(2, b"\0")
-
-
-said = threading.Lock()
-
-
-def tell(fact: "dict[str, object]") -> None:
-    line = json.dumps(fact) + "\n"
-    with said:
-        sys.stdout.write(line)
-        sys.stdout.flush()
 
 
 class Changed(Exception):
@@ -146,7 +117,7 @@ class Uploader:
         if self.refusals >= GIVE_UP:
             return dict(told, why="refused", text=self.refusal)
         try:
-            with open(plain(str(file["source"])), "rb", buffering=0) as source:
+            with open(client.plain(str(file["source"])), "rb", buffering=0) as source:
                 before = stamp(source.fileno())
                 told.update(self.sent(file, source.fileno(), before[0]))
                 if stamp(source.fileno()) != before or told["size"] != before[0]:

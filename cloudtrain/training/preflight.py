@@ -14,15 +14,17 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
-from cloudtrain import layout, ship
+from cloudtrain import layout
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import Node, Task
 from cloudtrain.protocols import Transport
 from cloudtrain.shell import Command
+from cloudtrain.ship import Program, program
 
 CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2
@@ -34,21 +36,18 @@ def preflight(
     tasks: Sequence[tuple[Task, Node]],
     transport: Transport,
     *,
-    python: Callable[[Node], str | None] = lambda node: None,
     versions: Callable[[Node], Command | None] = lambda node: None,
     folder: str = layout.ROOT,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
     """Warnings; raises PreflightError with every problem, each naming its node and what to do.
 
-    `python` is an interpreter on the node for the probe (any from 3.6; python3 otherwise),
-    `versions` a command that prints a JSON object of package → version, `folder` where the task
+    `versions` is a command that prints a JSON object of package → version, `folder` where the task
     writes. A node that does not answer within `timeout` seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()
     probes = [
-        _Probe(task=task, node=node, python=python(node), versions=_once(asked, node, versions))
-        for task, node in tasks
+        _Probe(task=task, node=node, versions=_once(asked, node, versions)) for task, node in tasks
     ]
     _ask(probes, transport, folder, timeout)
     findings = _Findings()
@@ -87,7 +86,6 @@ class _Probe:
 
     task: Task
     node: Node
-    python: str | None
     versions: Command | None
     orders: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     began: float = 0.0
@@ -99,26 +97,23 @@ class _Probe:
     over: bool = False
     error: str = ""
 
-    def stdin(self) -> Iterator[bytes]:
-        return iter(self.orders.get, None)
+    @cached_property
+    def program(self) -> Program:
+        return program("probe", *(self.versions.arguments if self.versions else ()))
 
-    def command(self) -> Command:
-        return ship.shell(
-            "preflight.sh",
-            ship.text("probe.py"),
-            self.python or "python3",
-            str(self.task.port),
-            *(self.versions.arguments if self.versions else ()),
-        )
+    def stdin(self) -> Iterator[bytes]:
+        yield self.program.source
+        yield from iter(self.orders.get, None)
 
     def line(self, text: str) -> None:
-        if text.startswith("versions "):
-            self.found_versions = json.loads(text.removeprefix("versions ") or "{}")
-        elif not text.startswith("{"):
+        if not text.startswith("{"):
             return
-        elif self.facts is None:
+        if self.facts is None:
             self.heard = time.time()
             self.facts = json.loads(text)
+            versions = self.facts.get("versions")
+            if versions is not None:
+                self.found_versions = json.loads(versions or "{}")
         else:
             self.failed = json.loads(text)["failed"]
 
@@ -197,7 +192,7 @@ def _converse(
     error = ""
     try:
         done = transport.run(
-            probe.node, probe.command(), stdin=probe.stdin(), on_stdout=hear, timeout=timeout
+            probe.node, probe.program.command, stdin=probe.stdin(), on_stdout=hear, timeout=timeout
         )
         if done.exit_code != 0:
             words = done.stderr.decode(errors="replace").strip().splitlines()
@@ -228,10 +223,6 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
         if probe.facts is None or (probe.failed is None and probe in callers):
             text = probe.error or "it did not answer in time: see whether the node is up"
             findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
-        elif probe.facts.get("python") is False:
-            findings.warnings.append(
-                f"{name}: no python3 there, so it was not tested whether others reach it"
-            )
 
 
 def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:

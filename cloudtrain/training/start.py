@@ -159,17 +159,12 @@ def check_before(session: Session, run: Run) -> None:
         warnings = preflight(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
-            python=lambda node: interpreter(tensorflow.bin_folder(config, node)),
             versions=lambda node: tensorflow.versions_command(config, node),
         )
         for task in run.tasks:
             stage.done(task.node)
     for warning in warnings:
         session.console.warn(warning)
-
-
-def interpreter(bin_folder: str | None) -> str | None:
-    return f"{bin_folder}/python" if bin_folder else None
 
 
 def start_tasks(session: Session, run: Run, ready: tuple[Launch, ...]) -> None:

@@ -41,7 +41,7 @@ done
 
 FACTS = r"""
 printf '%s, ' "$(uname -sm)"
-printf '%s, ' "$(python3 --version 2>/dev/null || echo 'no python3')"
+printf '%s, ' "$(python3 --version)"
 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c || true
 df -Pk "$HOME" | awk 'NR == 2 {printf "%d GB free", $4 / 1000000}'
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -125,6 +127,57 @@ def test_check_tells_what_a_machine_is(machines: list[SshdNode]) -> None:
     assert finding.ok
     assert finding.text.startswith(f"worker0 as {machines[1].node.user}, Linux ")
     assert finding.text.endswith("GB free")
+
+
+def without_python(machine: SshdNode, older: str = "") -> None:
+    """`older`: the only python3 there says that it is of this version."""
+    folder = machine.home.parent / f"{machine.home.name}-bin"
+    folder.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if not path.name.startswith("python"):
+            (folder / path.name).symlink_to(path)
+    if older:
+        python = f"import sys; sys.version_info = ({older})"
+        (folder / "python3").write_text(
+            f'#!/bin/sh\nshift 3\ncode="{python}\n$1"\nshift\n'
+            f'exec {sys.executable} -c "$code" "$@"\n'
+        )
+        (folder / "python3").chmod(0o755)
+    machine.stop()
+    machine.start("-o", f"SetEnv HOME={machine.home} PATH={folder}")
+    until(lambda: answers(machine), 20)
+
+
+def answers(machine: SshdNode) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(machine.place) == 0
+
+
+def test_check_says_what_to_install_where_a_machine_has_no_python(
+    machines: list[SshdNode],
+) -> None:
+    without_python(machines[0])
+    without_python(machines[1], older="3, 5")
+    chief, worker = provider(machines).check(make_plan())
+    assert (chief.ok, worker.ok) == (False, False)
+    assert chief.text.endswith(
+        "there is no python3, which nodes need (3.6 or newer): sudo apt-get install python3"
+    )
+    assert worker.text.endswith(
+        "its python3 is 3.5, and nodes need 3.6 or newer: install a newer python3"
+    )
+
+
+def test_up_says_what_to_install_where_a_machine_has_no_python(
+    machines: list[SshdNode], tmp_path: Path
+) -> None:
+    project, path = lent_project(machines, tmp_path / "project")
+    without_python(machines[1])
+    up = project.cloudtrain("up", path, "--yes")
+    assert up.returncode == 1
+    assert up.stderr.count("there is no python3, which nodes need (3.6 or newer)") == 1
+    assert "-worker0: " in up.stderr
+    assert not any((machine.home / ".cloudtrain").exists() for machine in machines)
 
 
 def test_what_cannot_be_reached_is_left_over_and_named(

@@ -356,7 +356,7 @@ def test_a_manifest_names_no_version_that_a_later_round_has_written_over(
     def before(line: str) -> None:
         nonlocal packs
         packs += is_pack(line)
-        if packs and "find ." in line:  # whole when it was brought, and another one since
+        if packs and "node.listing" in line:  # whole when it was brought, and another one since
             place.write_bytes(b"%d" % packs * size)
 
     def during(line: str) -> None:
@@ -525,11 +525,13 @@ def test_a_store_that_is_removed_while_files_land_is_not_called_complete(cluster
     assert cluster.landed() == {"chief0/output/x": b"1"}
 
 
-def test_a_node_without_find_is_an_error_and_not_an_empty_landing(cluster: Cluster) -> None:
+def test_a_node_without_python_is_an_error_and_not_an_empty_landing(cluster: Cluster) -> None:
     cluster.write("chief0", "output/x", "1")
     os.environ["PATH"], path = "/nonexistent", os.environ["PATH"]
     try:
-        with pytest.raises(NotLanded, match="mnist-chief0: its files"):
+        with pytest.raises(
+            NotLanded, match=r"mnist-chief0: its files .* there is no python3, which nodes need"
+        ):
             landing(cluster)
     finally:
         os.environ["PATH"] = path

@@ -13,6 +13,7 @@ from cloudtrain.errors import NotLanded
 from cloudtrain.landing import inventory, relay
 from cloudtrain.landing.land import unlanded
 from cloudtrain.landing.manifest import Manifest
+from cloudtrain.node import listing
 from tests.support.landing_parts import RUN, Cluster
 
 
@@ -26,22 +27,36 @@ def landed(cluster: Cluster) -> Manifest:
 
 
 def instead_of(cluster: Cluster, program: str, script: str) -> None:
-    """On the worker, a program of this name comes first in the PATH."""
+    """On the worker, this comes in the place of a program: of `tar`, or of one of node/."""
     folder = cluster.transport.folder / "bin"
     folder.mkdir(exist_ok=True)
-    place = folder / program
-    real = f'PATH={os.environ["PATH"]} exec {program} "$@"'
-    place.write_text(f'#!/bin/sh\ncase "$HOME" in *worker0) ;; *) {real} ;; esac\n{script}\n')
+    name = program if program == "tar" else "python3"
+    place = folder / name
+    real = f'PATH={os.environ["PATH"]} exec {name} "$@"'
+    mine = "*" if program == "tar" else f"*cloudtrain.node.{program}*"
+    place.write_text(
+        f'#!/bin/sh\ncase "$HOME" in *worker0) ;; *) {real} ;; esac\n'
+        f'case "$*" in {mine}) ;; *) {real} ;; esac\n{script}\n'
+    )
     place.chmod(0o755)
     cluster.transport.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
 
 
+def printing(row: str) -> str:
+    return f'cat >/dev/null; cat <<\'END\'\n{row}\n{{"others": {{}}, "unread": []}}\nEND'
+
+
 NONSENSE = [
-    ("printf 'f 1 2\\0output/x\\0\\0'", "output/x: f 1 2"),
-    ("printf 'f one 1.0 1.0 7\\0output/x\\0\\0'", "output/x: f one"),
-    ("printf 'f 1 1.0 now 7\\0output/x\\0\\0'", "output/x: f 1 1.0 now"),
-    ("printf 'f -1 1.0 1.0 7\\0output/x\\0\\0'", "output/x: f -1"),
-    ("printf 'f 1 1.0 1.0 7\\0../../x\\0\\0'", "../../x: f 1"),
+    (printing('["output/x", "", 1]'), '["output/x", "", 1]'),
+    (printing('["output/x", "", "one", "1.0/1.0/7"]'), '["output/x", "", "one"'),
+    (printing('["output/x", "", 1, "1.0/now/7"]'), '"1.0/now/7"'),
+    (printing('["output/x", "", -1, "1.0/1.0/7"]'), '["output/x", "", -1'),
+    (printing('["../../x", "", 1, "1.0/1.0/7"]'), '["../../x"'),
+    (printing('["output/x", "../../x", 1, "1.0/1.0/7"]'), '["output/x", "../../x"'),
+    (printing('["output/x", 7, 1, "1.0/1.0/7"]'), '["output/x", 7'),
+    ("""cat >/dev/null; echo '["output/x", "", 1, "1.0/1.0/7"]'""", "it breaks off: "),
+    ("cat >/dev/null", "it breaks off: "),
+    ("""cat >/dev/null; echo '{"others": 7}'""", "it breaks off: "),
 ]
 
 
@@ -50,7 +65,7 @@ def test_a_listing_that_makes_no_sense_names_its_node_and_file(
     cluster: Cluster, script: str, words: str
 ) -> None:
     cluster.write("chief0", "output/good", "good")
-    instead_of(cluster, "find", script)
+    instead_of(cluster, "listing", script)
     with pytest.raises(NotLanded) as caught:
         landed(cluster)
     assert caught.value.message.startswith("mnist-worker0: its list of the files in ")
@@ -59,9 +74,9 @@ def test_a_listing_that_makes_no_sense_names_its_node_and_file(
 
 
 ENDLESS = [
-    ("find", "while printf 'f 1 1.0 1.0 7\\0output/%s\\0\\0' $$; do :; done"),
-    ("find", "exec yes"),
-    ("sha256sum", "exec yes"),
+    ("listing", """while echo '["output/x", "", 1, "1.0/1.0/7"]'; do :; done"""),
+    ("listing", "exec yes"),
+    ("checksums", "exec yes"),
     ("tar", "exec yes"),
 ]
 
@@ -118,8 +133,8 @@ def test_many_names_that_cannot_land_take_no_longer_and_are_counted(cluster: Clu
     for _ in range(2):
         manifest = landed(cluster)
     assert time.monotonic() - began < 30
-    assert len(manifest.warnings) == 2 * (inventory.NAMED + 1)
-    more = f"chief0/… {MANY - inventory.NAMED} more: is a link in a circle: not landed"
+    assert len(manifest.warnings) == 2 * (listing.NAMED + 1)
+    more = f"chief0/… {MANY - listing.NAMED} more: is a link in a circle: not landed"
     assert more in manifest.warnings
     assert len(cluster.console.warned) <= 2 * 11, "told once"
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.apply import apply
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, Code, NodeGroup, Setup
-from cloudtrain.playbooks import base, tensorflow
+from cloudtrain.playbooks import base, python, tensorflow
 from tests.support.fake_machine import FakeMachine, fake_machine
-from tests.support.nodes_here import node
+from tests.support.nodes_here import HereTransport, Remembered, node
 
 
 def config(provider: Any = "gcp", **more: Any) -> ClusterConfig:
@@ -181,3 +182,13 @@ def test_a_disk_with_room_is_no_matter(machine: FakeMachine) -> None:
 def test_nodes_without_gpus_or_without_an_environment_need_none() -> None:
     assert len(base.steps(config(setup=Setup(tensorflow="2.21")), node())) == 4
     assert len(base.steps(replace(WITH_GPUS, setup=Setup()), node())) == 4
+
+
+def test_a_node_without_python_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "sh").symlink_to("/bin/sh")
+    lacking = HereTransport(tmp_path / "nodes", {"PATH": str(folder)})
+    with pytest.raises(StepFailed, match="sudo apt-get install python3"):
+        apply(lambda _: python.steps(), [node()], lacking, Remembered())
+    apply(lambda _: python.steps(), [node()], HereTransport(tmp_path / "nodes"), Remembered())

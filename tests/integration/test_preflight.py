@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import which
 
 import pytest
 
@@ -349,34 +348,38 @@ def test_a_disk_that_is_nearly_full_is_warned_of_once_for_each_host(here: Here) 
     assert preflight(tasks, here) == ("mnist-worker0: 200 MB are free on its disk",)
 
 
-def without_python(tmp_path: Path) -> str:
+def test_a_node_without_python_is_named_with_what_to_install(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("sh", "cat", "awk", "date", "df"):
-        found = which(tool)
-        assert found
-        (folder / tool).symlink_to(found)
-    return str(folder)
+    (folder / "sh").symlink_to("/bin/sh")
+    here.paths["mnist-worker1"] = str(folder)
+    assert problems(cluster(), here) == [
+        "mnist-worker1: the probe failed: there is no python3, which nodes need (3.6 or newer):"
+        " sudo apt-get install python3"
+    ]
 
 
-def test_a_node_without_python_is_tested_as_far_as_its_shell_goes(
+def test_a_node_with_an_older_python_is_named_with_what_to_install(
     here: Here, tmp_path: Path
 ) -> None:
-    tasks = cluster()
-    here.paths["mnist-worker1"] = without_python(tmp_path)
-    assert preflight(tasks, here) == (
-        "mnist-worker1: no python3 there, so it was not tested whether others reach it",
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    python = folder / "python3"
+    python.write_text(
+        f"""#!/bin/sh
+shift 3
+code="import sys; sys.version_info = (3, 5, 2)
+$1"
+shift
+exec {sys.executable} -c "$code" "$@"
+"""
     )
-    with socket.socket() as other:
-        other.bind(("127.0.0.5", tasks[1][0].port))
-        other.listen()
-        (line,) = problems(tasks, here)
-    assert line == (f"mnist-worker1: port {tasks[1][0].port} is in use: choose another train.port")
-
-
-def test_the_named_python_is_taken_and_a_missing_one_is_not_needed(here: Here) -> None:
-    assert preflight(cluster(2), here, python=lambda node: "none/bin/python") == ()
-    assert preflight(cluster(2), here, python=lambda node: PYTHON) == ()
+    python.chmod(0o755)
+    here.paths["mnist-worker1"] = f"{folder}:{os.environ['PATH']}"
+    assert problems(cluster(), here) == [
+        "mnist-worker1: the probe failed: its python3 is 3.5, and nodes need 3.6 or newer:"
+        " install a newer python3"
+    ]
 
 
 def test_a_banner_on_stdout_is_passed_over(here: Here) -> None:

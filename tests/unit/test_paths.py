@@ -1,4 +1,4 @@
-"""Globs and links: what is meant, what is inside, and that nothing makes them fail."""
+"""Globs: what is meant, what is inside, and that nothing makes them fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.landing.links import Entry, Lost, follow, resolved
 from cloudtrain.node.patterns import literal, matches, may_hold
 from cloudtrain.paths import is_inside, shown
 
@@ -85,36 +84,3 @@ def test_a_literal_means_itself_alone(path: str, other: str) -> None:
 @given(pattern=st.sampled_from(["*a" * 12, "**/" * 12 + "b", "**/a/" * 6 + "b"]))
 def test_no_pattern_takes_for_ever(pattern: str) -> None:
     assert not matches("/".join(["a" * 30] * 60), pattern + "c")
-
-
-TARGETS = st.text(alphabet="ab./", min_size=1, max_size=8)
-TREES = st.dictionaries(
-    st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join),
-    st.one_of(st.just("d"), st.just("f"), TARGETS.map(lambda target: "l" + target)),
-    max_size=12,
-)
-
-
-@given(tree=TREES)
-def test_links_are_followed_inside_and_nowhere_else(tree: dict[str, str]) -> None:
-    entries: dict[str, Entry] = {}
-    for path in sorted(tree):
-        folder = posixpath.dirname(path)
-        if not folder or (folder in entries and entries[folder].kind == "d"):
-            entries[path] = Entry(kind=tree[path][0], target=tree[path][1:])
-    for path, found in resolved(("/work", "/home/work"), entries, ("**",)):
-        assert is_inside(path)
-        if not isinstance(found, Lost):
-            assert entries[found].kind == "f"
-    for path in entries:
-        found = follow(("/work",), entries, path)
-        assert isinstance(found, Lost) or found == "" or entries[found].kind != "l"
-
-
-def test_folders_that_link_to_each_other_are_listed_in_bounded_time() -> None:
-    names = [f"d{number}" for number in range(12)]
-    entries = {name: Entry(kind="d") for name in names}
-    entries |= {
-        f"{one}/to-{two}": Entry(kind="l", target=f"../{two}") for one in names for two in names
-    }
-    assert len(list(resolved(("/work",), entries, ("**",)))) < 50_000

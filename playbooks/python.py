@@ -1,0 +1,11 @@
+"""Every node has the Python that runs our own code there (node/); nothing is installed for it."""
+
+from __future__ import annotations
+
+from cloudtrain.ship import check_python
+from cloudtrain.step import Step
+
+
+def steps() -> tuple[Step, ...]:
+    """`base` installs it on the clouds' machines; elsewhere the error says what to install."""
+    return (Step(name="python3", run=check_python(), unless=check_python()),)
