@@ -9,7 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from cloudtrain import ship
-from cloudtrain.errors import CloudtrainError, HostKeyMismatch, LeftoverError, NodeUnreachable
+from cloudtrain.errors import (
+    CloudtrainError,
+    HostKeyMismatch,
+    LeftoverError,
+    NodeError,
+    NodeUnreachable,
+)
 from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.fan_out import fan_out
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
@@ -87,21 +93,25 @@ class HostsProvider:
         def look(seat: Seat) -> Node | None:
             return AWAY.call(lambda: _look(cluster, seat), on=NodeUnreachable)
 
-        there = self._each(seats, look)
-        new = [seat for seat, node in zip(seats, there, strict=True) if node is None]
+        looked = self._each(seats, look)
+        there = {node.name: node for node in looked if node is not None}
+        new = [seat for seat in seats if seat.name not in there]
 
-        def lend(seat: Seat) -> None:
+        def lend(seat: Seat) -> Node:
             journal(NodeRequested(node=seat.name))
             with opened(seat.name, seat.host) as door:
                 door.run(scripts.LEND, cluster, seat.name, key, whose)
+                node = _seen(door, cluster, seat)
+            if node is None:
+                raise NodeError(seat.name, "its file is not there after it was made")
+            return node
 
         try:
-            self._each(new, lend)
+            there |= {node.name: node for node in self._each(new, lend)}
         except BaseException:
             self._take_back(new, cluster, key, journal)
             raise
-        made = {node.name: node for node in self.nodes(cluster)}
-        return tuple(made[name] for name in names)
+        return tuple(there[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         """List nodes. A machine that does not answer is listed with the reason: its node may
@@ -271,8 +281,12 @@ def _seats(config: ClusterConfig, cluster: str) -> list[Seat]:
 def _look(cluster: str, seat: Seat) -> Node | None:
     """None where the machine has no such node. Raises what keeps it from being asked."""
     with opened(seat.name, seat.host) as door:
-        owner = _lent(door, cluster, seat.name)
-        return None if owner is None else replace(_node(seat, "running", door), owner=owner)
+        return _seen(door, cluster, seat)
+
+
+def _seen(door: Door, cluster: str, seat: Seat) -> Node | None:
+    owner = _lent(door, cluster, seat.name)
+    return None if owner is None else replace(_node(seat, "running", door), owner=owner)
 
 
 def _folders(cluster: str, hosts: Mapping[str, str]) -> str:

@@ -40,6 +40,8 @@ class Creation(Generic[GroundT]):
     journal: Journal
     there: Mapping[str, Machine]
     expires: float | None
+    moved: bool
+    """Whether the end of some of `there` was moved after they were listed."""
     expected: Mapping[str, float]
     """Nodes that an earlier call may have made → when it asked for them, Unix time."""
     near: Sequence[str] = ()
@@ -134,8 +136,12 @@ class Creation(Generic[GroundT]):
         )
 
     def _await(self, place: Place, made: Mapping[str, Machine]) -> dict[str, Node]:
-        """Wait until all nodes run and have an address."""
-        awaited = {m.id: m for m in (*made.values(), *self._planned_there())}
+        """Wait until all nodes run and have an address. If all of them did when this call listed
+        what exists, and nothing of them was changed since, they are not listed again."""
+        there = self._planned_there()
+        if not made and not self.moved and all(_runs(machine.node) for machine in there):
+            return {machine.node.name: machine.node for machine in there}
+        awaited = {m.id: m for m in (*made.values(), *there)}
         seen: set[str] = set()
         begun = self.timing.clock.monotonic()
 
@@ -146,7 +152,7 @@ class Creation(Generic[GroundT]):
                 _refuse_lost(machine, listed.get(id), late=overdue or id in seen)
             seen.update(listed)
             nodes = [listed[id].node for id in awaited if id in listed]
-            ready = {n.name: n for n in nodes if n.state == "running" and n.address}
+            ready = {node.name: node for node in nodes if _runs(node)}
             return ready if len(ready) == len(awaited) else None
 
         nodes = self.timing.until(ask, within=self.timing.boot)
@@ -203,6 +209,10 @@ class _Wishes:
     open: dict[str, float] = field(default_factory=dict)
     """Node → when it was asked for, Unix time; not those that were refused."""
     made: dict[str, Machine] = field(default_factory=dict)
+
+
+def _runs(node: Node) -> bool:
+    return node.state == "running" and bool(node.address)
 
 
 def is_tried_apart(error: CloudError) -> bool:

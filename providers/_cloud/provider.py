@@ -54,7 +54,7 @@ class CloudProvider(Generic[GroundT]):
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
         there = self._adopted(plan, journal)
-        expires = self._one_end(plan, there)
+        expires, moved = self._one_end(plan, there)
         creation = Creation(
             account=self._account,
             timing=self._timing,
@@ -64,6 +64,7 @@ class CloudProvider(Generic[GroundT]):
             journal=journal,
             there=there,
             expires=expires,
+            moved=moved,
             expected=expected or {},
             near=self._search(plan.config.name).where.places,
         )
@@ -200,8 +201,9 @@ class CloudProvider(Generic[GroundT]):
             Clearance(self._account, self._timing, journal).clear(find, {})
         return kept
 
-    def _one_end(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
-        """Give all nodes the cluster's end when one joins or is started again."""
+    def _one_end(self, plan: Plan, there: Mapping[str, Machine]) -> tuple[float | None, bool]:
+        """Give all nodes the cluster's end when one joins or is started again. Return that end,
+        and whether any was moved."""
         expires = self._expires(plan, there)
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
@@ -212,7 +214,8 @@ class CloudProvider(Generic[GroundT]):
         moved = [m for m in others if _differ(m.node.expires, expires)]
         if expires is not None and moved and (joins or overdue):
             self._account.move_ends(moved, expires)
-        return expires
+            return expires, True
+        return expires, False
 
     def _expires(self, plan: Plan, there: Mapping[str, Machine]) -> float | None:
         """Expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is

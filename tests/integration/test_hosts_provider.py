@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from cloudtrain.cli.app import cli
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.keys import create_identity
-from cloudtrain.model import Owner
+from cloudtrain.model import Host, Owner
+from cloudtrain.providers._hosts.door import Door, opened
 from cloudtrain.providers.hosts import HostsProvider
 from cloudtrain.retry import Retry
 from cloudtrain.shell import command
@@ -47,6 +48,27 @@ def provider(machines: list[SshdNode]) -> HostsProvider:
 def keys_on(machine: SshdNode) -> list[str]:
     path = machine.home / ".ssh" / "authorized_keys"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def test_machines_that_lend_a_node_are_not_asked_a_second_time_what_they_have(
+    machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan()
+    hosts, identity = provider(machines), make_identity(tmp_path, plan)
+    logins: list[str] = []
+
+    def counted(node: str, host: Host) -> AbstractContextManager[Door]:
+        logins.append(node)
+        return opened(node, host)
+
+    monkeypatch.setattr("cloudtrain.providers.hosts.opened", counted)
+    names = [node.name for node in plan.nodes]
+    made = hosts.create(plan, identity, no_journal)
+    assert sorted(logins) == sorted(names * 2), "a look, and what is made"
+    logins.clear()
+    assert hosts.create(plan, identity, no_journal) == made
+    assert sorted(logins) == sorted(names)
+    assert hosts.nodes("mnist") == made
 
 
 def test_the_clusters_own_key_opens_a_lent_machine_whose_host_key_the_user_knows(

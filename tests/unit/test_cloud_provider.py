@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from cloudtrain.providers._cloud.account import Machine, Place, Resource
 from cloudtrain.providers._cloud.creation import uninterrupted
 from cloudtrain.providers._cloud.provider import CloudProvider
 from tests.support.fake_account import ME, PLACES, FakeAccount, cloud_plan
-from tests.support.fakes import facts_of, make_identity, make_plan
+from tests.support.fakes import facts_of, make_identity, make_plan, no_journal
 
 CALLER = "198.51.100.7/32"
 EVE = Owner(id="eve", name="eve")
@@ -608,3 +609,43 @@ def test_places_read_as_people_write_them() -> None:
     written: Callable[[Place], str] = str
     assert written(Place(region="us-east4", zone="us-east4-c")) == "us-east4-c"
     assert written(Place(region="eastus")) == "eastus"
+
+
+def listings(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One entry for each list of machines that is asked for from now on."""
+    asked: list[None] = []
+    machines = rig.account.machines
+
+    def counted(*given: Any, **named: Any) -> Any:
+        asked.append(None)
+        return machines(*given, **named)
+
+    monkeypatch.setattr(rig.account, "machines", counted)
+    return asked
+
+
+def test_nodes_that_all_run_are_listed_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a cloud counts the end of each from its own start, as Google does."""
+    made = rig.create()
+    machine = next(iter(rig.account.machines_.values()))
+    later = replace(machine.node, expires=(machine.node.expires or 0.0) + 2.0)
+    rig.account.machines_[machine.id] = replace(machine, node=later)
+    asked = listings(rig, monkeypatch)
+    assert rig.create() == made
+    assert len(asked) == 1
+
+
+def test_nodes_of_which_one_was_started_or_moved_are_asked_for_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create()
+    machine = next(iter(rig.account.machines_.values()))
+    rig.account.machines_[machine.id] = replace(
+        machine, node=replace(machine.node, state="stopped")
+    )
+    asked = listings(rig, monkeypatch)
+    rig.create()
+    assert len(asked) > 1
+    rig.account.clock.sleep(13 * 3600)  # past their end: they begin a new life
+    nodes = rig.provider.create(rig.plan, rig.identity, no_journal)
+    assert {node.expires for node in nodes} == {rig.account.clock.now() + 12 * 3600}
