@@ -6,27 +6,43 @@ PYTHON ?= $(shell for needed in ensurepip sys; do \
 	for python in python3 python3.13 python3.12 python3.11 python3.10; do \
 	$$python -c "import sys, $$needed; sys.exit(sys.version_info < (3, 10))" 2>/dev/null && \
 	{ echo $$python; exit; }; done; done)
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick test check tools gpu-wheels dist clean
+.PHONY: demo quick units matrix test check tools gpu-wheels dist clean
 
-demo: .venv/.made
+demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
 	@cd "$(DEMO)" && cd "$$(ls -t | head -n 1)" && echo && echo "What came home, in $$PWD:" && \
 		find . -type f -size +0 | sed 's|^\./|  |' | sort
 
 # What one runs after each change: no process, no socket, seconds.
-quick: check
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit
+quick: check units
 
+units: $(VENV)/.made-dev
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --hypothesis-profile dev tests/unit
+
+# The tests of `quick` on each Python that is installed, each in a .venv of its own.
+matrix:
+	@missing= failed=; for version in 3.10 3.11 3.12 3.13; do \
+	python$$version -c 'import ensurepip' 2>/dev/null || { missing="$$missing $$version"; continue; }; \
+	echo "Python $$version"; \
+	$(MAKE) --no-print-directory units VENV=.venv-$$version PYTHON=python$$version || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$missing" ] || echo "not installed here, so not tried: Python$$missing"; \
+	[ -z "$$failed" ] || { echo "failed: Python$$failed"; exit 1; }
+
+# A test of the second part that fails is run once more, and named at the end if it passes then.
 test: check
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report= tests/unit
+	@echo "what tests/unit reaches of cloudtrain: $$($(BIN)/coverage report --format=total) % (\`$(BIN)/coverage report\` tells by file)"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --reruns 1 tests/integration tests/e2e
 
-check: .venv/.made-dev
+check: $(VENV)/.made-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,23 +53,23 @@ tools:
 
 # A release's real CUDA wheels against a pretended driver: make gpu-wheels VERSION=2.19 GPUS=V100:2
 GPUS ?= T4:1
-gpu-wheels: .venv/.made-dev
+gpu-wheels: $(VENV)/.made-dev
 	@$(BIN)/python -m tests.support.wheel_trial $(VERSION) --gpus $(GPUS)
 
-dist: .venv/.made
+dist: $(VENV)/.made
 	rm -rf dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-.venv/.made: pyproject.toml
+$(VENV)/.made: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "cloudtrain needs Python 3.10 or later: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(call apt,python3-venv)
-	@echo "installing cloudtrain into .venv"
-	@$(PYTHON) -m venv .venv
+	@echo "installing cloudtrain into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-.venv/.made-dev: .venv/.made
-	@echo "installing what the checks need into .venv"
+$(VENV)/.made-dev: $(VENV)/.made
+	@echo "installing what the checks need into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first with --group
 	@$(BIN)/python -m pip install --quiet -e '.[all]' --group dev
 	@touch $@
@@ -69,4 +85,4 @@ apt = { echo "installing $(1)"; sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	{ echo "Please have installed what is missing here: apt-get install $(1)"; exit 1; }
 
 clean:
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-3.* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

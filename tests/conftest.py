@@ -9,12 +9,18 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from hypothesis import settings
 
 from cloudtrain import config
 from cloudtrain.apply import apply
 from cloudtrain.playbooks import tensorflow
 from tests.support import project as projects
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.second_runs import pytest_terminal_summary
+
+__all__ = ["pytest_terminal_summary"]
+
+settings.register_profile("dev", max_examples=10)  # of `make quick`; all else keeps hypothesis' own
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,10 @@ JARGON = (
 )
 
 quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=settings().max_examples * 3 // 2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
 
 
