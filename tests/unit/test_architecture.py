@@ -13,6 +13,7 @@ from cloudtrain.protocols import ArtifactStore, HostKeys, StoreBackend, Transpor
 from cloudtrain.providers import NAMES
 from cloudtrain.ship import program
 from cloudtrain.strategies import STRATEGIES
+from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
@@ -65,7 +66,7 @@ def modules() -> list[Path]:
 
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in walked(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names if node.module == "cloudtrain" else {node.module}
@@ -97,7 +98,7 @@ SHARED_WITH_THE_CONFIG = {"hosts", "local"}
 def names_a_provider(path: Path) -> list[str]:
     """Lines with a cloud's name as a string, and those that compare a provider with any."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in walked(path):
         if isinstance(node, ast.Constant) and node.value in set(NAMES) - SHARED_WITH_THE_CONFIG:
             found.append(f"{node.lineno}: {node.value!r}")
         elif isinstance(node, ast.Compare):
@@ -152,7 +153,7 @@ def asks_for_a_strategys_name(path: Path) -> list[str]:
     """Lines with such a name as a string, and those that compare a `.strategy` with a value."""
     compares = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in walked(path):
         if isinstance(node, ast.Constant) and node.value in STRATEGIES:
             found.append(f"{node.lineno}: {node.value!r}")
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], compares):
@@ -170,7 +171,7 @@ def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
 
 def test_verbs_return_values_and_leave_text_and_json_to_the_command_line() -> None:
     for path in (PACKAGE / "verbs").glob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         shown = [name for name in named if name.split("_")[-1] in ("json", "text", "document")]
         assert not shown, f"verbs/{path.name}: {shown} belong to cli/"
@@ -224,7 +225,7 @@ def test_a_program_brings_each_module_after_those_that_it_imports() -> None:
 def test_an_error_is_never_changed_once_it_was_raised() -> None:
     """`copy_with` makes another."""
     for path in modules():
-        for function in ast.walk(ast.parse(path.read_text())):
+        for function in walked(path):
             if isinstance(function, ast.FunctionDef):
                 errors = errors_in(function)
                 changed = [

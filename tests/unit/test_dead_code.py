@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 import cloudtrain
+from tests.support.sources import parsed, walked
 
 PACKAGE = Path(cloudtrain.__file__).parent
 
@@ -13,8 +14,8 @@ def test_the_product_names_every_function_class_and_method_that_it_has() -> None
     """What only tests call is dead. Methods of classes that extend a library's are called there."""
     folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
     paths = {path for folder in folders for path in folder.rglob("*.py")}
-    trees = {path: ast.parse(path.read_text()) for path in sorted(paths)}
-    named = {name for tree in trees.values() for node in ast.walk(tree) for name in names(node)}
+    trees = {path: parsed(path) for path in sorted(paths)}
+    named = {name for path in trees for node in walked(path) for name in names(node)}
     own = {node.name for tree in trees.values() for node in tree.body if is_class(node)}
     own |= {"Protocol", "Exception", "Enum", "NamedTuple", "str"}
     dead = [
