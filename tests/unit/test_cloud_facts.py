@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,18 @@ import pytest
 import cloudtrain.providers
 from cloudtrain import catalogue, config, stores
 from cloudtrain.catalogue import table
-from cloudtrain.cloud import Cloud, cloud_of, clouds, facts_of, is_cloud, providers
+from cloudtrain.cloud import (
+    Cloud,
+    Family,
+    Leftover,
+    Preemption,
+    ProviderFacts,
+    cloud_of,
+    clouds,
+    facts_of,
+    is_cloud,
+    providers,
+)
 from tests.standins.cloud import DESCRIPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +158,7 @@ def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
     assert how.path.startswith("/")
     assert bool(how.answer) != bool(how.event_type), "one way to read the answer"
     assert bool(how.token_path) == bool(how.token_header) == bool(how.token_headers)
+    assert all(isinstance(value, str) for value in how.headers.values())
     assert how.source.startswith("https://")
 
 
@@ -165,6 +178,24 @@ def test_infiniband_is_told_of_machines_of_this_cloud(cloud: Cloud) -> None:
     if cloud.infiniband:
         names = {row.machine for row in table.packaged(cloud.name).rows}
         assert [n for n in names if re.fullmatch(cloud.infiniband, n, re.IGNORECASE)]
+
+
+@every_cloud
+def test_what_the_driver_does_not_support_is_of_no_machine_that_is_sold(cloud: Cloud) -> None:
+    offered = {each.kind for each in catalogue.accelerators(cloud.name)}
+    assert offered.isdisjoint(cloud.no_driver)
+    assert all(cloud.no_driver.values())
+
+
+def test_azure_alone_goes_on_billing_the_address_of_a_node_that_is_stopped() -> None:
+    assert [cloud.name for cloud in clouds() if cloud.stopped_keeps_address] == ["azure"]
+
+
+def test_every_field_is_asserted_here() -> None:
+    text = Path(__file__).read_text()
+    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover)
+    names = {field.name for row in rows for field in fields(row)}
+    assert [name for name in sorted(names) if f".{name}" not in text] == []
 
 
 def test_only_google_has_tpus() -> None:
