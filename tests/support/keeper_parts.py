@@ -23,6 +23,7 @@ from cloudtrain.landing.manifest import Manifest, read_manifest
 from cloudtrain.landing.parcels import take_parcels
 from cloudtrain.model import Attempt
 from cloudtrain.presign import PresignedUpload
+from cloudtrain.records import Records
 from cloudtrain.training import keeping
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import RUN, Cluster
@@ -64,13 +65,13 @@ class Kept(Cluster):
         plan = make_plan()
         config = replace(
             plan.config,
-            provider=cast("Any", self.provider),
+            provider=self.provider,
             artifacts=replace(self.rules, every=self.every),
             train=replace(plan.config.train, checkpoints=self.checkpoints),
         )
         return Session(
             plan=replace(plan, config=config),
-            records=cast("Any", None),
+            records=Records("mnist"),
             provider=FakeProvider(),
             store=self.web,
             console=self.console,
