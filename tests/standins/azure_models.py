@@ -43,7 +43,9 @@ class Field(typing.NamedTuple):
 def fields(model: Any) -> dict[str, Field]:
     """By name on the wire."""
     model.__new__(model)  # It computes its names when it is first made.
-    types = typing.get_type_hints(model, localns={"_models": _models_of(model)})
+    models = _models_of(model)
+    hints = typing.get_type_hints(model, localns={"_models": models})
+    types = {name: _named(kind, models) for name, kind in hints.items()}
     found = {}
     for attribute, field in model._attr_to_rest_field.items():
         read_only = field._visibility == ["read"]
@@ -79,6 +81,16 @@ def _value(kind: Any, value: Any, path: str, answer: bool) -> Any:
     if getattr(kind, "_is_model", False):
         return _of_model(kind, value, path, answer)
     return _plain(kind, value, path)
+
+
+def _named(kind: Any, models: Any) -> Any:
+    """Python 3.10 leaves the name in `list["_models.Subnet"]` a string (bpo-41370)."""
+    if isinstance(kind, str):
+        return getattr(models, kind.removeprefix("_models."))
+    origin, given = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (list, dict, typing.Union):
+        return origin[tuple(_named(one, models) for one in given)]
+    return kind
 
 
 def _is_union(kind: Any) -> bool:
