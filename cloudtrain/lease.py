@@ -86,7 +86,7 @@ class Keeper(threading.Thread):
 
     def __init__(self, handle: Handle, doing: str, console: Console) -> None:
         super().__init__(name="lease", daemon=True)
-        self._handle, self._config, self._console = handle, handle.config, console
+        self._lent, self._config, self._console = handle, handle.config, console
         self._path = f".leases/{self._config.provider}/{self._config.name}.json"
         self._me = Holder(
             owner=login(),
@@ -119,7 +119,7 @@ class Keeper(threading.Thread):
         store: StoreBackend | None = None
         while True:
             try:
-                store = self._handle.store
+                store = self._lent.store
                 self._keep(store)
             except CloudtrainError as error:
                 self._explain(error)
