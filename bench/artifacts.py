@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from cloudtrain import layout  # noqa: E402
 from cloudtrain.protocols import Transport  # noqa: E402
+from cloudtrain.ssh.transport import SshTransport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
-from cloudtrain.transports.ssh import SshTransport  # noqa: E402
 from tests.support.landing_parts import RUN, Cluster  # noqa: E402
 from tests.support.sshd import SshdNode, sshd_node  # noqa: E402
 

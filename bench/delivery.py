@@ -30,9 +30,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from cloudtrain.keys import load_identity, ssh_config  # noqa: E402
 from cloudtrain.model import Identity, Node  # noqa: E402
-from cloudtrain.providers.local import LocalProvider  # noqa: E402
+from cloudtrain.providers.local.provider import LocalProvider  # noqa: E402
+from cloudtrain.ssh.keys import load_identity, ssh_config  # noqa: E402
 from tests.support.sshd import sshd_nodes  # noqa: E402
 
 CLUSTER = "delivery"
@@ -41,12 +41,12 @@ OURS = "cloudtrain"
 OURS_CODE = """
 import json, sys
 from pathlib import Path
-from cloudtrain.apply import apply
+from cloudtrain.setup.apply import apply
 from cloudtrain.config import load
-from cloudtrain.keys import load_identity
+from cloudtrain.ssh.keys import load_identity
 from cloudtrain.model import Node
 from cloudtrain.playbooks import code
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 
 class Silent:
     def node(self, name, text): pass

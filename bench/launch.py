@@ -27,18 +27,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from cloudtrain.keys import ssh_config  # noqa: E402
+from cloudtrain.ssh.keys import ssh_config  # noqa: E402
 from tests.support.sshd import SshdNode, children_of_all, eventually, sshd_nodes  # noqa: E402
 
 OURS = "cloudtrain"
 OURS_CODE = """
 import json, sys, time
 from pathlib import Path
-from cloudtrain.fan_out import fan_out
-from cloudtrain.keys import load_identity
+from cloudtrain.parallel import fan_out
+from cloudtrain.ssh.keys import load_identity
 from cloudtrain.model import Node
 from cloudtrain.shell import command
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 
 folder, warm = Path(sys.argv[1]), len(sys.argv) > 2
 nodes = [Node(**fields) for fields in json.loads((folder / "nodes.json").read_text())]

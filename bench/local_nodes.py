@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import paramiko
 import pytest
 
-from cloudtrain.providers._local import processes
+from cloudtrain.providers.local import processes
 from tests.support.local_cluster import LocalCluster, local_cluster
 
 MB = 1 << 20

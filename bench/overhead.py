@@ -291,7 +291,7 @@ class Cluster:
         sys.path.insert(0, str(ROOT))
         from cloudtrain.config import load
         from cloudtrain.playbooks import tensorflow
-        from cloudtrain.providers.local import provider
+        from cloudtrain.providers.local.provider import provider
 
         os.environ["CLOUDTRAIN_HOME"] = str(self.home)
         config = load(self.file)

@@ -53,7 +53,7 @@ def make_records(home: Path) -> None:
     os.environ["CLOUDTRAIN_HOME"] = str(home)
     from cloudtrain.events import RunEnded
     from cloudtrain.model import Attempt, Run, Task
-    from cloudtrain.records import Records
+    from cloudtrain.state import Records
 
     records = Records("mnist")
     records.save_config({"name": "mnist", "provider": "local", "strategy": "custom"})

@@ -48,7 +48,7 @@ CLIENT = """
 import importlib, json, os, resource, sys, time
 from dataclasses import replace
 from pathlib import Path
-from cloudtrain.keys import create_identity
+from cloudtrain.ssh.keys import create_identity
 from cloudtrain.model import NodeGroup
 from cloudtrain.cluster.plan import make_plan
 from tests.standins.cloud import Cloud
@@ -61,7 +61,7 @@ nodes = {"chief": one, **({"worker": replace(one, count=count - 1)} if count > 1
 config = replace(config, nodes=nodes)
 plan = make_plan(config)
 identity = create_identity(folder, [node.name for node in plan.nodes])
-module = importlib.import_module(f"cloudtrain.providers.{here.name}")
+module = importlib.import_module(f"cloudtrain.providers.{here.name}.provider")
 provider = module.provider(config)
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 def journal(*_, **__): pass

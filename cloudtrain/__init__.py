@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from cloudtrain.api import status as status
     from cloudtrain.api import train as train
     from cloudtrain.api import up as up
+    from cloudtrain.artifacts.manifest import Manifest as Manifest
+    from cloudtrain.commands.plan import PlannedTask as PlannedTask
+    from cloudtrain.commands.plan import PlanReport as PlanReport
+    from cloudtrain.commands.status import ClusterStatus as ClusterStatus
+    from cloudtrain.commands.status import StatusReport as StatusReport
     from cloudtrain.errors import CloudtrainError as CloudtrainError
-    from cloudtrain.landing.manifest import Manifest as Manifest
     from cloudtrain.model import Cluster as Cluster
     from cloudtrain.model import ClusterConfig as ClusterConfig
     from cloudtrain.model import Node as Node
     from cloudtrain.model import Run as Run
     from cloudtrain.protocols import Console as Console
     from cloudtrain.protocols import Finding as Finding
-    from cloudtrain.verbs.plan import PlannedTask as PlannedTask
-    from cloudtrain.verbs.plan import PlanReport as PlanReport
-    from cloudtrain.verbs.status import ClusterStatus as ClusterStatus
-    from cloudtrain.verbs.status import StatusReport as StatusReport
 
 _MODULES = {
     "api": ("check", "down", "fetch", "load", "logs", "plan", "run", "status", "train", "up"),
     "errors": ("CloudtrainError",),
-    "landing.manifest": ("Manifest",),
+    "artifacts.manifest": ("Manifest",),
     "model": ("Cluster", "ClusterConfig", "Node", "Run"),
     "protocols": ("Console", "Finding"),
-    "verbs.plan": ("PlannedTask", "PlanReport"),
-    "verbs.status": ("ClusterStatus", "StatusReport"),
+    "commands.plan": ("PlannedTask", "PlanReport"),
+    "commands.status": ("ClusterStatus", "StatusReport"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

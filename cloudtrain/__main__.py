@@ -9,7 +9,7 @@ from typing import NoReturn
 def main() -> NoReturn:
     try:
         from cloudtrain.cli.app import run
-        from cloudtrain.cli.ending import prepare
+        from cloudtrain.cli.process import prepare
 
         prepare()
         code = run(sys.argv[1:])

@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cloudtrain.landing.manifest import Manifest
+    from cloudtrain.artifacts.manifest import Manifest
+    from cloudtrain.commands.plan import PlanReport
+    from cloudtrain.commands.status import StatusReport
     from cloudtrain.model import Cluster, ClusterConfig, Run
     from cloudtrain.protocols import Console, Finding
-    from cloudtrain.verbs.plan import PlanReport
-    from cloudtrain.verbs.status import StatusReport
 
 
 def load(
@@ -36,7 +36,7 @@ def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:
     commands that cannot be. `ignore`: findings of `check` that stop nothing.
     """
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.verbs.plan import plan_report
+    from cloudtrain.commands.plan import plan_report
 
     return plan_report(make_plan(config), ignore=ignore)
 
@@ -53,7 +53,7 @@ def check(
     `deep` rehearses `up` on the account, for a cent at most.
     """
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.verbs.check import check
+    from cloudtrain.commands.check import check
 
     with _shown(console) as shown:
         return check(make_plan(config), deep=shown if deep else None, ignore=ignore)
@@ -77,13 +77,13 @@ def up(
     LockedError and other CloudtrainErrors.
     """
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.verbs.exchange import Allowed
-    from cloudtrain.verbs.up import up
+    from cloudtrain.commands.replace_nodes import AllowedChanges
+    from cloudtrain.commands.up import up
 
     with _shown(console) as shown:
         return up(
             make_plan(config),
-            allowed=Allowed(shrink=shrink, replace=replace),
+            allowed=AllowedChanges(shrink=shrink, replace=replace),
             adopt=adopt,
             ignore=ignore,
             give_back=give_back,
@@ -105,7 +105,7 @@ def train(
     it has started. On KeyboardInterrupt the run goes on, attended by a process in the background.
     Raises RunFailed for a run that failed, PreflightError, NotLanded, UsageError, LockedError.
     """
-    from cloudtrain.verbs.train import train
+    from cloudtrain.commands.train import train
 
     name, config = _target(cluster)
     with _shown(console) as shown:
@@ -126,7 +126,7 @@ def run(
     `up`, `train` and `down` raise, NodesError where both the run and `down` failed.
     """
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.verbs.run import run
+    from cloudtrain.commands.run import run
 
     with _shown(console) as shown:
         return run(
@@ -147,7 +147,7 @@ def status(
     instead of the records here. `offline` asks nobody. A provider that does not answer is the
     `error` of its cluster. Raises UsageError for a name that is not known, StoreError.
     """
-    from cloudtrain.verbs.status import status
+    from cloudtrain.commands.status import status
 
     name, config = (None, None) if cluster is None else _target(cluster, store)
     return status(name, config=config, store=store, offline=offline)
@@ -168,8 +168,8 @@ def logs(
     `roles` limits it to `worker` or `worker0`, `tail` to the last lines of each. `follow` blocks
     until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError.
     """
+    from cloudtrain.commands.logs import logs
     from cloudtrain.console.quiet import Collecting
-    from cloudtrain.verbs.logs import logs
 
     name, config = _target(cluster, store)
     with _shown(console) as shown:
@@ -200,7 +200,7 @@ def fetch(
     A file is at `destination / path` for each path of the manifest's `files`. Blocks until all are
     there. Raises UsageError, StoreError.
     """
-    from cloudtrain.verbs.fetch import fetch
+    from cloudtrain.commands.fetch import fetch
 
     name, config = _target(cluster, store)
     with _shown(console) as shown:
@@ -220,7 +220,7 @@ def down(
     Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard` gives up
     what only the nodes hold; LeftoverError that names what still exists; UsageError, LockedError.
     """
-    from cloudtrain.verbs.down import down
+    from cloudtrain.commands.down import down
 
     name, config = _target(cluster)
     with _shown(console) as shown:
@@ -235,7 +235,7 @@ def _target(
         return cluster.name, cluster
     if store is not None:
         return cluster, None
-    from cloudtrain.records import resolve
+    from cloudtrain.state import resolve
 
     return resolve(cluster), None
 

@@ -109,7 +109,7 @@ class Cloud(ProviderFacts):
     store_scheme: str
     """Of the URIs of its own artifact store."""
     machines: Path
-    """The dated table of its machine types and prices, written by docs/catalogue.py."""
+    """The dated table of its machine types and prices, written by tools/catalog.py."""
     gpuhunt: str = ""
     """Its name in gpuhunt's catalog, from which newer prices come; "": it is not in there."""
     default_machine: str
@@ -172,6 +172,6 @@ def is_cloud(provider: str | None) -> bool:
 
 
 def _row(name: str) -> ProviderFacts:
-    row = importlib.import_module(f"cloudtrain.providers._{name}.facts").FACTS
+    row = importlib.import_module(f"cloudtrain.providers.{name}.facts").FACTS
     assert isinstance(row, ProviderFacts)
     return row

@@ -442,7 +442,7 @@ def images(lines: Iterable[Line]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
+class ClusterEnd:
     """To be the end of the whole cluster; both None where it has none."""
 
     lifetime: float | None
@@ -458,7 +458,7 @@ class Lifetime:
     """`limits.max_lifetime` as they were made with, or moved to."""
     born: float
     """When the first of them was asked for, Unix time."""
-    moving: End | None = None
+    moving: ClusterEnd | None = None
     """A move that was begun and has not come to its end."""
 
 
@@ -466,14 +466,14 @@ def known_end(lines: Iterable[Line]) -> Lifetime | None:
     """None where the record tells no lifetime: it is of an earlier version, or has no nodes."""
     lifetimes: list[float | None] = []
     born: float | None = None
-    moving: End | None = None
+    moving: ClusterEnd | None = None
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeRequested) and "lifetime" in (event.made or {}):
             lifetime = (event.made or {})["lifetime"]
             lifetimes.append(lifetime if _is_number(lifetime) else None)
             born = event.time if born is None else born
         elif isinstance(event, EndMoveBegun):
-            moving = End(lifetime=event.lifetime, expires=event.expires)
+            moving = ClusterEnd(lifetime=event.lifetime, expires=event.expires)
         elif isinstance(event, EndMoved):
             lifetimes.append(event.lifetime)
             moving = None

@@ -37,7 +37,7 @@ def owner_of(principal: Principal | None, machine: str) -> Owner:
     return Owner(id=digest(principal.id), name=label(principal.name), machine=machine)
 
 
-def is_meant(owner: Owner, words: str) -> bool:
+def matches_owner(owner: Owner, words: str) -> bool:
     """True if `--owner WORDS` means this one: by its name, its id, or the principal itself."""
     if "@" in words or ":" in words:  # an e-mail or an ARN, which is nobody else's
         return owner.id == digest(words)

@@ -92,7 +92,7 @@ class Provider(Protocol):
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """What would stop `create`: changes nothing, costs nothing."""
 
-    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         """What `check --deep` asks beyond `check`: the very requests of `create`, tried on the
         account. Each finding says what was done for it and what that cost."""
 

@@ -11,7 +11,6 @@ import paramiko
 from fabric import Connection, task
 from invoke.exceptions import Exit
 
-from cloudtrain.apply import apply
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig, Node
@@ -22,6 +21,7 @@ from cloudtrain.playbooks import horovod as horovod_playbook
 from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
 from cloudtrain.protocols import Completed
+from cloudtrain.setup.apply import apply
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 

@@ -17,7 +17,7 @@ from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.playbooks import ignore
 from cloudtrain.playbooks.archive import CHUNK, Archive, member
-from cloudtrain.playbooks.ignore import Rule
+from cloudtrain.playbooks.ignore import IgnoreRule
 
 IGNORE_FILES = (".gitignore", ".cloudtrainignore")
 LARGEST = 10**9
@@ -25,7 +25,7 @@ LARGEST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class FolderEntry:
     """One file or symlink, by its path in the folder."""
 
     path: str
@@ -34,13 +34,13 @@ class Entry:
     link: str | None = None
 
 
-def entries(config: ClusterConfig, root: Path) -> tuple[Entry, ...]:
+def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
     """Files to deliver, sorted by path. Raises ConfigError with all files that cannot be
     delivered.
     """
     if not root.is_dir():
         raise ConfigError([_problem(config, f"{root} is not a folder")])
-    found: list[Entry] = []
+    found: list[FolderEntry] = []
     problems: list[Problem] = []
     try:
         for path, status in _walk(root, _outer_rules(root)):
@@ -56,7 +56,7 @@ def entries(config: ClusterConfig, root: Path) -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda entry: os.fsencode(entry.path)))
 
 
-def digest(root: Path, entries: Sequence[Entry]) -> str:
+def digest(root: Path, entries: Sequence[FolderEntry]) -> str:
     """Digest over paths, executable bits and contents. Raises CloudtrainError if a file
     disappears.
     """
@@ -73,7 +73,7 @@ def digest(root: Path, entries: Sequence[Entry]) -> str:
     return total.hexdigest()[:16]
 
 
-def archive(root: Path, entries: Sequence[Entry], digest: str) -> Archive:
+def archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
     """Archive of the folder. Its chunks raise CloudtrainError if the folder changed since the
     digest was taken.
     """
@@ -88,7 +88,7 @@ def archive(root: Path, entries: Sequence[Entry], digest: str) -> Archive:
     return Archive(pack)
 
 
-def _pack(tar: tarfile.TarFile, root: Path, entry: Entry) -> bytes:
+def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:
     name = f"code/{entry.path}"
     if entry.link is not None:
         link = member(name, tarfile.SYMTYPE, 0o777)
@@ -120,7 +120,7 @@ class _Hashed(io.RawIOBase):
         return data
 
 
-def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(root: Path, rules: Sequence[IgnoreRule]) -> Iterator[tuple[Path, os.stat_result]]:
     """Every path that is neither a folder nor ignored.
 
     An ignored folder is not entered, so that nothing in it can be re-included, as in git.
@@ -138,7 +138,7 @@ def _walk(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_res
             yield Path(child.path), child.stat(follow_symlinks=False)
 
 
-def _outer_rules(root: Path) -> tuple[Rule, ...]:
+def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:
     """Rules of ignore files above the folder, up to the top of its git checkout.
 
     None if they ignore the folder itself: the user named it all the same.
@@ -150,7 +150,7 @@ def _outer_rules(root: Path) -> tuple[Rule, ...]:
             break
     else:
         return ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[IgnoreRule, ...] = ()
     for outer, inner in pairwise(checkout):
         rules = (*rules, *ignore.rules(outer, IGNORE_FILES))
         if ignore.ignored(str(inner), True, rules):
@@ -158,16 +158,16 @@ def _outer_rules(root: Path) -> tuple[Rule, ...]:
     return rules
 
 
-def _entry(root: Path, path: Path, status: os.stat_result) -> Entry:
+def _entry(root: Path, path: Path, status: os.stat_result) -> FolderEntry:
     inner = str(path.relative_to(root))
     if stat.S_ISLNK(status.st_mode):
-        return Entry(path=inner, link=_link(root, path))
+        return FolderEntry(path=inner, link=_link(root, path))
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("neither a file nor a folder nor a symlink")
     if not os.access(path, os.R_OK):
         raise ValueError("not readable")
     executable = bool(status.st_mode & stat.S_IXUSR)
-    return Entry(path=inner, executable=executable, size=status.st_size)
+    return FolderEntry(path=inner, executable=executable, size=status.st_size)
 
 
 def _link(root: Path, path: Path) -> str:
@@ -185,7 +185,7 @@ def _link(root: Path, path: Path) -> str:
     return str(target)
 
 
-def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[Entry]) -> None:
+def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[FolderEntry]) -> None:
     total = sum(entry.size for entry in found)
     if total <= LARGEST:
         return
@@ -206,14 +206,14 @@ def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[Entry]) 
     )
 
 
-def _opened(root: Path, entry: Entry) -> IO[bytes]:
+def _opened(root: Path, entry: FolderEntry) -> IO[bytes]:
     try:
         return (root / entry.path).open("rb")
     except OSError:
         raise _changed(root) from None
 
 
-def _add(total: hashlib._Hash, entry: Entry, content: bytes) -> None:
+def _add(total: hashlib._Hash, entry: FolderEntry, content: bytes) -> None:
     kind = b"l" if entry.link is not None else b"x" if entry.executable else b"f"
     total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
 

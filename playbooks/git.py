@@ -21,7 +21,7 @@ _PROBE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundCommit:
     """A resolved ref. `commit` is the full one."""
 
     commit: str
@@ -33,7 +33,7 @@ class _Unreadable(Exception):
     pass
 
 
-def find(config: ClusterConfig, url: str) -> Found:
+def find(config: ClusterConfig, url: str) -> FoundCommit:
     """The current commit of `code.ref` (default: the remote's HEAD). Raises ConfigError."""
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
@@ -42,14 +42,14 @@ def find(config: ClusterConfig, url: str) -> Found:
         anybody = git_access.as_anybody()
         with suppress(_Unreadable):
             refs = _remote_refs(anybody, url, ref, timeout=_PROBE_SECONDS)
-            return Found(commit=_commit(config, url, anybody, refs))
+            return FoundCommit(commit=_commit(config, url, anybody, refs))
     user = git_access.as_user(config, url)
     try:
         refs = _remote_refs(user, url, ref)
     except _Unreadable as error:
         text = f"{url} cannot be read: {error}"
         raise refused(config, "git", text, hint=_hint(config, url)) from None
-    return Found(commit=_commit(config, url, user, refs), access=user)
+    return FoundCommit(commit=_commit(config, url, user, refs), access=user)
 
 
 def url(config: ClusterConfig) -> str:

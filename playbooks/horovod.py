@@ -7,7 +7,7 @@ from functools import partial
 from cloudtrain import layout
 from cloudtrain.cloud import is_cloud
 from cloudtrain.model import ClusterConfig, Node, Problem
-from cloudtrain.playbooks import nvidia, releases, scripts, tensorflow
+from cloudtrain.playbooks import nvidia, scripts, tensorflow, tensorflow_releases
 from cloudtrain.shell import command, script
 from cloudtrain.step import Step
 from cloudtrain.strategies import strategy_of
@@ -62,7 +62,7 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
         return ()
     found = partial(Problem, file=config.source, line=None)
     try:
-        number = releases.release(version)
+        number = tensorflow_releases.release(version)
     except ValueError:
         return ()  # the tensorflow playbook tells
     first, last = LIBRARY.tensorflow

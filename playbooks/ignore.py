@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class IgnoreRule:
     """One line of an ignore file. `matcher` takes paths relative to the file's folder."""
 
     matcher: re.Pattern[str]
@@ -21,9 +21,9 @@ class Rule:
     """False for a `!` line, which takes back what an earlier one ignored."""
 
 
-def rules(folder: Path, names: Iterable[str]) -> tuple[Rule, ...]:
+def rules(folder: Path, names: Iterable[str]) -> tuple[IgnoreRule, ...]:
     """Rules of the ignore files in a folder, in order: a later one wins."""
-    found: list[Rule] = []
+    found: list[IgnoreRule] = []
     for name in names:
         file = folder / name
         if file.is_file():
@@ -32,7 +32,7 @@ def rules(folder: Path, names: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
+def ignored(path: str, is_folder: bool, rules: Sequence[IgnoreRule]) -> bool:
     """True for an ignored path whose parent folders are not ignored; git never looks into
     ignored folders.
     """
@@ -44,7 +44,7 @@ def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _rule(line: str, folder: Path) -> Rule | None:
+def _rule(line: str, folder: Path) -> IgnoreRule | None:
     if not line.endswith("\\ "):
         line = line.rstrip(" ")
     if not line or line.startswith("#"):
@@ -56,7 +56,7 @@ def _rule(line: str, folder: Path) -> Rule | None:
         matcher = re.compile(anywhere + _regex(bare.removeprefix("/")), re.DOTALL)
     except (re.error, ValueError):
         return None  # as git does with a line that it cannot read
-    return Rule(
+    return IgnoreRule(
         matcher=matcher,
         folder=str(folder),
         folders_only=pattern.endswith("/"),

@@ -4,11 +4,11 @@ TensorFlow need.
 
 from __future__ import annotations
 
-from cloudtrain import catalogue
-from cloudtrain.catalogue import cuda
+from cloudtrain import catalog
+from cloudtrain.catalog import cuda
 from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.model import Accelerator, ClusterConfig, Node
-from cloudtrain.playbooks import releases, scripts
+from cloudtrain.playbooks import scripts, tensorflow_releases
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 from cloudtrain.strategies import strategy_of
@@ -22,7 +22,7 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
     group = config.nodes.get(node.role)
     if group is None or facts_of(config.provider).on_this_machine or not strategy_of(config).gpus:
         return None
-    return catalogue.resolved(config.provider, group, config.placement).accelerator
+    return catalog.resolve_group(config.provider, group, config.placement).accelerator
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
@@ -36,7 +36,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return ()
     if gpus is None:
         return _none(config, node)
-    oldest = releases.cuda(version)[1] if version else "0"
+    oldest = tensorflow_releases.cuda(version)[1] if version else "0"
     driver = cuda.driver(gpus.kind)
     server, modules = f"{driver.branch}-server", "-open" if driver.open else ""
     arguments = (ROOT, str(gpus.count), oldest)
@@ -65,7 +65,7 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """
     group = config.nodes.get(node.role)
     machine = group.machine if group else None
-    known = machine is None or catalogue.machine_type(config.provider, machine) is not None
+    known = machine is None or catalog.machine_type(config.provider, machine) is not None
     if known or not strategy_of(config).gpus:
         return ()
     return (

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Literal
 
 from cloudtrain import layout
-from cloudtrain.catalogue import cuda
+from cloudtrain.catalog import cuda
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import ClusterConfig, Node, Problem
-from cloudtrain.playbooks import nvidia, releases, requirements, scripts
+from cloudtrain.playbooks import nvidia, requirements, scripts, tensorflow_releases
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 from cloudtrain.strategies import strategy_of
@@ -57,7 +57,7 @@ def keras_choice(config: ClusterConfig) -> Keras:
     is no choice.
     """
     version = config.setup.tensorflow
-    if version is None or releases.release(version) < KERAS_3:
+    if version is None or tensorflow_releases.release(version) < KERAS_3:
         return "bundled"
     if config.setup.keras == "auto":
         return "3" if strategy_of(config).keras_3 == "works" else "legacy"
@@ -92,13 +92,13 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
         return ()
     found = partial(Problem, file=config.source, line=None)
     try:
-        number = releases.release(version)
+        number = tensorflow_releases.release(version)
     except ValueError as error:
         return (found(field="setup.tensorflow", text=str(error)),)
-    unknown = releases.unknown(version)
+    unknown = tensorflow_releases.unknown(version)
     if unknown is not None:
         return (found(field="setup.tensorflow", text=unknown),)
-    first, last = releases.pythons(version)
+    first, last = tensorflow_releases.pythons(version)
     text: dict[str, str] = {}
     if _is_version(python) and not _number(first) <= _number(python)[:2] <= _number(last):
         text["setup.python"] = f"TensorFlow {version} has wheels for Python {first} to {last}"
@@ -183,19 +183,23 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     own = requirements.without(own, given)
     named = {requirements.package(line) for line in own}
     gpus = nvidia.wanted(config, node)
-    build: releases.Build = "cuda" if gpus else "cpu"
+    build: tensorflow_releases.Build = "cuda" if gpus else "cpu"
     kind = gpus.kind if gpus else ""
-    bounds = (*releases.constraints(version), *cuda.bounds(version, kind))
+    bounds = (*tensorflow_releases.constraints(version), *cuda.bounds(version, kind))
     libraries = cuda.pins(version, kind) if gpus else ()
-    keras = releases.pinned("tf-keras", releases.minor(version))
-    first, last = releases.pythons(version)
+    keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
+    first, last = tensorflow_releases.pythons(version)
     needs = requirements.without(library.needs if library else (), named)
     if library:
         last = min(last, library.python, key=_number)
     return _Wanted(
         label=f"tf{version}-{build}",
         python=_python(config, (first, last)),
-        install=(*requirements.without(releases.tensorflow(version, build), named), *own, *needs),
+        install=(
+            *requirements.without(tensorflow_releases.tensorflow(version, build), named),
+            *own,
+            *needs,
+        ),
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 from cloudtrain import config
-from cloudtrain.apply import apply
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.setup.apply import apply
 from tests.support import project as projects
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.second_runs import pytest_terminal_summary

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from cloudtrain import __version__
-from cloudtrain.cli.ending import end
+from cloudtrain.cli.process import end
 
 COMMANDS = {
     "init": "Write a commented config to start from.",
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = invoke(own)
     except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
-        from cloudtrain.cli.failures import show
+        from cloudtrain.cli.errors import show
 
         code = show(error, as_json="--json" in flags, debug=debug)
     return end(code)

@@ -12,8 +12,8 @@ import click
 @click.argument("name")
 def command(name: str) -> int:
     """Stay with the active run to its end, as `train` would have. Its logs are on disk already."""
+    from cloudtrain.commands.attend import attend
     from cloudtrain.console.plain import PlainConsole
-    from cloudtrain.verbs.attend import attend
 
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
         run = attend(name, console=PlainConsole(err=sys.stderr, out=nowhere))

@@ -40,8 +40,8 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
     The exit code is that of the most serious finding.
     """
     plan = plan_of(file)
+    from cloudtrain.commands.check import check
     from cloudtrain.console.lines import printable
-    from cloudtrain.verbs.check import check
 
     with shown(as_json=as_json) as progress:
         findings = check(plan, deep=progress if deep else None, ignore=ignore)

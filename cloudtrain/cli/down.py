@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from cloudtrain.cli.account import provider_options
+from cloudtrain.cli.accounts import provider_options
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.ask import confirm, on_terminal
+from cloudtrain.cli.confirm import confirm, on_terminal
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
@@ -16,11 +16,11 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
-from cloudtrain.cli.target import Target, is_file, target_of
+from cloudtrain.cli.target import ClusterTarget, is_file, target_of
 from cloudtrain.cloud import facts_of
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 
 
 @click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
@@ -48,7 +48,7 @@ def command(
     unless --discard. What is left over is named (exit code 6). With --provider, a cluster that no
     record here knows is found by its labels.
     """
-    target = told_or_recorded(name, provider, project)
+    target = resolve_target(name, provider, project)
     show_whose(target, owner)
     provider = provider_of(target)
     free = facts_of(provider).free
@@ -56,7 +56,7 @@ def command(
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
     elif not free:
         confirm(f"Land what {target.name} made, and destroy it on {provider}?", yes=yes)
-    from cloudtrain.verbs.down import down
+    from cloudtrain.commands.down import down
 
     with shown(as_json=as_json) as screen:
         down(target.name, target.config, discard=discard, adopt=adopt, owner=owner, console=screen)
@@ -64,11 +64,11 @@ def command(
         print_json({"name": target.name, "left": []})
 
 
-def show_whose(target: Target, owner: str | None) -> None:
+def show_whose(target: ClusterTarget, owner: str | None) -> None:
     """Whose it is, how old, what runs and until when, where nobody here has its keys."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
-    from cloudtrain.verbs.whose import whose
+    from cloudtrain.commands.cluster_owner import whose
 
     try:
         lines = whose(target.name, target.config, owner=owner)
@@ -80,9 +80,9 @@ def show_whose(target: Target, owner: str | None) -> None:
         click.echo(printable("\n  ".join([target.name, *lines])), err=True)
 
 
-def told_or_recorded(name: str | None, provider: str | None, project: str | None) -> Target:
+def resolve_target(name: str | None, provider: str | None, project: str | None) -> ClusterTarget:
     """What is on record here counts, as it has the keys; else NAME at that provider."""
-    from cloudtrain.verbs.holdings import account_of, is_known
+    from cloudtrain.commands.inventory import account_of, is_known
 
     if provider is None or (name is not None and is_file(name)):
         if provider or project:
@@ -93,12 +93,12 @@ def told_or_recorded(name: str | None, provider: str | None, project: str | None
     told = account_of(name, provider, project)
     if is_known(name, told):
         return target_of(name)
-    from cloudtrain.config import settled
+    from cloudtrain.config import with_environment_defaults
 
-    return Target(name, settled(told))
+    return ClusterTarget(name, with_environment_defaults(told))
 
 
-def provider_of(target: Target) -> str:
+def provider_of(target: ClusterTarget) -> str:
     """Where the record cannot be read, a provider that makes a bill is assumed."""
     if target.config is not None:
         return target.config.provider

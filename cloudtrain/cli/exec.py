@@ -5,14 +5,22 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import PassesOn, debug_option, name_argument, role_option, shown
+from cloudtrain.cli.options import (
+    PassThroughCommand,
+    debug_option,
+    name_argument,
+    role_option,
+    shown,
+)
 from cloudtrain.cli.target import name_of
 from cloudtrain.errors import UsageError
 
 EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 
 
-@click.command(cls=PassesOn, short_help=COMMANDS["exec"], epilog=f"\b\nExample:\n  {EXAMPLE}")
+@click.command(
+    cls=PassThroughCommand, short_help=COMMANDS["exec"], epilog=f"\b\nExample:\n  {EXAMPLE}"
+)
 @name_argument(required=True)
 @click.argument("first", nargs=-1, metavar="")
 @role_option
@@ -27,7 +35,7 @@ def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[
     if not words:
         raise UsageError("there is no command to run", hint=EXAMPLE)
     cluster = name_of(name)
-    from cloudtrain.verbs.execute import execute
+    from cloudtrain.commands.execute import execute
 
     with shown(as_json=False) as screen:
         return execute(cluster, roles=roles, command=words, console=screen)

@@ -37,7 +37,7 @@ def command(
         name, folder = None, name
     cluster, config = landed_target(name, store)
     place = Path(folder or cluster)
-    from cloudtrain.verbs.fetch import fetch
+    from cloudtrain.commands.fetch import fetch
 
     with shown(as_json=as_json) as screen:
         landed = fetch(cluster, place, config=config, store=store, run=run_id, console=screen)

@@ -6,7 +6,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json, shown
-from cloudtrain.records import resolve
+from cloudtrain.state import resolve
 
 
 @click.command(short_help=COMMANDS["forget"], epilog="\b\nExample:\n  cloudtrain forget mnist")
@@ -20,7 +20,7 @@ def command(name: str, discard: bool, as_json: bool) -> None:
     Refused while the cluster is up. What is in a store stays there.
     """
     cluster = resolve(name)
-    from cloudtrain.verbs.forget import forget
+    from cloudtrain.commands.forget import forget
 
     with shown(as_json=as_json) as screen:
         forget(cluster, discard=discard, console=screen)

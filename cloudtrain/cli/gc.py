@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.account import accounts_of, provider_options
+from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.ask import confirm
+from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.options import (
     debug_option,
     json_option,
@@ -20,10 +20,10 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import is_file
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import NodesError
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 
 if TYPE_CHECKING:
-    from cloudtrain.verbs.holdings import Account
+    from cloudtrain.commands.inventory import AccountRef
 
 
 @click.command(short_help=COMMANDS["gc"], epilog="\b\nExample:\n  cloudtrain gc --provider gcp")
@@ -51,10 +51,10 @@ def command(
     is every cluster whose keys are here: `cloudtrain down` lands and ends those.
     """
     from cloudtrain.cli.holdings import document, kept, text
-    from cloudtrain.verbs.holdings import Wanted, ask, collect
+    from cloudtrain.commands.inventory import DeletionScope, delete_leftovers, list_accounts
 
-    wanted = Wanted(name=cluster_of(name), owner=owner, running=running)
-    answers = ask(accounts_holding(name, provider, project))
+    wanted = DeletionScope(name=cluster_of(name), owner=owner, running=running)
+    answers = list_accounts(accounts_holding(name, provider, project))
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
     found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
@@ -65,8 +65,8 @@ def command(
         names = ", ".join(held.holding.cluster for held in found)
         confirm(f"Destroy {names} and lose what only their nodes hold?", yes=yes)
         with shown(as_json=as_json) as screen:
-            collected = collect(answers, wanted, screen)
-            answers = ask([answer.account for answer in answers])
+            collected = delete_leftovers(answers, wanted, screen)
+            answers = list_accounts([answer.account for answer in answers])
             for one in collected:
                 screen.say(f"{one}: its account lists nothing of it any more")
     elif not as_json and not failed and not any(answer.exit_code for answer in answers):
@@ -87,10 +87,14 @@ def cluster_of(name: str | None) -> str | None:
 
 def accounts_holding(
     name: str | None, provider: str | None, project: str | None
-) -> tuple[Account, ...]:
+) -> tuple[AccountRef, ...]:
     """A NAME that is known to no record here is looked for everywhere."""
-    from cloudtrain.records import known
+    from cloudtrain.state import known_clusters
 
-    if name is not None and not is_file(name) and (provider is not None or name not in known()):
+    if (
+        name is not None
+        and not is_file(name)
+        and (provider is not None or name not in known_clusters())
+    ):
         return accounts_of(None, provider, project)
     return accounts_of(name, provider, project)

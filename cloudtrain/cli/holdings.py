@@ -8,17 +8,17 @@ from typing import Any
 
 from cloudtrain.cli.nodes import billing_lines, node_json
 from cloudtrain.cloud import cloud_of
+from cloudtrain.cluster.ownership import facts
+from cloudtrain.commands.inventory import AccountInventory, DeletionScope
+from cloudtrain.commands.node_notes import overdue
 from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.verbs.holdings import Answer, Wanted
-from cloudtrain.verbs.standing import overdue
-from cloudtrain.whose import facts
 
 
-def text(answers: Sequence[Answer]) -> str:
+def text(answers: Sequence[AccountInventory]) -> str:
     return "\n".join(line for answer in answers for line in _lines(answer))
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _lines(answer: AccountInventory) -> Iterator[str]:
     if answer.error is not None:
         yield f"{answer.account}: not asked: {answer.error.message}".replace("\n", "\n  ")
         if answer.error.hint and answer.exit_code:
@@ -52,7 +52,7 @@ def _lines(answer: Answer) -> Iterator[str]:
 
 def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
     """What there is to know before a cluster is ended: age, what runs, end, price."""
-    from cloudtrain.catalogue.bill import price_of
+    from cloudtrain.catalog.estimate import price_of
 
     prices = [price_of(config, node) for node in nodes if node.state != "stopped"]
     known = sum(price for price in prices if price)
@@ -60,7 +60,7 @@ def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
     return ", ".join(told)
 
 
-def kept(answers: Sequence[Answer], wanted: Wanted) -> list[str]:
+def kept(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str]:
     """What `gc` leaves alone as it runs, and the commands that end it."""
     lines = []
     for answer in answers:
@@ -74,11 +74,11 @@ def kept(answers: Sequence[Answer], wanted: Wanted) -> list[str]:
     return lines
 
 
-def document(answers: Sequence[Answer]) -> dict[str, Any]:
+def document(answers: Sequence[AccountInventory]) -> dict[str, Any]:
     return {"accounts": [_account_json(answer) for answer in answers]}
 
 
-def _account_json(answer: Answer) -> dict[str, Any]:
+def _account_json(answer: AccountInventory) -> dict[str, Any]:
     error = answer.error
     return {
         "provider": answer.account.config.provider,

@@ -12,8 +12,8 @@ import click
 @click.argument("name")
 def command(name: str) -> None:
     """Take the cluster down when no run has used it for `limits.idle`."""
+    from cloudtrain.commands.idle import idle
     from cloudtrain.console.plain import PlainConsole
-    from cloudtrain.verbs.idle import idle
 
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
         idle(name, console=PlainConsole(err=sys.stderr, out=nowhere))

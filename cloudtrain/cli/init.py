@@ -11,7 +11,7 @@ from cloudtrain.cli.options import debug_option
 
 
 def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from cloudtrain.verbs.init import providers
+    from cloudtrain.commands.init import providers
 
     return [name for name in providers() if name.startswith(incomplete)]
 
@@ -33,7 +33,7 @@ def command(provider: str, output: Path | None) -> None:
     A folder that is empty is given a train.py too, so that the config runs as it is. A file that
     exists is never overwritten.
     """
-    from cloudtrain.verbs.init import init
+    from cloudtrain.commands.init import init
 
     place = output or Path()
     script = (place if place.is_dir() else place.parent) / "train.py"

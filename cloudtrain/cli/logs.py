@@ -36,7 +36,7 @@ def command(
     """Show what every task wrote, its name before each line; also after the nodes are gone, and
     on another machine, from the store that FILE or --store names."""
     cluster, config = landed_target(name, store)
-    from cloudtrain.verbs.logs import logs
+    from cloudtrain.commands.logs import logs
 
     with shown(as_json=False) as screen:
         logs(

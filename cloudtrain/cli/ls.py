@@ -6,7 +6,7 @@ import time
 
 import click
 
-from cloudtrain.cli.account import accounts_of, provider_options
+from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
 from cloudtrain.console.lines import printable
@@ -32,9 +32,9 @@ def command(
             raise UsageError("this is asked of the accounts", hint="`cloudtrain ls --cloud`")
         return listed(as_json)
     from cloudtrain.cli.holdings import document, text
-    from cloudtrain.verbs.holdings import ask
+    from cloudtrain.commands.inventory import list_accounts
 
-    answers = ask(accounts_of(name, provider, project))
+    answers = list_accounts(accounts_of(name, provider, project))
     if as_json:
         print_json(document(answers))
     else:
@@ -45,7 +45,7 @@ def command(
 def listed(as_json: bool) -> int:
     """What is on record here, one line each."""
     from cloudtrain.cli.status import report_json
-    from cloudtrain.verbs.status import status
+    from cloudtrain.commands.status import status
 
     report = status(None, offline=True)
     if as_json:

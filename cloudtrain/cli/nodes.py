@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from cloudtrain.cloud import cloud_of
+from cloudtrain.commands.node_notes import overdue
 from cloudtrain.model import Node
-from cloudtrain.verbs.standing import overdue
 
 EACH = 16
 """So many nodes are shown one by one; of more, those that are not as the others of their role."""

@@ -20,10 +20,10 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
     """Names of known clusters, and YAML files."""
     import glob
 
-    from cloudtrain.records import known
+    from cloudtrain.state import known_clusters
 
     files = [p for p in glob.glob(f"{glob.escape(incomplete)}*") if is_yaml(p)]  # noqa: PTH207
-    return [name for name in known() if name.startswith(incomplete)] + sorted(files)
+    return [name for name in known_clusters() if name.startswith(incomplete)] + sorted(files)
 
 
 def is_yaml(path: str) -> bool:
@@ -68,7 +68,7 @@ store_option = click.option(
 )
 
 
-class PassesOn(click.Command):
+class PassThroughCommand(click.Command):
     """A command that takes what stands after `--` as it is, in `ctx.meta["passed_on"]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

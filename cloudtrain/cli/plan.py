@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
-    from cloudtrain.verbs.plan import PlannedTask, PlanReport
+    from cloudtrain.commands.plan import PlannedTask, PlanReport
 
 
 @click.command(
@@ -44,11 +44,11 @@ def command(
     Offline, unless --refresh-prices: asks nobody, changes nothing.
     """
     plan = plan_of(file)
+    from cloudtrain.commands.plan import plan_report
     from cloudtrain.console.lines import printable
-    from cloudtrain.verbs.plan import plan_report
 
     if refresh_prices:
-        from cloudtrain.verbs.plan import refresh_prices as fetch
+        from cloudtrain.commands.plan import refresh_prices as fetch
 
         fetch()
     report = plan_report(plan, ignore=ignore)

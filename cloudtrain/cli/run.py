@@ -39,8 +39,8 @@ def command(
     Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
     """
     plan = plan_of(file)
-    from cloudtrain.records.run_json import run_to_json
-    from cloudtrain.verbs.run import run as run_all
+    from cloudtrain.commands.run import run as run_all
+    from cloudtrain.state.run_json import run_to_json
 
     with shown(as_json=as_json) as screen:
         run = run_all(

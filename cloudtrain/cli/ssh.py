@@ -7,13 +7,13 @@ import os
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import PassesOn, debug_option, name_argument
+from cloudtrain.cli.options import PassThroughCommand, debug_option, name_argument
 from cloudtrain.cli.target import name_of
 from cloudtrain.errors import UsageError
 
 
 @click.command(
-    cls=PassesOn,
+    cls=PassThroughCommand,
     short_help=COMMANDS["ssh"],
     epilog="\b\nExample:\n  cloudtrain ssh mnist worker0\n  cloudtrain ssh mnist chief -- df -h",
 )
@@ -27,7 +27,7 @@ def command(ctx: click.Context, name: str, node: str | None) -> None:
     It is OpenSSH's own ssh, with the cluster's key and its pinned host keys.
     """
     cluster = name_of(name)
-    from cloudtrain.verbs.shell import shell_command
+    from cloudtrain.commands.ssh import shell_command
 
     arguments = shell_command(cluster, node, ctx.meta["passed_on"])
     try:

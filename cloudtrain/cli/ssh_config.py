@@ -24,6 +24,6 @@ def command(name: str | None) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
     by their names, with the cluster's key and its pinned host keys."""
     cluster = name_of(name)
-    from cloudtrain.verbs.ssh_config import ssh_config
+    from cloudtrain.commands.ssh_config import ssh_config
 
     click.echo(ssh_config(cluster), nl=False)

@@ -21,14 +21,14 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.cloud import is_cloud
+from cloudtrain.commands.node_notes import overdue
+from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
 from cloudtrain.model import Run
-from cloudtrain.records.run_json import run_to_json
 from cloudtrain.retry import Retry, poll_until
-from cloudtrain.verbs.standing import overdue
-from cloudtrain.verbs.status import ClusterStatus, StatusReport, status
+from cloudtrain.state.run_json import run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.model import ClusterConfig
@@ -178,7 +178,7 @@ def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
 
 
 def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
-    from cloudtrain.training.cause import sentence
+    from cloudtrain.runs.root_cause import sentence
 
     attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
     took = duration((run.ended or as_of or now) - run.created)

@@ -17,8 +17,8 @@ def command(name: str | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay."""
     cluster = name_of(name)
     refuse_file_of_another_folder(name)
-    from cloudtrain.records.run_json import run_to_json
-    from cloudtrain.verbs.stop_run import stop_run
+    from cloudtrain.commands.stop_run import stop_run
+    from cloudtrain.state.run_json import run_to_json
 
     with shown(as_json=as_json) as screen:
         run = stop_run(cluster, console=screen)

@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import is_yaml
 from cloudtrain.errors import UsageError
-from cloudtrain.records import Records, known, resolve
+from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
     from cloudtrain.model import ClusterConfig, Plan
 
 
-class Target(NamedTuple):
+class ClusterTarget(NamedTuple):
     """`config` only where a file was given: else the cluster's own record counts."""
 
     name: str
     config: ClusterConfig | None
 
 
-def target_of(argument: str | None) -> Target:
+def target_of(argument: str | None) -> ClusterTarget:
     """Of a file its name and config, otherwise a cluster that is known here."""
     if argument is not None and is_file(argument):
         from cloudtrain.config import load
 
         config = load(Path(argument))
-        return Target(config.name, config)
-    return Target(resolve(argument), None)
+        return ClusterTarget(config.name, config)
+    return ClusterTarget(resolve(argument), None)
 
 
 def name_of(argument: str | None) -> str:
     """A cluster that is known here, by its name or its file."""
     name, config = target_of(argument)
-    if config is not None and name not in known():
+    if config is not None and name not in known_clusters():
         raise UsageError(
             f"{name} is not on record here: the keys of its nodes are where it was brought up",
             hint=f"there it can be done; here, `cloudtrain status {argument}` shows what has "
@@ -51,22 +51,22 @@ def refuse_file_of_another_folder(argument: str | None) -> None:
         refuse_other_folder(config, Records(name), adopt=False)
 
 
-def landed_target(argument: str | None, store: str | None) -> Target:
+def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
     """For what is read from a store where it is not on record: any FILE, and with `store` any
     NAME, or the only cluster that is there."""
     if argument is not None and is_file(argument):
         return target_of(argument)
     if store is None:
         try:
-            return Target(resolve(argument), None)
+            return ClusterTarget(resolve(argument), None)
         except UsageError as error:
             if "did you mean" in (error.hint or ""):
                 raise
             hint = f"{error.hint}; its config FILE, or --store URI, finds what has landed"
             raise UsageError(error.message, hint=hint) from None
     if argument is not None:
-        return Target(Records(argument).name, None)
-    from cloudtrain.landing.runs import clusters_in
+        return ClusterTarget(Records(argument).name, None)
+    from cloudtrain.artifacts.run_index import clusters_in
     from cloudtrain.stores import open_store
 
     names = clusters_in(open_store(store))
@@ -75,7 +75,7 @@ def landed_target(argument: str | None, store: str | None) -> Target:
             f"{store} has runs of {len(names)} clusters{': ' if names else ''}{', '.join(names)}",
             hint="name one of them" if names else "see what was `artifacts.store` of the run",
         )
-    return Target(names[0], None)
+    return ClusterTarget(names[0], None)
 
 
 def config_of(argument: str | None) -> ClusterConfig:
@@ -98,4 +98,4 @@ def plan_of(argument: str | None) -> Plan:
 def is_file(argument: str) -> bool:
     if "/" in argument or is_yaml(argument):
         return True
-    return argument not in known() and Path(argument).is_file()
+    return argument not in known_clusters() and Path(argument).is_file()

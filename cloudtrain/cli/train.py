@@ -6,7 +6,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
-    PassesOn,
+    PassThroughCommand,
     adopt_option,
     debug_option,
     json_option,
@@ -22,7 +22,7 @@ Example:
 """
 
 
-@click.command(cls=PassesOn, short_help=COMMANDS["train"], epilog=EPILOG)
+@click.command(cls=PassThroughCommand, short_help=COMMANDS["train"], epilog=EPILOG)
 @name_argument()
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
 @adopt_option
@@ -36,8 +36,8 @@ def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_
     `--` is added to `train.command`, each word as written.
     """
     target, config = target_of(name)
-    from cloudtrain.records.run_json import run_to_json
-    from cloudtrain.verbs.train import train
+    from cloudtrain.commands.train import train
+    from cloudtrain.state.run_json import run_to_json
 
     arguments = ctx.meta["passed_on"]
     with shown(as_json=as_json) as screen:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.ask import confirm
+from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.nodes import node_json
 from cloudtrain.cli.options import (
     adopt_option,
@@ -65,11 +65,11 @@ def command(
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:
         confirm(f"Create {nodes(plan)} on {plan.config.provider}, {estimate(plan)}?", yes=yes)
-    from cloudtrain.verbs.exchange import Allowed
-    from cloudtrain.verbs.up import up
+    from cloudtrain.commands.replace_nodes import AllowedChanges
+    from cloudtrain.commands.up import up
 
     with shown(as_json=as_json) as screen:
-        allowed = Allowed(shrink=shrink, replace=replace)
+        allowed = AllowedChanges(shrink=shrink, replace=replace)
         cluster = up(
             plan,
             allowed=allowed,
@@ -98,10 +98,10 @@ def nodes(plan: Plan) -> str:
 
 def estimate(plan: Plan) -> str:
     """What one is asked to agree to: `1.60 $/hour`, `at most 3.20 $/hour`, `price not known`."""
-    from cloudtrain.catalogue.bill import bill
+    from cloudtrain.catalog.estimate import estimate
     from cloudtrain.console.prices import dollars
 
-    found = bill(plan)
+    found = estimate(plan)
     if found is None or found.most is None:
         return "price not known"
     text = f"{dollars(found.most)}/hour"

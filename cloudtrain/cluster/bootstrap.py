@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.cluster.host_key_rotation import HOST_KEY, rotate_host_key
 from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable
-from cloudtrain.fan_out import fan_out
 from cloudtrain.model import Identity, Node
+from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import HostKeys, Stage, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
-from cloudtrain.rotation import HOST_KEY, rotate
 
 BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=600.0)
 """Logins to a node, until it lets us in."""
@@ -21,7 +21,7 @@ SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=120.0)
 """Looks for a cloud-init that goes on after that: what it does may be in a playbook's way."""
 
 
-def first_login(
+def await_first_login(
     nodes: Sequence[Node],
     identity: Identity,
     folder: Path,
@@ -50,7 +50,7 @@ def first_login(
         if not host_key.rotated:
             wait.for_cloud_init(node)
             stage.node(node.name, "changing its host key")
-            rotate(node, host_key, folder, transport, host_keys, place=place, clock=clock)
+            rotate_host_key(node, host_key, folder, transport, host_keys, place=place, clock=clock)
         stage.done(node.name, f"answers at {node.address} after {clock.monotonic() - began:.0f} s")
 
     def interrupt() -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count, repeat
 
-from cloudtrain import catalogue
-from cloudtrain.catalogue import cuda, gpus
+from cloudtrain import catalog
+from cloudtrain.catalog import cuda, gpus
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import (
     DEFAULT_PORT,
@@ -30,7 +30,7 @@ CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest m
 def make_plan(config: ClusterConfig) -> Plan:
     """All nodes of the cluster in TF_CONFIG's order, on a cloud with their machine and accelerator.
 
-    Raises UsageError for what cannot run. What machine does not fit is told by `misfits`, so that
+    Raises UsageError for what cannot run. What machine does not fit is told by `plan_errors`, so that
     a cluster which exists can be taken down whatever today's table says.
     """
     if not strategy_of(config).launched:
@@ -38,7 +38,7 @@ def make_plan(config: ClusterConfig) -> Plan:
     nodes: list[NodePlan] = []
     ports = task_ports(config)
     for role in sorted(config.nodes, key=role_rank):
-        group = catalogue.resolved(config.provider, config.nodes[role], regions(config))
+        group = catalog.resolve_group(config.provider, config.nodes[role], regions(config))
         for index in range(group.count):
             nodes.append(
                 NodePlan(
@@ -79,10 +79,12 @@ def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address.lower() in ("localhost", "::1")
 
 
-def misfits(plan: Plan) -> tuple[str, ...]:
+def plan_errors(plan: Plan) -> tuple[str, ...]:
     """What no cloud makes: a retired machine, an accelerator that it does not have; each once."""
     provider, own = plan.config.provider, plan.config.image not in IMAGES
-    found = {node.role: catalogue.problem(provider, node, own_image=own) for node in plan.nodes}
+    found = {
+        node.role: catalog.unavailable_reason(provider, node, own_image=own) for node in plan.nodes
+    }
     return tuple(f"nodes.{role}: {text}" for role, text in found.items() if text)
 
 
@@ -91,7 +93,7 @@ def without_code(plan: Plan) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
-        row = gpus.known(kind)
+        row = gpus.gpu(kind)
         if row is not None and gpus.fit(kind, version) == "none":
             number = ".".join(map(str, row.capability))
             why = f"TensorFlow {version} has no code for {row.kind} (compute capability {number})"
@@ -115,7 +117,7 @@ def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
             yield node, version
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
+def plan_notes(plan: Plan) -> tuple[str, ...]:
     """What was chosen for the user, and what is going to end, each on a line."""
     found: dict[str, None] = {}
     for node in plan.nodes:
@@ -123,7 +125,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
         if group.machine is None and node.machine is not None:
             why = f"the cheapest with {node.accelerator}" if node.accelerator else "the default"
             found[f"nodes.{node.role}: no machine is named: {node.machine}, {why}"] = None
-        end = catalogue.note(plan.config.provider, node)
+        end = catalog.note(plan.config.provider, node)
         if end:
             found[f"nodes.{node.role}: {end}"] = None
         found.update((f"nodes.{node.role}{text}", None) for text in _with_care(plan, node))
@@ -159,7 +161,7 @@ def _first_steps(plan: Plan) -> Iterator[str]:
     """Where a GPU is younger than the release. The words on how long are TensorFlow's own."""
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
-        fits, own = gpus.fit(kind, version), gpus.since(kind, "own")
+        fits, own = gpus.fit(kind, version), gpus.first_release(kind, "own")
         later = f"; {own} and later have it" if own else ""
         if fits == "ptx":
             yield (
@@ -175,7 +177,7 @@ def _first_steps(plan: Plan) -> Iterator[str]:
 
 def regions(config: ClusterConfig) -> tuple[str, ...]:
     """Of the placement, in its order."""
-    return tuple(catalogue.region_of(config.provider, place) for place in config.placement)
+    return tuple(catalog.region_of(config.provider, place) for place in config.placement)
 
 
 def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
@@ -206,7 +208,7 @@ def takes_other_ports(config: ClusterConfig) -> bool:
     return facts_of(config.provider).on_this_machine and config.train.port == DEFAULT_PORT
 
 
-def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
+def deciding_tasks(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     """Names of the tasks that must all exit 0 for the run to be done."""
     success = config.train.success
     roles = {task.role for task in tasks}
@@ -219,7 +221,7 @@ def deciding(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     return frozenset({first_task(tasks).name})
 
 
-def serving(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
+def serving_tasks(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
     """Names of the tasks whose port TensorFlow opens. None is known of without a TF_CONFIG."""
     if config.train.tf_config is False:
         return frozenset()

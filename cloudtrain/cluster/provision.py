@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from cloudtrain.cloud import is_cloud
-from cloudtrain.cluster.bootstrap import first_login
+from cloudtrain.cluster.bootstrap import await_first_login
+from cloudtrain.cluster.drift import creation_facts_of
+from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
-from cloudtrain.drift import made_with
 from cloudtrain.errors import (
     CapacityError,
     CloudtrainError,
@@ -33,28 +34,31 @@ from cloudtrain.events import (
     pending_nodes,
     was_ready,
 )
-from cloudtrain.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.model import Identity, Node, NodePlan, Plan, TaskId
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.retry import Retry, poll_until
-from cloudtrain.whose import me
+from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 
 
-def make_whole(session: Session) -> Session:
+def ensure_nodes(session: Session) -> Session:
     """Every node of the plan exists and runs: lost ones are made again, same role, same index."""
-    return created(session, session.plan)
+    return create_nodes(session, session.plan)
 
 
-def revive(session: Session) -> Session:
+def start_stopped(session: Session) -> Session:
     """Stopped nodes are started again, with their disks as they were; nothing new is made. Also
     those that the config does not name any more, but none whose deletion has begun."""
-    session = staying(session.refreshed())
+    session = plan_with_existing(session.refreshed())
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
-    return staying(created(session, replace(session.plan, nodes=plans))) if plans else session
+    return (
+        plan_with_existing(create_nodes(session, replace(session.plan, nodes=plans)))
+        if plans
+        else session
+    )
 
 
-def staying(session: Session) -> Session:
+def plan_with_existing(session: Session) -> Session:
     """With a plan of every node that exists, and without those whose deletion has begun."""
     going = nodes_leaving(session.records.events())
     nodes = tuple(node for node in session.nodes if node.name not in going)
@@ -72,7 +76,7 @@ ANSWERS = Retry(pause=1.0, deadline=60.0)
 """Looks at machines that nobody but themselves tells of (`hosts`), until all answer."""
 
 
-def awaited(session: Session) -> Session:
+def await_known_states(session: Session) -> Session:
     """Once no node is `unknown`, or after a minute."""
 
     def all_known() -> bool | None:
@@ -85,12 +89,15 @@ def awaited(session: Session) -> Session:
     return session
 
 
-def created(session: Session, plan: Plan) -> Session:
+def create_nodes(session: Session, plan: Plan) -> Session:
     """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
-    session, plan = replace(session, plan=alike(session, session.plan)), alike(session, plan)
-    plan = replace(plan, owner=me(session.provider, session.console))
+    session, plan = (
+        replace(session, plan=with_same_image(session, session.plan)),
+        with_same_image(session, plan),
+    )
+    plan = replace(plan, owner=current_owner(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
-        journal = shown(session, stage)
+        journal = shown_journal(session, stage)
         expected = pending_nodes(session.records.events())
         try:
             made = session.provider.create(plan, identity_for(session), journal, expected)
@@ -98,18 +105,18 @@ def created(session: Session, plan: Plan) -> Session:
             if not clear_leftovers(session, error, journal):
                 raise
             made = session.provider.create(plan, identity_for(session), journal)
-        refuse_fewer(made, plan)
+        refuse_missing_keys(made, plan)
         for node in made:
             stage.done(node.name, node.address)
     session.records.journal(NodesPlaced(places={node.name: node.placement for node in made}))
-    nodes = with_new(session, made)
+    nodes = merge_created(session, made)
     identity = load_identity(session.records.folder)
     if is_cloud(session.config.provider):
         with (
             serial_logs_shown(session),
             session.console.stage("first login", len(made)) as stage,
         ):
-            first_login(
+            await_first_login(
                 made,
                 identity,
                 session.records.folder,
@@ -122,7 +129,7 @@ def created(session: Session, plan: Plan) -> Session:
     return replace(session, identity=identity, nodes=nodes)
 
 
-def alike(session: Session, plan: Plan) -> Plan:
+def with_same_image(session: Session, plan: Plan) -> Plan:
     """The plan of nodes that are as those that exist: of the same images, and of the machine that
     was chosen for their role, whatever would be chosen today."""
     if not session.nodes:
@@ -167,7 +174,7 @@ def show_serial_log(session: Session, node: str) -> None:
         session.console.warn(f"{node}: the end of its serial log:\n  {lines}")
 
 
-def refuse_fewer(made: Sequence[Node], plan: Plan) -> None:
+def refuse_missing_keys(made: Sequence[Node], plan: Plan) -> None:
     missing = {node.name for node in plan.nodes} - {node.name for node in made}
     if missing:
         raise TransientError(
@@ -177,7 +184,7 @@ def refuse_fewer(made: Sequence[Node], plan: Plan) -> None:
         )
 
 
-def with_new(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
+def merge_created(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
     """All nodes: of those that were made just now, a list may know nothing for a minute."""
     new = {node.name for node in made}
     return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
@@ -206,14 +213,14 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
     return True
 
 
-def shown(session: Session, stage: Stage) -> Journal:
+def shown_journal(session: Session, stage: Stage) -> Journal:
     """The journal, and each of its events on the console as it happens."""
 
     planned = {node.name: node for node in session.plan.nodes}
 
     def journal(event: Event, /) -> None:
         if isinstance(event, NodeRequested) and event.node in planned:
-            event = replace(event, made=made_with(session.config, planned[event.node]))
+            event = replace(event, made=creation_facts_of(session.config, planned[event.node]))
         session.records.journal(event)
         if isinstance(event, NodeRequested):
             stage.node(event.node, "asked for")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import cast
 
 from cloudtrain.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.cluster.ownership import refuse_other_owners
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.config import from_json, settled, to_json
+from cloudtrain.config import from_json, to_json, with_environment_defaults
 from cloudtrain.errors import (
     CloudtrainError,
     ConfigError,
@@ -22,14 +23,13 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.events import places_tried
-from cloudtrain.keys import create_identity, pin, ssh_config
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
-from cloudtrain.records import Records
 from cloudtrain.retry import CLOCK, Clock
+from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
+from cloudtrain.state import Records
 from cloudtrain.stores import open_store, scheme_of
-from cloudtrain.whose import refuse_others
 
 
 class Handle:
@@ -104,11 +104,11 @@ def open_session(
 
     Raises UsageError for one of another owner, unless it is the one that `owner` names.
     """
-    from cloudtrain.transports.ssh import SshTransport
+    from cloudtrain.ssh.transport import SshTransport
 
     plan, records, provider = handle.plan, handle.records, handle.provider
     nodes = ask_nodes(provider, plan)
-    refuse_others(records, provider, nodes, owner=owner)
+    refuse_other_owners(records, provider, nodes, owner=owner)
     identity = adopt_identity(records, plan, nodes)
     with SshTransport(identity) as transport:
         yield Session(
@@ -125,9 +125,9 @@ def open_session(
 
 
 def open_provider(config: ClusterConfig) -> Provider:
-    """The provider of that name, from its one file in providers/."""
-    module = f"cloudtrain.providers.{config.provider}"
-    if importlib.util.find_spec(module) is None:
+    """The provider of that name, from its folder in providers/."""
+    folder = f"cloudtrain.providers.{config.provider}"
+    if importlib.util.find_spec(folder) is None:
         raise UsageError(
             f"provider {config.provider} is not in this version of cloudtrain",
             hint="`provider: local` rehearses the whole path on this machine",
@@ -138,7 +138,8 @@ def open_provider(config: ClusterConfig) -> Provider:
             f"provider {config.provider} needs {missing}, which is not installed",
             hint=f"pip install 'cloudtrain[{config.provider}]'",
         )
-    make = cast("Callable[[ClusterConfig], Provider]", importlib.import_module(module).provider)
+    module = importlib.import_module(f"{folder}.provider")
+    make = cast("Callable[[ClusterConfig], Provider]", module.provider)
     provider = make(config)
     if is_cloud(config.provider):
         provider.whereabouts = whereabouts(config)
@@ -210,7 +211,7 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     names = [node.name for node in plan.nodes]
     names += [node.name for node in nodes if node.name not in names]
     identity = create_identity(records.folder, names)
-    pin(identity, nodes)
+    write_known_hosts(identity, nodes)
     return identity
 
 
@@ -230,7 +231,7 @@ def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainEr
 
 def recorded_config(records: Records) -> ClusterConfig:
     """The config of the last `up`."""
-    return settled(from_json(records.config()))
+    return with_environment_defaults(from_json(records.config()))
 
 
 def refuse_other_account(config: ClusterConfig, records: Records) -> None:
@@ -284,14 +285,14 @@ def _words(config: ClusterConfig) -> str:
     return " ".join(filter(None, [config.provider, config.project, hosts]))
 
 
-def record(config: ClusterConfig, records: Records) -> None:
+def record_cluster(config: ClusterConfig, records: Records) -> None:
     records.create()
     records.save_config(to_json(config))
 
 
 def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:
     """For OpenSSH's `-F`; the nodes' host keys are pinned by it too."""
-    pin(identity, nodes)
+    write_known_hosts(identity, nodes)
     path = records.folder / "ssh_config"
     path.touch(mode=0o600)
     path.write_text(ssh_config(identity, nodes), encoding="utf-8")

@@ -15,8 +15,8 @@ from cloudtrain.model import ClusterConfig, NodeGroup, Problem
 from cloudtrain.shell import Secret
 
 if TYPE_CHECKING:
-    from cloudtrain.config.file import File
-    from cloudtrain.config.lines import Block
+    from cloudtrain.config.sections import ConfigFile
+    from cloudtrain.config.yaml_source import Block
 
 __all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "settled", "to_json"]
 
@@ -27,20 +27,20 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
     Raises ConfigError with every problem, UsageError if there is no file to read. Secrets need not
     be set: see read_secrets.
     """
-    from cloudtrain.config.check import check, problem
-    from cloudtrain.config.hosts import with_hosts
-    from cloudtrain.config.lines import parse
+    from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
+    from cloudtrain.config.validation import problem, validate
+    from cloudtrain.config.yaml_source import parse
 
     file = str(path)
     written, problems = parse(_read(path), file, environ)
     if problems and not written:
         raise ConfigError(problems)
     tree, found = with_hosts(written, path.parent, file)
-    checked = check(tree, file, broken=[("hosts",)] if found else [])
+    checked = validate(tree, file, broken=[("hosts",)] if found else [])
     problems += [*found, *checked.problems, *_secret_uses(tree)]
     for at, text in [*broken_rules(checked.file), *_name(checked.file, path)]:
-        if not checked.doubts(at):
+        if not checked.shadows(at):
             problems.append(problem(tree, file, at, text))
     if problems:
         lacks_hosts = any(p.field == "hosts" and p.text.startswith("is missing") for p in problems)
@@ -48,10 +48,12 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
             hint=HOSTS_EXAMPLE if lacks_hosts else None,
         )
-    return settled(_config(checked.file, path), environ)
+    return with_environment_defaults(_config(checked.file, path), environ)
 
 
-def settled(config: ClusterConfig, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
+def with_environment_defaults(
+    config: ClusterConfig, environ: Mapping[str, str] = os.environ
+) -> ClusterConfig:
     """The same with the project that the environment names, so that a later `down` asks the
     account that the cluster is in, whatever the environment says then."""
     cloud = cloud_of(config.provider)
@@ -90,7 +92,7 @@ def line_of(config: ClusterConfig, path: tuple[str, ...]) -> str | None:
 
     None if the file that the config was read from cannot be read any more.
     """
-    from cloudtrain.config.lines import parse, place_of
+    from cloudtrain.config.yaml_source import parse, place_of
 
     file = Path(config.source)
     shown = str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
@@ -147,7 +149,7 @@ def _stem(path: Path) -> str:
     return "".join("-" if c in "_ ." else c for c in path.stem.lower())
 
 
-def _name(file: File, path: Path) -> list[tuple[tuple[str], str]]:
+def _name(file: ConfigFile, path: Path) -> list[tuple[tuple[str], str]]:
     from cloudtrain.config.fields import is_name
 
     if file.name is not None or is_name(_stem(path)):
@@ -157,8 +159,8 @@ def _name(file: File, path: Path) -> list[tuple[tuple[str], str]]:
 
 def _secret_uses(tree: Block) -> list[Problem]:
     """Uses of a variable of `secrets:` elsewhere in the file, which would show its value."""
-    from cloudtrain.config.lines import Block, Scalar, scalars
     from cloudtrain.config.variables import only_variable, variables
+    from cloudtrain.config.yaml_source import Block, Scalar, scalars
 
     section = tree.get("secrets")
     values = section.values() if isinstance(section, Block) else ()
@@ -172,7 +174,7 @@ def _secret_uses(tree: Block) -> list[Problem]:
     return problems
 
 
-def _config(file: File, path: Path) -> ClusterConfig:
+def _config(file: ConfigFile, path: Path) -> ClusterConfig:
     from cloudtrain.config.rules import counts
 
     groups = file.nodes or {}

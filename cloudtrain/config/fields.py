@@ -15,8 +15,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from cloudtrain.cloud import providers
-from cloudtrain.config.lines import Scalar
 from cloudtrain.config.variables import only_variable
+from cloudtrain.config.yaml_source import Scalar
 from cloudtrain.model import Accelerator
 from cloudtrain.strategies import STRATEGIES
 
@@ -27,8 +27,8 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _A_YEAR = 365 * 86400.0
 
 
-class Unfit(ValueError):
-    """Raised as `Unfit(text)` or `Unfit(text, hint)` for a value that the field does not accept.
+class InvalidValue(ValueError):
+    """Raised as `InvalidValue(text)` or `InvalidValue(text, hint)` for a value that the field does not accept.
 
     To a text that begins with `must`, the reporter adds the value as written. A parser never puts
     the value into the text, as it may come from a variable.
@@ -70,16 +70,16 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def text(node: Any) -> str:
     """The text as written, even if YAML takes it for a number or a boolean."""
     if node is None:
-        raise Unfit("is missing")
+        raise InvalidValue("is missing")
     if not isinstance(node, Scalar):
-        raise Unfit("must be a single value")
+        raise InvalidValue("must be a single value")
     value = node.text()
     if "\0" in value:
-        raise Unfit("holds a NUL character")
+        raise InvalidValue("holds a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unfit("holds a character that is not valid Unicode") from None
+        raise InvalidValue("holds a character that is not valid Unicode") from None
     return value
 
 
@@ -92,25 +92,25 @@ def line(node: Any) -> str:
     """One line that is safe as a program's argument: it cannot be taken for an option."""
     value = text(node)
     if not value.strip():
-        raise Unfit("is empty")
+        raise InvalidValue("is empty")
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise Unfit("must be one line without control characters")
+        raise InvalidValue("must be one line without control characters")
     if value.startswith("-"):
-        raise Unfit("must not begin with a dash")
+        raise InvalidValue("must not begin with a dash")
     return value
 
 
 def shell_line(node: Any) -> str:
     value = text(node)
     if not value.strip():
-        raise Unfit("is empty")
+        raise InvalidValue("is empty")
     return value
 
 
 def boolean(node: Any) -> bool:
     value = _BOOLEANS.get(text(node).lower())
     if value is None:
-        raise Unfit("must be true or false")
+        raise InvalidValue("must be true or false")
     return value
 
 
@@ -121,7 +121,7 @@ def auto_or_boolean(node: Any) -> Any:
     try:
         return boolean(node)
     except ValueError:
-        raise Unfit("must be auto, true or false") from None
+        raise InvalidValue("must be auto, true or false") from None
 
 
 def close(node: Any) -> str:
@@ -131,13 +131,13 @@ def close(node: Any) -> str:
     try:
         return "on" if boolean(node) else "off"
     except ValueError:
-        raise Unfit("must be auto, on or off") from None
+        raise InvalidValue("must be auto, on or off") from None
 
 
 def positive(node: Any) -> float:
     value = _number(text(node))
     if value is None or value <= 0:
-        raise Unfit("must be a number greater than 0")
+        raise InvalidValue("must be a number greater than 0")
     return value
 
 
@@ -146,10 +146,12 @@ def duration(node: Any) -> float:
     unit = value[-1:] if value[-1:] in _UNITS else ""
     number = _number(value.removesuffix(unit))
     if number is None:
-        raise Unfit("must be a duration such as 90s, 5m, 12h or 1d (a plain number is seconds)")
+        raise InvalidValue(
+            "must be a duration such as 90s, 5m, 12h or 1d (a plain number is seconds)"
+        )
     seconds = number * _UNITS[unit]
     if not 0 < seconds <= _A_YEAR:
-        raise Unfit("must be more than 0 and at most 365d")
+        raise InvalidValue("must be more than 0 and at most 365d")
     return seconds
 
 
@@ -159,34 +161,36 @@ def duration_or_off(node: Any) -> float | None:
     try:
         return duration(node)
     except ValueError as error:
-        raise Unfit(error.args[0], "`off` turns it off") from None
+        raise InvalidValue(error.args[0], "`off` turns it off") from None
 
 
 def accelerator(node: Any) -> Accelerator:
     found = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]{0,63})(?::([1-9][0-9]?))?", text(node))
     if not found:
-        raise Unfit("must be a kind and how many of it on each node, such as T4:1")
+        raise InvalidValue("must be a kind and how many of it on each node, such as T4:1")
     return Accelerator(kind=found[1], count=int(found[2] or 1))
 
 
 def version(node: Any) -> str:
     value = line(node)
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?", value):
-        raise Unfit('must be a version such as "2.21" or "2.21.0"')
+        raise InvalidValue('must be a version such as "2.21" or "2.21.0"')
     return value
 
 
 def python(node: Any) -> str:
     value = line(node)
     if value != "auto" and not re.fullmatch(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*", value):
-        raise Unfit('must be auto, a version such as "3.11", or an absolute path on the node')
+        raise InvalidValue(
+            'must be auto, a version such as "3.11", or an absolute path on the node'
+        )
     return value
 
 
 def name(node: Any) -> str:
     value = text(node)
     if not is_name(value):
-        raise Unfit(
+        raise InvalidValue(
             "must be a lower-case letter and then up to 29 lower-case letters, digits or dashes"
         )
     return value
@@ -200,30 +204,36 @@ def inside(node: Any) -> str:
     """A relative path, or glob, that stays below its folder."""
     value = line(node)
     if value.startswith(("/", "~")) or ".." in value.split("/"):
-        raise Unfit("must be a relative path that stays inside the folder (no .., no leading /)")
+        raise InvalidValue(
+            "must be a relative path that stays inside the folder (no .., no leading /)"
+        )
     return value
 
 
 def folder_inside(node: Any) -> str:
     value = inside(node)
     if not value.replace("./", "").strip("/."):
-        raise Unfit("must name a folder of its own, such as ckpt")
+        raise InvalidValue("must name a folder of its own, such as ckpt")
     return value
 
 
 def package(node: Any) -> str:
     value = text(node)
     if value.lstrip().startswith("-"):
-        raise Unfit("must be a package such as scikit-learn", "options of pip have no place here")
+        raise InvalidValue(
+            "must be a package such as scikit-learn", "options of pip have no place here"
+        )
     return line(node)
 
 
 def git(node: Any) -> str:
     value = line(node)
     if re.match(r"[A-Za-z0-9+.-]+::", value):
-        raise Unfit("must be a git URL or a repository's folder", "remote helpers (::) are refused")
+        raise InvalidValue(
+            "must be a git URL or a repository's folder", "remote helpers (::) are refused"
+        )
     if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", value):
-        raise Unfit("holds a password in the URL: name it in `code.token`")
+        raise InvalidValue("holds a password in the URL: name it in `code.token`")
     return value
 
 
@@ -233,18 +243,20 @@ def secret_name(node: Any) -> str:
     """
     name = node.source if isinstance(node, Scalar) else ""
     if not (name.isascii() and name.isidentifier()):
-        raise Unfit("is the name of an entry under `secrets`, such as GIT_TOKEN, and not its value")
+        raise InvalidValue(
+            "is the name of an entry under `secrets`, such as GIT_TOKEN, and not its value"
+        )
     return name
 
 
 def environment_name(value: Any) -> Any:
     """Key of an `env` or `secrets` entry."""
     if not (isinstance(value, str) and value.isascii() and value.isidentifier()):
-        raise Unfit("a variable's name is made of letters, digits and _, no digit first")
+        raise InvalidValue("a variable's name is made of letters, digits and _, no digit first")
     if value == "TF_CONFIG":
-        raise Unfit("is made by cloudtrain: `train.tf_config: false` leaves it out")
+        raise InvalidValue("is made by cloudtrain: `train.tf_config: false` leaves it out")
     if value.startswith("CLOUDTRAIN_"):
-        raise Unfit("names that begin with CLOUDTRAIN_ are for cloudtrain itself")
+        raise InvalidValue("names that begin with CLOUDTRAIN_ are for cloudtrain itself")
     return value
 
 
@@ -254,7 +266,9 @@ def secret_variable(node: Any) -> str:
     """
     found = only_variable(node.source) if isinstance(node, Scalar) else None
     if found is None:
-        raise Unfit("a secret is written only as ${VAR}, with no default and nothing beside it")
+        raise InvalidValue(
+            "a secret is written only as ${VAR}, with no default and nothing beside it"
+        )
     return found
 
 
@@ -265,7 +279,7 @@ def caller(node: Any) -> str:
     try:
         return str(ipaddress.ip_network(value, strict=False))
     except ValueError:
-        raise Unfit("must be auto, or an address or range such as 203.0.113.7/32") from None
+        raise InvalidValue("must be auto, or an address or range such as 203.0.113.7/32") from None
 
 
 def url(node: Any) -> str:
@@ -276,7 +290,7 @@ def url(node: Any) -> str:
     except ValueError:
         good = False
     if not good:
-        raise Unfit("must be an http:// or https:// URL")
+        raise InvalidValue("must be an http:// or https:// URL")
     return value
 
 
@@ -284,24 +298,24 @@ def store(node: Any) -> str:
     value = line(node)
     scheme, separator, rest = value.partition("://")
     if not separator or scheme not in ("gs", "s3", "az", "file"):
-        raise Unfit(
+        raise InvalidValue(
             "must begin with gs://BUCKET, s3://BUCKET, az://ACCOUNT/CONTAINER or file:///FOLDER"
         )
     if scheme == "file":
         if not rest.startswith("/") or not rest.strip("/"):
-            raise Unfit(
+            raise InvalidValue(
                 "must be file:// and an absolute path",
                 "for a folder below your home write file://${HOME}/artifacts",
             )
     elif scheme == "az":
         if not re.match(r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)", rest):
-            raise Unfit("must be az://ACCOUNT/CONTAINER, with a prefix after it if wanted")
+            raise InvalidValue("must be az://ACCOUNT/CONTAINER, with a prefix after it if wanted")
     elif re.match(r"[a-z0-9]{1,2}(/|$)", rest):
-        raise Unfit("must name a bucket of 3 to 63 characters: this name is too short")
+        raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
     elif not re.match(r"[a-z0-9][a-z0-9._-]{1,220}(/|$)", rest):
-        raise Unfit(f"must be {scheme}://BUCKET, with a prefix after it if wanted")
+        raise InvalidValue(f"must be {scheme}://BUCKET, with a prefix after it if wanted")
     if ".." in rest.split("/"):
-        raise Unfit("must not hold ..")
+        raise InvalidValue("must not hold ..")
     return value
 
 
@@ -316,7 +330,7 @@ def _whole(low: int, high: int) -> Reads:
     def read(node: Any) -> int:
         value = text(node)
         if not re.fullmatch(r"0|[1-9][0-9]{0,17}", value) or not low <= int(value) <= high:
-            raise Unfit(f"must be a whole number from {low} to {high}")
+            raise InvalidValue(f"must be a whole number from {low} to {high}")
         return int(value)
 
     kind = {"type": "integer", "minimum": low, "maximum": high}
@@ -329,7 +343,7 @@ def _choice(*options: str) -> Reads:
         if value not in options:
             meant = nearest(node.source, options)
             hint = (f"did you mean {meant!r}?",) if meant else ()
-            raise Unfit(f"must be one of {', '.join(options)}", *hint)
+            raise InvalidValue(f"must be one of {', '.join(options)}", *hint)
         return value
 
     numbers = [int(option) for option in options if option.isdigit()]

@@ -8,16 +8,16 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from cloudtrain.cloud import clouds
-from cloudtrain.config.file import File, Section, defaults
+from cloudtrain.config.sections import ConfigFile, Section, defaults
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    made = File.model_json_schema(schema_generator=_WithoutTitles)
+    made = ConfigFile.model_json_schema(schema_generator=_WithoutTitles)
     definitions = made.pop("$defs")
     for section in _sections(Section):
-        target = made if section is File else definitions[section.__name__]
+        target = made if section is ConfigFile else definitions[section.__name__]
         _add_defaults(target, section)
     made["properties"]["hosts"]["anyOf"].append({"title": "INI file", "type": "string"})
     made["properties"]["nodes"]["anyOf"][0]["additionalProperties"] = {

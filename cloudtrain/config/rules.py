@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from cloudtrain.cloud import cloud_of, clouds, facts_of
 from cloudtrain.config.fields import nearest
-from cloudtrain.config.file import File
-from cloudtrain.config.lines import Path, shown
+from cloudtrain.config.sections import ConfigFile
+from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.model import ROLE_ORDER
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.strategies.strategy import Counts, Strategy
@@ -21,13 +21,13 @@ _LOOPBACK = re.compile(r"http://([^/@]*@)?(localhost|127(\.[0-9]{1,3}){3}|\[::1\
 Found = Iterator[tuple[Path, str]]
 
 
-def broken_rules(file: File) -> Found:
+def broken_rules(file: ConfigFile) -> Found:
     """Every rule that the file breaks, as a path and a sentence."""
     for rule in _RULES:
         yield from rule(file)
 
 
-def counts(file: File) -> dict[str, int]:
+def counts(file: ConfigFile) -> dict[str, int]:
     """Number of nodes by role, from `nodes`, from `hosts`, or as the strategy implies."""
     if file.nodes is not None:
         return {role: group.count or 1 for role, group in file.nodes.items() if group is not None}
@@ -37,11 +37,11 @@ def counts(file: File) -> dict[str, int]:
     return dict(strategy.example) if strategy is not None and strategy.single_node else {}
 
 
-def _strategy(file: File) -> Strategy | None:
+def _strategy(file: ConfigFile) -> Strategy | None:
     return STRATEGIES.get(file.strategy or "")
 
 
-def _required(file: File) -> Found:
+def _required(file: ConfigFile) -> Found:
     for name in ("provider", "strategy"):
         if getattr(file, name) is None:
             yield (name,), "is missing"
@@ -60,7 +60,7 @@ def _required(file: File) -> Found:
         yield ("hosts",), f"is only for provider hosts, and this is {file.provider}"
 
 
-def _code(file: File) -> Found:
+def _code(file: ConfigFile) -> Found:
     if file.code is not None and file.code.git and file.code.path:
         yield ("code", "path"), "stands beside `git`: code comes from one of the two"
     if file.code is not None and file.code.ref and not file.code.git:
@@ -69,7 +69,7 @@ def _code(file: File) -> Found:
         yield from _token(file, file.code.git or "", file.code.token)
 
 
-def _token(file: File, git: str, token: str | None) -> Found:
+def _token(file: ConfigFile, git: str, token: str | None) -> Found:
     """A token's variable. An invalid name may be the token itself, and is not shown."""
     known = file.secrets or {}
     user = re.match(r"(?i)https?://[^/]*@", git)
@@ -99,19 +99,19 @@ def _token(file: File, git: str, token: str | None) -> Found:
         )
 
 
-def _artifacts(file: File) -> Found:
+def _artifacts(file: ConfigFile) -> Found:
     if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
         yield ("artifacts", "store"), "is missing: `create` makes what it names"
 
 
-def _secrets(file: File) -> Found:
+def _secrets(file: ConfigFile) -> Found:
     env = (file.train and file.train.env) or {}
     for name in file.secrets or {}:
         if name in env:
             yield ("secrets", name), "stands in `train.env` too: keep one of the two"
 
 
-def _roles(file: File) -> Found:
+def _roles(file: ConfigFile) -> Found:
     """Rules of tf.distribute on the roles that each strategy can start with (docs/config.md)."""
     strategy = _strategy(file)
     if strategy is None or not strategy.launched:
@@ -134,7 +134,7 @@ def _roles(file: File) -> Found:
         yield ("nodes",), f"is missing: strategy {strategy.name} needs its roles and their counts"
 
 
-def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
+def _counts(file: ConfigFile, strategy: Strategy, found: Counts) -> Found:
     """Rules on the number of nodes of each role. `chief` is suggested for `master`."""
     named = strategy.roles if file.nodes is None else file.nodes
     for role, why in strategy.missing(found, named):
@@ -154,7 +154,7 @@ def _counts(file: File, strategy: Strategy, found: Counts) -> Found:
             yield (*_at(file, role), *below), f"there is at most one {role}"
 
 
-def _hosts(file: File) -> Found:
+def _hosts(file: ConfigFile) -> Found:
     """Rules on `hosts`; if both are given, `nodes` must say the same."""
     if not _takes_hosts(file) or not file.hosts or file.nodes is None:
         return
@@ -168,7 +168,7 @@ def _hosts(file: File) -> Found:
             )
 
 
-def _provider(file: File) -> Found:
+def _provider(file: ConfigFile) -> Found:
     strategy = _strategy(file)
     have = [cloud.name for cloud in clouds() if cloud.tpus]
     if strategy is None or not strategy.tpus or file.provider in (*have, None):
@@ -177,7 +177,7 @@ def _provider(file: File) -> Found:
     yield ("strategy",), f"{strategy.name} needs provider {' or '.join(have)}: {why}"
 
 
-def _ports(file: File) -> Found:
+def _ports(file: ConfigFile) -> Found:
     """Rules on ports: on one machine every task has a port of its own, counted up from
     `train.port`.
     """
@@ -190,7 +190,7 @@ def _ports(file: File) -> Found:
         yield ("train", "port"), f"counts up to {last} over all nodes; the last port is {LAST_PORT}"
 
 
-_RULES: tuple[Callable[[File], Found], ...] = (
+_RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _code,
     _artifacts,
@@ -209,10 +209,10 @@ def _no_such_role(strategy: Strategy, role: str) -> str:
     return f"strategy {strategy.name} has no such role: {after}"
 
 
-def _takes_hosts(file: File) -> bool:
+def _takes_hosts(file: ConfigFile) -> bool:
     return file.provider is not None and facts_of(file.provider).takes_hosts
 
 
-def _at(file: File, role: str) -> Path:
+def _at(file: ConfigFile, role: str) -> Path:
     """Path to report for a role: a list of hosts has no line for it."""
     return ("nodes", role) if file.nodes is not None else ("hosts",)

@@ -10,7 +10,7 @@ _PIECE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\
 _WHOLE = re.compile(rf"\$\{{({_NAME})\}}")
 
 
-def fill(source: str, environ: Mapping[str, str]) -> str:
+def expand_variables(source: str, environ: Mapping[str, str]) -> str:
     """Expand variables; `$${` stays as `${`. Raises ValueError.
 
     As in a shell, a default also replaces an empty variable. Applied to values that YAML has

@@ -36,7 +36,7 @@ def clean(line: str) -> str:
     return _CONTROLS.sub("", line)
 
 
-class Lines:
+class LogLines:
     """Splits the bytes of one log, in chunks as they come off the network, into clean whole
     lines.
     """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloudtrain.catalogue.bill import Bill
+from cloudtrain.catalog.estimate import Estimate
 
 NOT_IN_IT = "disks, addresses and traffic"
 
 
-def in_words(found: Bill, lifetime: float | None) -> str:
+def in_words(found: Estimate, lifetime: float | None) -> str:
     """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (prices of 2026-11-02, without disks, …)`
 
     `lifetime` (seconds) is `limits.max_lifetime`.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, TextIO
 
 from cloudtrain import protocols
-from cloudtrain.console.lines import Lines
+from cloudtrain.console.lines import LogLines
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}
@@ -26,13 +26,13 @@ class TaskOutput:
     def __init__(self, stream: TextIO, *, colours: bool) -> None:
         self._stream, self._colours = stream, colours
         self._bar = "│" if can_write(stream, "│") else "|"
-        self._tasks: dict[str, Lines] = {}
+        self._tasks: dict[str, LogLines] = {}
         self._lock = threading.Lock()
 
     def feed(self, task: str, data: bytes) -> list[tuple[str, str]]:
         """Return (task, line) pairs of the lines that are complete now."""
         with self._lock:
-            lines = self._tasks.setdefault(task, Lines()).feed(data)
+            lines = self._tasks.setdefault(task, LogLines()).feed(data)
         return [(task, line) for line in lines]
 
     def rest(self) -> list[tuple[str, str]]:

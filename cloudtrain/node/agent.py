@@ -1,7 +1,7 @@
 """Runs beside a task and uploads what nobody has landed.
 
 Where the client is away, it sends archives (archiver.py): before the node's end, at a preemption
-notice, when the task has ended, and at times between. Its order, from training/keeping.py, comes
+notice, when the task has ended, and at times between. Its order, from runs/node_agents.py, comes
 on stdin; the rights in it are in its memory alone, and never in its log.
 """
 

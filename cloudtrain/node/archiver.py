@@ -1,7 +1,7 @@
 """Makes one archive of files, which is uploaded while it is read.
 
 It is a GNU tar of `work/<path in the work folder>` and `logs/attempt-<n>`; its last member tells
-what each file was. Read back by landing/parcels.py.
+what each file was. Read back by artifacts/spool.py.
 """
 
 import bisect

@@ -22,7 +22,7 @@ from cloudtrain.errors import (
 from cloudtrain.presign import Presigner
 from cloudtrain.protocols import Swapped
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.stores.objects import ObjectStore, Stream, age_of, split
+from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 
 PART = 4 << 20
@@ -115,7 +115,7 @@ class _Container:
         except self._errors.HttpResponseError:  # the other way does it, or tells it in full
             done = False
         if not done:
-            self.put(target, Stream(self.get(source)))
+            self.put(target, CountingReader(self.get(source)))
 
     def _copied(self, source: str, target: str) -> bool:
         blob = self._container.get_blob_client(target)

@@ -20,7 +20,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.presign import Presigner
 from cloudtrain.protocols import Swapped
-from cloudtrain.stores.objects import Chained, ObjectStore, age_of, split
+from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
 CHUNK = 1 << 20
@@ -118,7 +118,7 @@ class _Bucket:
         if len(first) < PART:  # one request where the whole of it is here
             self._bucket.blob(key).upload_from_string(first, **options)
             return
-        whole = Chained(first, data)
+        whole = ChainedReader(first, data)
         self._bucket.blob(key, chunk_size=PART).upload_from_file(whole, **options)
 
     def get(self, key: str) -> Iterator[bytes]:

@@ -82,7 +82,7 @@ class ObjectStore:
             self.delete(path)
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
-        stream = Stream(data)
+        stream = CountingReader(data)
         with self._explained(path):
             self._bucket.put(self._key(path), stream)
         return Artifact(
@@ -93,10 +93,10 @@ class ObjectStore:
         )
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        start = self._prefix + encoded(prefix)
+        start = self._prefix + encode_key(prefix)
         with self._explained(prefix):
             for key, size, md5 in self._bucket.keys(start):
-                path = decoded(key[len(self._prefix) :])
+                path = decode_key(key[len(self._prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(path=path, size=size, sha256="", md5=md5)
 
@@ -119,7 +119,7 @@ class ObjectStore:
     def _key(self, path: str) -> str:
         if not is_inside(path):
             raise StoreError(f"{self.uri}: {path!r} is not a path inside the store")
-        return self._prefix + encoded(path)
+        return self._prefix + encode_key(path)
 
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -165,7 +165,7 @@ class _Presigner:
         return presigner
 
 
-class Stream(io.RawIOBase):
+class CountingReader(io.RawIOBase):
     """Chunks as a file that SDKs read from; counts and digests what went through."""
 
     def __init__(self, data: Iterable[bytes]) -> None:
@@ -202,7 +202,7 @@ class Stream(io.RawIOBase):
         return len(data)
 
 
-class Chained(io.RawIOBase):
+class ChainedReader(io.RawIOBase):
     """A stream whose beginning was read already."""
 
     def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
@@ -236,7 +236,7 @@ def age_of(written: datetime, date: str | None) -> float:
 _ODD = re.compile("[\x00-\x1f\x7f%\\\\\udc80-\udcff]")
 
 
-def encoded(path: str) -> str:
+def encode_key(path: str) -> str:
     """A path as part of a key: bytes that are no text and what some service changes are written
     as `%41`; every other character as it is."""
     return _ODD.sub(
@@ -245,7 +245,7 @@ def encoded(path: str) -> str:
     )
 
 
-def decoded(key: str) -> str:
+def decode_key(key: str) -> str:
     return unquote_to_bytes(key).decode("utf-8", "surrogateescape")
 
 

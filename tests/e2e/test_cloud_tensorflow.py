@@ -20,12 +20,12 @@ import pytest
 import yaml
 
 from cloudtrain import config as configs
-from cloudtrain.apply import apply
 from cloudtrain.errors import StepFailed
-from cloudtrain.keys import load_identity
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, tensorflow
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.setup.apply import apply
+from cloudtrain.ssh.keys import load_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.standins.cloud import DESCRIPTIONS, running
 from tests.standins.image import with_archive
 from tests.standins.nodes import Nodes, unavailable

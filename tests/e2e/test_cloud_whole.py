@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.errors import HostKeyMismatch
 from cloudtrain.model import Node
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
 from tests.support.cloud_user import READY, Account

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue import cuda, gpus
+from cloudtrain.catalog import cuda, gpus
 from cloudtrain.model import Accelerator
 from tests.support import wheel_trial
 

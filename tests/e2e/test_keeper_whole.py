@@ -18,8 +18,8 @@ from tests.support.project import Project, until
 
 SHORT = """
 import sys
-from cloudtrain.training import keeping
-keeping.TIMES.update(tick=0.05, rest=0.1, patience=0.2)
+from cloudtrain.runs import node_agents
+node_agents.TIMES.update(tick=0.05, rest=0.1, patience=0.2)
 from cloudtrain.cli.app import run
 sys.exit(run(sys.argv[1:]))
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import layout
-from cloudtrain.landing.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.model import ArtifactRules
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store

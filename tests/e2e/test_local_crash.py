@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers import local
-from cloudtrain.providers._local import processes
+from cloudtrain.providers.local import processes, provider
 from tests.support.fakes import eventually, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
 
@@ -24,8 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 CREATE = """
 import os, pickle, signal, sys
-from cloudtrain.providers import local
-from cloudtrain.providers._local import spawn
+from cloudtrain.providers.local import provider, spawn
 
 moment, file = sys.argv[1:]
 plan, identity = pickle.load(open(file, "rb"))
@@ -50,8 +48,8 @@ def around(owner, name):
         return result
     setattr(owner, name, wrapped)
 
-around(spawn.Nursery, "__init__")
-around(spawn.Nursery, "start")
+around(spawn.ForkServer, "__init__")
+around(spawn.ForkServer, "start")
 around(spawn, "await_answers")
 
 if moment == "orders sent":
@@ -61,9 +59,9 @@ if moment == "orders sent":
         die(moment)
     spawn.subprocess.Popen.communicate = send
 
-NURSERY = '''
+FORK_SERVER = '''
 import os, signal
-from cloudtrain.providers._local import nursery
+from cloudtrain.providers.local import fork_server
 calls = []
 
 def around(owner, name, moment):
@@ -71,7 +69,7 @@ def around(owner, name, moment):
     def wrapped(*given, **named):
         result = whole(*given, **named)
         calls.append(name)
-        # The second time in the nursery itself, the first in a forked server.
+        # The second time in the fork server itself, the first in a forked server.
         if name == moment and calls.count(name) == (1 if name in ("setsid", "mark") else 2):
             try:
                 open(FILE + ".crashed", "x").close()
@@ -83,17 +81,17 @@ def around(owner, name, moment):
     setattr(owner, name, wrapped)
 
 for name in ("take", "listen", "write", "mark"):
-    around(nursery, name, MOMENT)
+    around(fork_server, name, MOMENT)
 around(os, "fork", MOMENT)
 around(os, "setsid", MOMENT)
 '''
 place = "main()"
-patch = NURSERY.replace("TOOL", str(os.getpid())).replace("MOMENT", repr(moment))
+patch = FORK_SERVER.replace("TOOL", str(os.getpid())).replace("MOMENT", repr(moment))
 patch = patch.replace("FILE", repr(file))
 assert spawn.BOOTSTRAP.endswith(place)
 spawn.BOOTSTRAP = spawn.BOOTSTRAP.removesuffix(place) + "\\n" + patch + place
 print("ready", flush=True)
-local.provider(plan.config).create(plan, identity, journal)
+provider.provider(plan.config).create(plan, identity, journal)
 print("created", flush=True)
 """
 
@@ -139,7 +137,7 @@ def assert_one_server_each(cluster: LocalCluster) -> None:
 
 
 def assert_nothing_left(cluster: LocalCluster) -> None:
-    """A nursery whose creator was killed while it was being executed had no environment to be
+    """A fork server whose creator was killed while it was being executed had no environment to be
     seen by yet; it has no orders either, and ends at the end of its stdin."""
     eventually(lambda: tagged(cluster) == {})
     assert cluster.provider.sweep() == ()
@@ -242,7 +240,7 @@ def test_a_creation_after_another_home_was_used_sees_only_its_own(
 ) -> None:
     cluster.create()
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "another"))
-    other = local.provider(cluster.plan.config)
+    other = provider.provider(cluster.plan.config)
     assert other.nodes(cluster.name) == ()
     other.destroy(cluster.name, no_journal)
     assert_one_server_each(cluster)

@@ -30,7 +30,8 @@ def count(module, name, what):
 import cloudtrain.cluster.plan, cloudtrain.stores
 count(cloudtrain.cluster.plan, "make_plan", "plans")
 count(cloudtrain.stores, "open_store", "stores")
-count(importlib.import_module("cloudtrain.providers." + sys.argv[1]), "provider", "providers")
+opened = importlib.import_module(f"cloudtrain.providers.{sys.argv[1]}.provider")
+count(opened, "provider", "providers")
 
 from cloudtrain.cli.app import run
 code = run(sys.argv[2:])

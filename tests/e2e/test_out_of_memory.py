@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import supervise
-from cloudtrain.supervise import FollowReader, Starved
-from cloudtrain.training.cause import is_retryable
-from cloudtrain.training.watch import SETTLE, decide
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.root_cause import is_retryable
+from cloudtrain.runs.state_machine import SETTLE, decide
+from cloudtrain.runs.task_commands import FollowReader, OutOfMemory
 from tests.support.project import Project, until
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 from tests.unit.test_watch import ended, watch
@@ -42,7 +42,7 @@ def cgroup() -> Iterator[Path]:
 
 def told(attempt: Attempt) -> list[Any]:
     """What a follower says at the end."""
-    done = attempt.machine.run(supervise.follow(attempt.folder, 0))
+    done = attempt.machine.run(task_commands.follow(attempt.folder, 0))
     return [one for one in FollowReader().feed(done.stderr) if not hasattr(one, "processes")]
 
 
@@ -67,7 +67,7 @@ def test_the_kernel_s_end_of_a_task_is_told_with_figures(machine: Machine, cgrou
     attempt.start(f'{PYTHON} -c "{HOG}"; exit $?')
     assert attempt.wait().exit_code == -9
     starved, end = told(attempt)
-    assert isinstance(starved, Starved)
+    assert isinstance(starved, OutOfMemory)
     assert (starved.limit, end.exit_code) == (LIMIT, -9)
     assert starved.peak is None or LIMIT * 0.9 <= starved.peak <= LIMIT * 1.1
 
@@ -108,13 +108,13 @@ def test_where_the_cgroup_is_not_ours_the_kernel_log_is_asked(
                 )
         os.kill(pid, signal.SIGKILL)
         assert attempt.wait().exit_code == -9
-        starved = [one for one in told(attempt) if isinstance(one, Starved)]
+        starved = [one for one in told(attempt) if isinstance(one, OutOfMemory)]
         assert [one.rss for one in starved] == ([1_024_000] if killed else [])
 
 
 def test_it_is_the_cause_with_its_figures_and_is_not_tried_again() -> None:
     run = watch()
-    run.tasks["worker1"].starved = Starved(limit=16 * 10**9, peak=159 * 10**8, rss=152 * 10**8)
+    run.tasks["worker1"].starved = OutOfMemory(limit=16 * 10**9, peak=159 * 10**8, rss=152 * 10**8)
     ended(run, "worker1", -9, 10.0)
     decide(run, 10.0)
     cause = decide(run, 10.0 + SETTLE).cause

@@ -11,10 +11,10 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.setup.apply import apply
 from cloudtrain.shell import command
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.tensorflow_parts import config, python

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.download import download_run
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.errors import StoreError
-from cloudtrain.landing.manifest import Manifest
-from cloudtrain.landing.retrieve import retrieve
 from tests.support.landing_parts import RUN, Cluster
 
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_everything_comes_under_its_task_s_name(cluster: Cluster, tmp_path: Path) -> None:
-    retrieve(RUN, cluster.store, tmp_path / "my dir/ü", cluster.console)
+    download_run(RUN, cluster.store, tmp_path / "my dir/ü", cluster.console)
     assert files(tmp_path / "my dir/ü") == {
         "chief0/output/model/a b": b"m" * 2_000_000,
         "worker0/output/new\nline": b"w",
@@ -47,10 +47,10 @@ def test_what_is_there_is_left_alone_and_what_differs_is_brought(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
-    retrieve(RUN, cluster.store, here, cluster.console)
+    download_run(RUN, cluster.store, here, cluster.console)
     inode = (here / "chief0/output/model/a b").stat().st_ino
     (here / "worker0/output/new\nline").write_text("x")
-    retrieve(RUN, cluster.store, here, cluster.console)
+    download_run(RUN, cluster.store, here, cluster.console)
     assert (here / "chief0/output/model/a b").stat().st_ino == inode
     assert (here / "worker0/output/new\nline").read_text() == "w"
 
@@ -59,7 +59,7 @@ def test_what_has_landed_so_far_is_fetched_with_a_warning(cluster: Cluster, tmp_
     cluster.write("chief0", "output/later", "1")
     cluster.write("worker0", "output/new\nline", "changed")
     landing(cluster, final=False)
-    retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+    download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert (tmp_path / "here/worker0/output/new\nline").read_text() == "changed"
     assert (tmp_path / "here/chief0/output/later").read_text() == "1"
     assert "not landed whole" in cluster.console.warned[0]
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_named_and_not_kept_and_the_others_come(
 ) -> None:
     (cluster.folder / RUN / "chief0/output/model/a b").write_bytes(damage)
     with pytest.raises(StoreError, match="chief0/output/model/a b is not what landed") as raised:
-        retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+        download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert raised.value.exit_code == 5
     assert set(files(tmp_path / "here")) == {"worker0/output/new\nline"}
 
@@ -83,7 +83,7 @@ def test_every_failure_is_told(cluster: Cluster, tmp_path: Path) -> None:
     for number in range(20):
         (cluster.folder / RUN / f"chief0/output/{number:02}").unlink()
     with pytest.raises(StoreError) as raised:
-        retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+        download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     lines = str(raised.value).splitlines()
     assert len(lines) == 9
     assert lines[-1] == "and 12 more files"
@@ -98,13 +98,13 @@ def test_a_manifest_that_leads_out_of_the_folder_is_refused(
     facts["files"][0]["path"] = path
     place.write_text(json.dumps(facts))
     with pytest.raises(StoreError, match="not a path inside the run's folder"):
-        retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+        download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_a_run_that_has_not_landed_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nothing of run other has landed"):
-        retrieve("other", cluster.store, tmp_path / "here", cluster.console)
+        download_run("other", cluster.store, tmp_path / "here", cluster.console)
     assert not (tmp_path / "here").exists()
 
 
@@ -115,7 +115,7 @@ def test_what_a_killed_fetch_has_left_goes_with_the_next_one(
     (here / ".partial").mkdir(parents=True)
     (here / ".partial" / "half").write_bytes(b"m" * 1000)
     os.utime(here / ".partial" / "half", (time.time() - 5, time.time() - 5))
-    retrieve(RUN, cluster.store, here, cluster.console)
+    download_run(RUN, cluster.store, here, cluster.console)
     assert not (here / ".partial").exists()
 
 
@@ -125,7 +125,7 @@ def test_what_another_fetch_writes_just_now_stays(cluster: Cluster, tmp_path: Pa
     half = here / ".partial" / "half"
     half.write_bytes(b"m" * 1000)
     os.utime(half, (time.time() + 5, time.time() + 5))
-    retrieve(RUN, cluster.store, here, cluster.console)
+    download_run(RUN, cluster.store, here, cluster.console)
     assert half.exists()
 
 
@@ -143,11 +143,11 @@ def test_a_pipe_or_a_link_in_the_store_is_an_error_and_never_read(
         stored.unlink()
         spoil()
         with pytest.raises(StoreError, match="a b"):
-            retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+            download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
         assert not (tmp_path / "here/chief0/output/model/a b").exists()
     stored.unlink()
     stored.parent.rmdir()
     (private / "b").rename(private / "a b")
     stored.parent.symlink_to(private)
     with pytest.raises(StoreError, match="a b"):
-        retrieve(RUN, cluster.store, tmp_path / "here", cluster.console)
+        download_run(RUN, cluster.store, tmp_path / "here", cluster.console)

@@ -204,7 +204,7 @@ def server_of(project: Project, task: str) -> int:
     end = f"/{project.name}-{task}\0".encode()
     for pid, words in project.processes().items():
         variables = Path(f"/proc/{pid}/environ").read_bytes().partition(b"CLOUDTRAIN_NODE=")[2]
-        if "nursery" in words and end in variables[:200]:
+        if "fork_server" in words and end in variables[:200]:
             return pid
     raise AssertionError(f"no server of {task}")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.errors import NodesError, NodeUnreachable, StepFailed
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import Clock
+from cloudtrain.setup.apply import apply
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 from tests.support.nodes_here import HereTransport, Remembered, node, stopped_clock

@@ -27,11 +27,11 @@ from cloudtrain.errors import (
 from cloudtrain.events import Event, PlacementRefused
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
-from cloudtrain.providers._aws import images
-from cloudtrain.providers._aws.connection import Ec2
-from cloudtrain.providers._aws.nouns import Ground
-from cloudtrain.providers._cloud.account import Machine, Place
-from cloudtrain.providers.aws import AwsAccount
+from cloudtrain.providers.aws import images
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.aws.types import ClusterNetwork
+from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.retry import Clock
 from tests.standins import aws_data
 from tests.standins.cloud import Cloud
@@ -74,17 +74,17 @@ def ec2() -> Any:
 
 
 def launched(
-    aws: Cloud, plan: Plan, account: AwsAccount | None = None, place: Place = HERE
-) -> tuple[Machine, ...]:
+    aws: Cloud, plan: Plan, account: AwsDriver | None = None, place: Location = HERE
+) -> tuple[Vm, ...]:
     """Every node of the plan, as `up` makes them."""
     account = account or account_of(plan)
     ground = account.ground(plan, place, CALLER, silent)
     return tuple(account.launch(order_of(plan, node, ground, place)) for node in plan.nodes)
 
 
-def erase_all(account: AwsAccount, cluster: str | None = None) -> None:
+def erase_all(account: AwsDriver, cluster: str | None = None) -> None:
     alive = [m for m in account.machines(cluster) if m.node.state != "gone"]
-    account.erase(alive, account.resources(cluster))
+    account.delete(alive, account.resources(cluster))
 
 
 def tries(aws: Cloud, action: str) -> int:
@@ -368,7 +368,7 @@ def test_an_image_that_is_not_there_is_told_before_anything_is_made(aws: Cloud, 
 
 
 def test_an_endpoint_that_knows_no_image_is_told_so(aws: Cloud) -> None:
-    ec2 = Ec2(plan_of(aws).config, FAST)
+    ec2 = Ec2Client(plan_of(aws).config, FAST)
     ec2.ask("us-east-1", "DescribeVpcs")
     aws.app.backend("us-east-1").amis.clear()
     with pytest.raises(
@@ -523,7 +523,7 @@ def test_the_same_wish_is_the_same_vm(aws: Cloud) -> None:
     assert len([line for line in aws.holdings() if line.startswith("instance ")]) == 3
 
 
-def one_order(aws: Cloud, expires: float = EXPIRES) -> tuple[AwsAccount, Any]:
+def one_order(aws: Cloud, expires: float = EXPIRES) -> tuple[AwsDriver, Any]:
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
     account = account_of(plan)
     ground = account.ground(plan, HERE, CALLER, silent)
@@ -557,7 +557,7 @@ def test_a_vm_that_is_not_listed_yet_is_adopted_all_the_same(aws: Cloud) -> None
 def test_a_wish_whose_vm_has_ended_gets_a_new_one(aws: Cloud, expires: float) -> None:
     account, order = one_order(aws)
     first = account.launch(order)
-    account.erase([first], [])
+    account.delete([first], [])
     account, order = one_order(aws, expires=expires)
     second = account.launch(order)
     assert second.id != first.id
@@ -594,7 +594,7 @@ def test_a_token_of_a_call_that_may_have_been_carried_out_is_waited_for(aws: Clo
 def test_a_cluster_that_went_up_and_down_many_times_goes_up_again(aws: Cloud) -> None:
     account, order = one_order(aws)
     for _ in range(40):
-        account.erase([account.launch(order)], [])
+        account.delete([account.launch(order)], [])
     aws.forget_calls()
     account.launch(order)
     assert tries(aws, "RunInstances") == 2
@@ -676,7 +676,7 @@ def test_no_capacity_is_told_of_the_zone_and_no_quota_of_the_region(aws: Cloud) 
 
 def test_a_machine_that_the_zone_does_not_have_is_no_capacity_there(aws: Cloud) -> None:
     plan = plan_of(aws, placement=("us-east-1e",))
-    place = Place(region="us-east-1", zone="us-east-1e")
+    place = Location(region="us-east-1", zone="us-east-1e")
     with pytest.raises(CapacityError, match="not supported in your requested") as caught:
         launched(aws, plan, place=place)
     assert caught.value.code == "Unsupported"
@@ -740,10 +740,10 @@ def test_everything_is_gone_when_erase_returns(aws: Cloud) -> None:
 def test_another_cluster_and_another_region_are_left_alone_and_found(aws: Cloud) -> None:
     plan, other = plan_of(aws), plan_of(aws, name="mnist2", placement=("us-west-2",))
     launched(aws, plan)
-    launched(aws, other, place=Place(region="us-west-2", zone="us-west-2b"))
+    launched(aws, other, place=Location(region="us-west-2", zone="us-west-2b"))
     erase_all(account_of(plan), "mnist")
     assert {line.split()[1].split("-")[0] for line in instances(aws)} == {"mnist2"}
-    nowhere = AwsAccount(replace(plan.config, placement=(), name="any"), FAST)
+    nowhere = AwsDriver(replace(plan.config, placement=(), name="any"), FAST)
     assert {m.cluster for m in nowhere.machines() if m.node.state != "gone"} == {"mnist2"}
     assert {r.cluster for r in nowhere.resources()} == {"mnist2"}
     erase_all(nowhere)
@@ -758,7 +758,7 @@ def test_what_somebody_else_deleted_already_is_fine(aws: Cloud) -> None:
     erase_all(account_of(plan), "mnist")
     aws.advance(2 * 3600)  # EC2 forgets what has ended
     timing = replace(FAST, clock=Clock(now=lambda: time.time() + 2 * 3600))
-    AwsAccount(plan.config, timing).erase(machines, resources)
+    AwsDriver(plan.config, timing).delete(machines, resources)
 
 
 def test_one_unknown_instance_does_not_keep_the_others(aws: Cloud) -> None:
@@ -766,7 +766,7 @@ def test_one_unknown_instance_does_not_keep_the_others(aws: Cloud) -> None:
     plan = plan_of(aws)
     machines = launched(aws, plan)
     gone = replace(machines[0], id="i-0123456789abcdef0")
-    account_of(plan).erase([*machines, gone], [])
+    account_of(plan).delete([*machines, gone], [])
     assert instances(aws) == []
 
 
@@ -774,7 +774,7 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended_once_it_does(aws: Cloud
     aws.set(lag=0.3)
     account, order = one_order(aws)
     machine = account.launch(order)
-    account.erase([machine], account.resources("mnist"))
+    account.delete([machine], account.resources("mnist"))
     assert aws.holdings() == []
 
 
@@ -830,7 +830,7 @@ def test_no_group_is_tried_whose_machines_live(aws: Cloud) -> None:
     aws.fault("answer", action="TerminateInstances *", **deny)
     aws.forget_calls()
     with pytest.raises(PermissionsError, match="TerminateInstances"):
-        account.erase(made, account.resources("mnist"))
+        account.delete(made, account.resources("mnist"))
     assert not any(action.startswith("Delete") for action in actions(aws))
 
 
@@ -879,7 +879,7 @@ def test_where_every_region_is_denied_it_is_an_error_and_not_an_empty_list(aws: 
     deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
     aws.fault("answer", action="DescribeInstances *", **deny)
     with pytest.raises(PermissionsError):
-        AwsAccount(config, FAST).machines()
+        AwsDriver(config, FAST).machines()
 
 
 def test_a_region_that_does_not_answer_is_never_taken_for_an_empty_one(aws: Cloud) -> None:
@@ -1125,7 +1125,7 @@ def make_bare_plan() -> Plan:
     return plan_of(cloud.Cloud("aws", {"url": "", "environment": {}, "endpoints": {}}))
 
 
-def launched_on(account: AwsAccount, plan: Plan, place: Place) -> list[Machine]:
-    ground: Ground = account.ground(plan, place, CALLER, silent)
+def launched_on(account: AwsDriver, plan: Plan, place: Location) -> list[Vm]:
+    ground: ClusterNetwork = account.ground(plan, place, CALLER, silent)
     assert ground.placement_group == ""
     return [account.launch(order_of(plan, node, ground, place)) for node in plan.nodes]

@@ -16,9 +16,9 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.model import ClusterConfig, Endpoints
-from cloudtrain.providers._aws import answers, bodies
-from cloudtrain.providers._aws.connection import Ec2
-from cloudtrain.providers._cloud.timing import Timing
+from cloudtrain.providers.aws import requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.base.timing import Timing
 from cloudtrain.retry import Clock
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import FAST, stand_in
@@ -47,8 +47,8 @@ class Patient:
         self.timing = Timing(clock=Clock(sleep=self.slept.append, chance=lambda: 1.0))
 
 
-def ec2_of(aws: Cloud, timing: Timing = FAST) -> Ec2:
-    return Ec2(aws.config(), timing)
+def ec2_of(aws: Cloud, timing: Timing = FAST) -> Ec2Client:
+    return Ec2Client(aws.config(), timing)
 
 
 def actions(aws: Cloud) -> list[str]:
@@ -59,8 +59,8 @@ def test_a_call_is_signed_for_the_region_that_it_is_for(aws: Cloud) -> None:
     """The stand-in checks the signature as botocore makes it."""
     ec2 = ec2_of(aws)
     for region in ("us-east-1", "eu-west-1"):
-        zones = answers.items(ec2.ask(region, "DescribeAvailabilityZones"), "availabilityZoneInfo")
-        assert {answers.text(zone, "regionName") for zone in zones} == {region}
+        zones = xml.items(ec2.ask(region, "DescribeAvailabilityZones"), "availabilityZoneInfo")
+        assert {xml.text(zone, "regionName") for zone in zones} == {region}
 
 
 def test_an_endpoint_of_the_config_comes_before_those_of_the_environment(
@@ -69,11 +69,11 @@ def test_an_endpoint_of_the_config_comes_before_those_of_the_environment(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", "http://127.0.0.1:2")
     config = aws.config(endpoints=Endpoints(compute=aws.url))
-    assert Ec2(config, FAST).url("us-east-1") == aws.url
-    assert Ec2(aws.config(), FAST).url("us-east-1") == "http://127.0.0.1:2"
+    assert Ec2Client(config, FAST).url("us-east-1") == aws.url
+    assert Ec2Client(aws.config(), FAST).url("us-east-1") == "http://127.0.0.1:2"
     monkeypatch.delenv("AWS_ENDPOINT_URL_EC2")
-    assert Ec2(aws.config(), FAST).url("us-east-1") == "http://127.0.0.1:1"
-    Ec2(config, FAST).ask("us-east-1", "DescribeRegions")
+    assert Ec2Client(aws.config(), FAST).url("us-east-1") == "http://127.0.0.1:1"
+    Ec2Client(config, FAST).ask("us-east-1", "DescribeRegions")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_without_one_the_region_has_its_own(
 def test_what_is_no_url_is_told_as_a_config_error(aws: Cloud, url: str) -> None:
     config = aws.config(endpoints=Endpoints(compute=url))
     with pytest.raises(CloudConfigError, match="endpoint"):
-        Ec2(config, FAST).ask("us-east-1", "DescribeRegions")
+        Ec2Client(config, FAST).ask("us-east-1", "DescribeRegions")
 
 
 def test_credentials_are_asked_for_anew_for_each_call(aws: Cloud) -> None:
@@ -122,11 +122,11 @@ def test_a_profile_is_the_config_s_project(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    Ec2(aws.config(project="other"), FAST).ask("us-east-1", "DescribeRegions")
+    Ec2Client(aws.config(project="other"), FAST).ask("us-east-1", "DescribeRegions")
     with pytest.raises(CredentialsError, match="no AWS credentials"):
-        Ec2(aws.config(), FAST).ask("us-east-1", "DescribeRegions")
+        Ec2Client(aws.config(), FAST).ask("us-east-1", "DescribeRegions")
     with pytest.raises(CredentialsError, match="nobody"):
-        Ec2(aws.config(project="nobody"), FAST).ask("us-east-1", "DescribeRegions")
+        Ec2Client(aws.config(project="nobody"), FAST).ask("us-east-1", "DescribeRegions")
 
 
 def test_a_line_in_netrc_does_not_replace_the_signature(
@@ -138,9 +138,9 @@ def test_a_line_in_netrc_does_not_replace_the_signature(
 
 
 def test_all_pages_are_read(aws: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloudtrain.providers._aws import connection
+    from cloudtrain.providers.aws import client
 
-    monkeypatch.setattr(connection, "PAGES", {"DescribeInstances": 5})
+    monkeypatch.setattr(client, "PAGES", {"DescribeInstances": 5})
     ec2 = ec2_of(aws)
     asked = {"ImageId": "ami-0a00000000002204b", "InstanceType": "m5.large"}
     for _ in range(12):
@@ -202,7 +202,7 @@ def test_what_will_not_pass_is_told_at_once(aws: Cloud, code: str) -> None:
 def test_an_endpoint_where_nobody_listens_is_told_without_a_traceback(aws: Cloud) -> None:
     config: ClusterConfig = aws.config(endpoints=Endpoints(compute="http://127.0.0.1:9"))
     with pytest.raises(TransientError, match=r"DescribeRegions in us-east-1: .*refused"):
-        Ec2(config, FAST).ask("us-east-1", "DescribeRegions")
+        Ec2Client(config, FAST).ask("us-east-1", "DescribeRegions")
 
 
 def test_threads_do_not_share_a_connection_and_use_it_again_later(aws: Cloud) -> None:
@@ -223,7 +223,11 @@ def test_threads_do_not_share_a_connection_and_use_it_again_later(aws: Cloud) ->
 
 def test_user_data_is_in_no_url_and_in_no_error(aws: Cloud) -> None:
     secret = "-----BEGIN OPENSSH PRIVATE KEY-----"
-    asked = {"UserData": bodies.user_data(secret), "ImageId": "ami-no", "InstanceType": "m5.large"}
+    asked = {
+        "UserData": requests.user_data(secret),
+        "ImageId": "ami-no",
+        "InstanceType": "m5.large",
+    }
     with pytest.raises(CloudError) as caught:
         ec2_of(aws).once("us-east-1", "RunInstances", {**asked, "MinCount": 1, "MaxCount": 1})
     assert asked["UserData"] not in f"{caught.value!r} {caught.value} {caught.value.hint}"

@@ -12,9 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtrain.errors import PermissionsError
-from cloudtrain.providers._aws import permissions
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers.aws import AwsAccount
+from cloudtrain.providers.aws import permissions
+from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins import aws_data
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import FAST, plan_of, provider_of, silent, stand_in
@@ -43,7 +43,7 @@ def test_the_policy_is_enough_for_check_up_repair_down_and_ls(aws: Cloud, tmp_pa
     aws.app.shut_down("mnist-worker0")
     aws.app.advance(1)
     other = CloudProvider(
-        AwsAccount(plan.config, FAST), caller=lambda: "198.51.100.9/32", timing=FAST
+        AwsDriver(plan.config, FAST), caller=lambda: "198.51.100.9/32", timing=FAST
     )
     other.create(plan, identity, silent)
     assert len(other.nodes("mnist")) == 3
@@ -76,4 +76,6 @@ def test_an_action_that_is_not_allowed_is_told_by_check(aws: Cloud) -> None:
 def test_the_policies_of_the_page_are_current() -> None:
     page = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
     for policy in (permissions.policy(), permissions.policy_of_schedules()):
-        assert f"```json\n{permissions.text(policy)}```" in page, "run: python docs/generate.py"
+        assert f"```json\n{permissions.text(policy)}```" in page, (
+            "run: python tools/generate_docs.py"
+        )

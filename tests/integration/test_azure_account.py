@@ -18,8 +18,8 @@ from cloudtrain.errors import (
 )
 from cloudtrain.events import Event, ImageChosen, ResourceRequested
 from cloudtrain.model import Network, NodeGroup, Plan
-from cloudtrain.providers._cloud.account import Machine, Place
-from cloudtrain.providers.azure import AzureAccount
+from cloudtrain.providers.azure.provider import AzureDriver
+from cloudtrain.providers.base.driver import Location, Vm
 from tests.standins import azure_offer
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
@@ -38,7 +38,7 @@ from tests.support.azure_parts import (
 )
 
 GROUP = "cloudtrain-mnist-eastus"
-ANYWHERE = Place(region="eastus")
+ANYWHERE = Location(region="eastus")
 
 
 @pytest.fixture
@@ -53,16 +53,16 @@ def plan(azure: Cloud) -> Plan:
     return plain(azure)
 
 
-def first(plan: Plan, account: AzureAccount, place: Place = HERE, **given: Any) -> Machine:
+def first(plan: Plan, account: AzureDriver, place: Location = HERE, **given: Any) -> Vm:
     ground = ground_of(account, plan, place)
     return account.launch(order_of(plan, plan.nodes[0], ground, place=place, **given))
 
 
-def arm(account: AzureAccount) -> Any:
+def arm(account: AzureDriver) -> Any:
     return account._arm
 
 
-def thing(account: AzureAccount, kind: str, name: str) -> Any:
+def thing(account: AzureDriver, kind: str, name: str) -> Any:
     path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/{kind}/{name}"
     return arm(account).get(path)
 
@@ -235,7 +235,7 @@ def test_a_subnet_of_the_users_own_stays_as_it_is(azure: Cloud) -> None:
     (machine,) = account.machines()
     assert machine.node.address == machine.node.internal
     assert machine.node.internal.startswith("10.9.1.")
-    account.erase((), account.resources())
+    account.delete((), account.resources())
     assert azure.holdings() == ["network theirs", "resource group mine eastus"]
 
 
@@ -309,7 +309,7 @@ def test_a_machine_boots_from_ubuntu_24_once_azure_has_no_22(
     assert vm["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-24_04-lts"
 
 
-def security(account: AzureAccount, name: str = "mnist-chief0") -> Any:
+def security(account: AzureDriver, name: str = "mnist-chief0") -> Any:
     vm = thing(account, "Microsoft.Compute/virtualMachines", name)
     return vm["properties"].get("securityProfile") or {}
 
@@ -320,7 +320,7 @@ def test_no_secure_boot_stands_in_the_way_of_a_gpus_driver(azure: Cloud) -> None
     bare = account_of(plain(azure))
     first(plain(azure), bare)
     assert security(bare)["uefiSettings"]["secureBootEnabled"]
-    bare.erase((), bare.resources())
+    bare.delete((), bare.resources())
     plan = plan_of(azure)
     account = account_of(plan)
     first(plan, account)
@@ -378,7 +378,7 @@ def test_a_spot_vm_is_deleted_when_it_is_taken_back(azure: Cloud, plan: Plan) ->
     ],
 )
 def test_a_vm_that_there_is_no_room_for_leaves_nothing_behind(
-    azure: Cloud, plan: Plan, room: str, place: Place, code: str, scope: str
+    azure: Cloud, plan: Plan, room: str, place: Location, code: str, scope: str
 ) -> None:
     azure.set(capacity={room: 0}, capacity_code=code)
     account = account_of(plan)
@@ -408,7 +408,7 @@ def test_the_next_zone_has_the_node_that_the_first_one_lacked(azure: Cloud, plan
     account = account_of(plan)
     with pytest.raises(CapacityError):
         first(plan, account)
-    second = Place(region="eastus", zone="eastus-2")
+    second = Location(region="eastus", zone="eastus-2")
     first(plan, account, second)
     assert [machine.place for machine in account.machines()] == [second]
 
@@ -539,7 +539,7 @@ def test_what_bears_our_label_in_a_group_of_somebody_else_is_found_and_deleted(
     }
     assert account.resources("other") == ()
     assert {resource.cluster for resource in account.resources()} == {"mnist"}
-    account.erase(account.machines("mnist"), account.resources("mnist"))
+    account.delete(account.machines("mnist"), account.resources("mnist"))
     assert azure.holdings() == [f"resource group {GROUP} eastus"]
 
 
@@ -552,19 +552,19 @@ def test_one_vm_goes_with_all_that_was_made_for_it(azure: Cloud, plan: Plan) -> 
     before = azure.holdings()
     for node in plan.nodes[:2]:
         account.launch(order_of(plan, node, ground))
-    account.erase([m for m in account.machines() if m.node.name == "mnist-chief0"], ())
+    account.delete([m for m in account.machines() if m.node.name == "mnist-chief0"], ())
     assert [machine.node.name for machine in account.machines()] == ["mnist-worker0"]
     assert not [held for held in azure.holdings() if "chief0" in held]
-    account.erase(account.machines(), ())
+    account.delete(account.machines(), ())
     assert azure.holdings() == before
 
 
 def test_a_cluster_goes_with_its_groups_in_every_region(azure: Cloud, plan: Plan) -> None:
     account = account_of(plan)
     first(plan, account)
-    first(plan, account, Place(region="westeurope"))
+    first(plan, account, Location(region="westeurope"))
     azure.forget_calls()
-    account.erase(account.machines(), account.resources())
+    account.delete(account.machines(), account.resources())
     assert azure.holdings() == []
     assert sorted(actions(azure, "DELETE")) == [
         f"DELETE resourceGroups {GROUP}",
@@ -581,7 +581,7 @@ def test_machines_stop_costing_before_their_group_is_deleted(azure: Cloud, plan:
     machines, resources = account.machines("mnist"), account.resources("mnist")
     azure.set(delays={"resourceGroups": 0.3})
     azure.forget_calls()
-    account.erase(machines, resources)
+    account.delete(machines, resources)
     done = actions(azure, "POST virtualMachines/deallocate", "DELETE")
     assert [action.split()[0] for action in done] == ["POST", "POST", "POST", "DELETE"]
     assert azure.app.forced == ["Microsoft.Compute/virtualMachines"]
@@ -597,7 +597,7 @@ def test_a_locked_group_costs_no_more_than_what_cannot_be_deallocated(
         account.launch(order_of(plan, node, ground))
     azure.set(locks=[GROUP])
     with pytest.raises(PermissionsError) as caught:
-        account.erase(account.machines("mnist"), account.resources("mnist"))
+        account.delete(account.machines("mnist"), account.resources("mnist"))
     refusal = caught.value
     assert (
         f"resource group {GROUP}: deallocated, not deleted: still billed are 3 disks and "
@@ -614,7 +614,7 @@ def test_a_machine_that_cannot_be_deallocated_is_named_as_billed(azure: Cloud, p
     azure.set(locks=[GROUP], not_permitted=["*/deallocate/action"])
     words = "not deleted: still billed are the machine mnist-chief0, disk and address"
     with pytest.raises(PermissionsError, match=words):
-        account.erase(account.machines("mnist"), account.resources("mnist"))
+        account.delete(account.machines("mnist"), account.resources("mnist"))
 
 
 def test_a_group_that_is_being_deleted_already_is_waited_for(azure: Cloud, plan: Plan) -> None:
@@ -623,9 +623,9 @@ def test_a_group_that_is_being_deleted_already_is_waited_for(azure: Cloud, plan:
     machines, resources = account.machines(), account.resources()
     azure.set(delays={"resourceGroups": 0.3})
     arm(account).call("DELETE", f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}")
-    account.erase(machines, resources)
+    account.delete(machines, resources)
     assert azure.holdings() == []
-    account.erase(machines, resources)
+    account.delete(machines, resources)
 
 
 def test_one_failure_does_not_keep_the_others_from_being_deleted(azure: Cloud, plan: Plan) -> None:
@@ -636,5 +636,5 @@ def test_one_failure_does_not_keep_the_others_from_being_deleted(azure: Cloud, p
     refusal = {"status": 403, "code": "AuthorizationFailed"}
     azure.fault("answer", action="DELETE virtualMachines mnist-worker0", **refusal)
     with pytest.raises(PermissionsError):
-        account.erase(account.machines(), ())
+        account.delete(account.machines(), ())
     assert [machine.node.name for machine in account.machines()] == ["mnist-worker0"]

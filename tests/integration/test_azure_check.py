@@ -11,8 +11,8 @@ import pytest
 from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
 from cloudtrain.model import Accelerator, ArtifactRules, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._azure import checks
-from cloudtrain.providers._azure.skus import Skus
+from cloudtrain.providers.azure import checks
+from cloudtrain.providers.azure.machine_types import Skus
 from tests.standins import azure_offer
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (

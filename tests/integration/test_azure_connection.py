@@ -23,8 +23,8 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.model import ClusterConfig, Endpoints
-from cloudtrain.providers._azure.connection import Arm, optional
-from cloudtrain.providers._azure.credentials import Tokens
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.credentials import Tokens
 from tests.support.azure_parts import SUBSCRIPTION, Script, refused, scripted, statuses, told
 from tests.support.fake_account import Clock
 
@@ -34,7 +34,7 @@ OPERATION = "/subscriptions/s/providers/Microsoft.Compute/locations/eastus/opera
 
 @dataclass
 class Case:
-    arm: Arm
+    arm: ArmClient
     script: Script
     url: str
     clock: Clock
@@ -61,7 +61,7 @@ def config(url: str, **changes: Any) -> ClusterConfig:
 def case() -> Iterator[Case]:
     with scripted() as (script, url):
         clock = Clock()
-        yield Case(Arm(config(url), clock.timing()), script, url, clock, clock.time)
+        yield Case(ArmClient(config(url), clock.timing()), script, url, clock, clock.time)
 
 
 def operation(case: Case, *names: str, **header: str) -> None:
@@ -76,7 +76,7 @@ def operation(case: Case, *names: str, **header: str) -> None:
 
 
 def test_nothing_is_asked_before_the_first_question() -> None:
-    Arm(config("http://127.0.0.1:9"), Clock().timing())
+    ArmClient(config("http://127.0.0.1:9"), Clock().timing())
 
 
 def test_one_token_serves_all_calls_until_it_is_old(
@@ -143,7 +143,7 @@ def test_a_call_waits_for_an_authority_to_get_well(case: Case) -> None:
 def test_no_credentials_at_all_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, where logging is as a user has it."""
     code = (
-        "from cloudtrain.providers._azure.credentials import Tokens\n"
+        "from cloudtrain.providers.azure.credentials import Tokens\n"
         "from cloudtrain.errors import CredentialsError\n"
         "try: Tokens('https://management.azure.com/.default', None).get()\n"
         "except CredentialsError as error: print(error.message, '|', error.hint)\n"
@@ -198,7 +198,7 @@ def test_an_authority_without_tls_is_asked_on_this_machine_only(
     with scripted() as (_, url):
         far = config(url, endpoints=Endpoints(compute=url, auth="http://login.example.org"))
         with pytest.raises(CredentialsError, match="must be a TLS protected"):
-            Arm(far, Clock().timing()).token()
+            ArmClient(far, Clock().timing()).token()
 
 
 def test_neither_secret_nor_token_is_logged(case: Case, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,23 +218,23 @@ def test_an_endpoint_may_have_a_path_of_its_own() -> None:
         script.on(f"GET /arm{VM}", told({"name": "n"}))
         script.on("GET /arm/subscriptions", told({"value": [], "nextLink": f"{url}/arm/x?a=1"}))
         script.on("GET /arm/x", told({"value": [{"n": 1}]}))
-        arm = Arm(config(f"{url}/arm/"), Clock().timing())
+        arm = ArmClient(config(f"{url}/arm/"), Clock().timing())
         assert arm.get(VM) == {"name": "n"}
         assert arm.pages("/subscriptions") == [{"n": 1}]
 
 
 def test_what_is_no_url_is_refused_in_words() -> None:
     with scripted(), pytest.raises(CloudConfigError, match="'eastus' is not the URL"):
-        Arm(config("eastus"), Clock().timing()).get(VM)
+        ArmClient(config("eastus"), Clock().timing()).get(VM)
 
 
 def test_the_only_subscription_needs_no_naming(case: Case) -> None:
     case.script.on("GET /subscriptions", told({"value": [{"subscriptionId": "s-1"}]}))
-    arm = Arm(config(case.url, project=None), case.clock.timing())
+    arm = ArmClient(config(case.url, project=None), case.clock.timing())
     assert arm.subscription == "s-1"
     two = [{"subscriptionId": "s-1", "displayName": "one"}, {"subscriptionId": "s-2"}]
     case.script.on("GET /subscriptions", told({"value": two}))
-    arm = Arm(config(case.url, project=None), case.clock.timing())
+    arm = ArmClient(config(case.url, project=None), case.clock.timing())
     with pytest.raises(CredentialsError, match=r"several subscriptions: s-1 \(one\), s-2"):
         _ = arm.subscription
 
@@ -342,12 +342,12 @@ def test_what_is_refused_for_good_is_asked_once(case: Case) -> None:
 
 
 def test_an_optional_question_may_stay_without_an_answer(case: Case) -> None:
-    assert optional(lambda: case.arm.get("/subscriptions/s/locations")) is None
+    assert ask_or_none(lambda: case.arm.get("/subscriptions/s/locations")) is None
     case.script.on(f"GET {VM}", refused(501, "NotImplemented"))
-    assert optional(lambda: case.arm.get(VM)) is None
+    assert ask_or_none(lambda: case.arm.get(VM)) is None
     case.script.on(f"GET {VM}", refused(401, "InvalidAuthenticationToken"))
     with pytest.raises(CredentialsError):
-        optional(lambda: case.arm.get(VM))
+        ask_or_none(lambda: case.arm.get(VM))
 
 
 # ── Operations ───────────────────────────────────────────────────────────────

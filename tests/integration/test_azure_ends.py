@@ -17,10 +17,10 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.model import Limits, Plan
-from cloudtrain.providers._cloud.account import Machine, Place
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers._cloud.timing import Timing
-from cloudtrain.providers.azure import AzureAccount
+from cloudtrain.providers.azure.provider import AzureDriver
+from cloudtrain.providers.base.driver import Location, Vm
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.timing import Timing
 from cloudtrain.retry import Clock
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
@@ -88,16 +88,16 @@ class Hands:
         return {node.state for node in self.provider.nodes("mnist")}
 
 
-def first(plan: Plan, account: AzureAccount, place: Place = HERE, **given: Any) -> Machine:
+def first(plan: Plan, account: AzureDriver, place: Location = HERE, **given: Any) -> Vm:
     ground = ground_of(account, plan, place)
     return account.launch(order_of(plan, plan.nodes[0], ground, place=place, **given))
 
 
-def arm(account: AzureAccount) -> Any:
+def arm(account: AzureDriver) -> Any:
     return account._arm
 
 
-def schedule(account: AzureAccount, node: str = "mnist-chief0") -> Any:
+def schedule(account: AzureDriver, node: str = "mnist-chief0") -> Any:
     return arm(account).get(arm(account).group(GROUP).schedule(node))
 
 
@@ -253,7 +253,7 @@ def test_down_withdraws_the_ends_of_what_it_deletes(azure: Cloud, tmp_path: Path
 def test_the_end_of_one_node_that_is_replaced_is_withdrawn(azure: Cloud, tmp_path: Path) -> None:
     hands = Hands(azure, tmp_path)
     hands.up()
-    hands.account.erase([m for m in hands.account.machines() if m.node.role == "chief"], ())
+    hands.account.delete([m for m in hands.account.machines() if m.node.role == "chief"], ())
     assert sorted(operations(azure)) == ["Cancelled", "Scheduled", "Scheduled"]
     hands.up()
     assert sorted(operations(azure)) == ["Cancelled", *["Scheduled"] * 3]

@@ -10,8 +10,8 @@ import libcloud
 import pytest
 
 from cloudtrain.model import ClusterConfig, Endpoints
-from cloudtrain.providers._cloud.account import Place
-from cloudtrain.providers.azure import AzureAccount
+from cloudtrain.providers.azure.provider import AzureDriver
+from cloudtrain.providers.base.driver import Location
 from tests.support.azure_parts import refused, scripted, told
 from tests.support.fake_account import Clock
 
@@ -65,14 +65,14 @@ def test_libclouds_recorded_answers_are_read_as_ours() -> None:
             nodes={},
             endpoints=Endpoints(compute=url),
         )
-        found = AzureAccount(config, timing=Clock().timing()).machines()
+        found = AzureDriver(config, timing=Clock().timing()).machines()
     first, second = sorted(found, key=lambda machine: machine.node.name)
     assert first.node.name == "test-node-1"
     assert (first.node.state, first.node.internal) == ("running", "10.0.0.1")
     assert first.node.address == "10.0.0.1"
     assert first.node.machine == "Standard_A1"
     assert first.node.created == pytest.approx(1795267800.123456)
-    assert first.place == Place(region="eastus")
+    assert first.place == Location(region="eastus")
     assert first.id == f"/subscriptions/{NUMBER}/resourceGroups/000000/providers/" + (
         "Microsoft.Compute/virtualMachines/test-node-1"
     )

@@ -11,8 +11,8 @@ import pytest
 
 from cloudtrain.errors import PermissionsError
 from cloudtrain.model import ArtifactRules, Plan
-from cloudtrain.providers._azure import permissions
-from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers.azure import permissions
+from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import CALLER, FAST, account_of, plan_of, silent, stand_in
 from tests.support.fakes import make_identity
@@ -51,7 +51,7 @@ def test_the_role_is_enough_for_all_that_is_done_and_each_line_of_it_is_used(
     azure: Cloud, tmp_path: Path
 ) -> None:
     made, identity = plan(azure), make_identity(tmp_path, plan(azure))
-    found = [*provider(azure).check(made), *provider(azure).rehearse(made)]
+    found = [*provider(azure).check(made), *provider(azure).dry_run(made)]
     assert [f.text for f in found if not f.ok] == []
     provider(azure).create(made, identity, silent)
     azure.tell("shut_down", name="mnist-worker0")

@@ -23,7 +23,7 @@ def azure() -> Iterator[Cloud]:
 
 def test_a_cluster_is_validated_in_each_region_and_nothing_is_made(azure: Cloud) -> None:
     plan = plan_of(azure)
-    first, second = account_of(plan).rehearse(plan)
+    first, second = account_of(plan).dry_run(plan)
     assert (first.ok, second.ok) == (True, True)
     assert first.text.startswith("eastus-1: Azure validated all that `up` makes (3 nodes)")
     assert "nothing was made, it is free" in first.text
@@ -54,7 +54,7 @@ def test_what_azure_would_refuse_is_told_in_its_own_words(
 ) -> None:
     plan = plan_of(azure, placement=HERE)
     azure.set(**settings)
-    (found,) = account_of(plan).rehearse(plan)
+    (found,) = account_of(plan).dry_run(plan)
     assert not found.ok
     assert words in found.text
     assert found.error is error
@@ -65,7 +65,7 @@ def test_an_image_that_the_machine_cannot_boot_is_found(azure: Cloud) -> None:
     group = NodeGroup(machine="Standard_NC24ads_A100_v4")
     image = "Canonical:ubuntu-24_04-lts:server-gen1:latest"
     plan = plain(azure, nodes={"chief": group}, image=image, placement=HERE)
-    (found,) = account_of(plan).rehearse(plan)
+    (found,) = account_of(plan).dry_run(plan)
     assert not found.ok
     assert "cannot boot Hypervisor Generation" in found.text
     assert found.error is CloudConfigError
@@ -76,13 +76,13 @@ def test_a_cloud_with_older_versions_is_rehearsed_as_up_would_do_it(azure: Cloud
     plan = plan_of(azure, placement=HERE)
     account = account_of(plan)
     assert all(finding.ok for finding in account.check(plan))
-    (found,) = account.rehearse(plan)
+    (found,) = account.dry_run(plan)
     assert found.ok, found.text
 
 
 def test_one_region_that_takes_it_is_enough(azure: Cloud) -> None:
     plan = plan_of(azure)
     azure.set(quotas={"eastus/cores": 0})
-    first, second = account_of(plan).rehearse(plan)
+    first, second = account_of(plan).dry_run(plan)
     assert (first.ok, second.ok) == (True, True)
     assert "exceeding approved" in first.text

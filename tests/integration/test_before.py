@@ -9,9 +9,9 @@ import pytest
 
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.verbs.before import LONGEST, notes
-from cloudtrain.verbs.check import check
-from cloudtrain.verbs.plan import plan_report
+from cloudtrain.commands.check import check
+from cloudtrain.commands.offline_checks import LONGEST, notes
+from cloudtrain.commands.plan import plan_report
 from tests.support.before_parts import TWO, written
 from tests.support.project import Project
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 from tests.support.fakes import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def train(name, config, *, arguments, detach, console, **others):
         console.say("goes on in the background")
         raise
 
-fake = types.ModuleType("cloudtrain.verbs.train")
+fake = types.ModuleType("cloudtrain.commands.train")
 fake.train = train
 sys.modules[fake.__name__] = fake
 main()

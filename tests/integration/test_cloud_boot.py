@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cloudtrain.model import HostKey
-from cloudtrain.providers._cloud.boot import user_data
+from cloudtrain.providers.base.boot import user_data
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually, key_pair
 

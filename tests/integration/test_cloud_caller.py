@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Network
-from cloudtrain.providers._cloud.caller import caller_cidr
+from cloudtrain.providers.base.caller_address import caller_cidr
 from tests.support.fakes import make_plan
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.apply import apply
-from cloudtrain.catalogue import cuda
+from cloudtrain.catalog import cuda
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.playbooks import releases, tensorflow
+from cloudtrain.playbooks import tensorflow, tensorflow_releases
+from cloudtrain.setup.apply import apply
 from cloudtrain.ship import text
 from tests.conftest import users_pip_config
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -188,7 +188,7 @@ def test_what_is_pinned_of_cuda_stays_unless_a_package_of_the_users_needs_anothe
         nodes={"chief": NodeGroup(accelerator=Accelerator(kind="T4"))},
         setup=Setup(tensorflow="2.21", python=sys.executable, packages=("theirs",)),
     )
-    monkeypatch.setattr(releases, "tensorflow", lambda version, build: ())
+    monkeypatch.setattr(tensorflow_releases, "tensorflow", lambda version, build: ())
     monkeypatch.setattr(cuda, "pins", lambda version, kind: ("nvidia-x==1.0",))
     environ = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
     transport = HereTransport(tmp_path / "homes", environ)

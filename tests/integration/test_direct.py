@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
+from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import NotLanded
-from cloudtrain.landing.direct import Sent, revealed, send
-from cloudtrain.landing.inventory import Stop
-from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Node
 from cloudtrain.paths import is_inside
 from cloudtrain.ship import program
@@ -50,12 +50,12 @@ class Sender:
         path.write_bytes(data)
         return data
 
-    def send(self, *names: str) -> Sent:
+    def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
         places = {name: f"run/{name}" for name in names}
         assert all(map(is_inside, places.values()))
         with ThreadPoolExecutor(4) as pool:
-            return send(self.node, "task/work", places, sizes, self.upload(pool))
+            return upload_from_node(self.node, "task/work", places, sizes, self.upload(pool))
 
     def upload(self, pool: ThreadPoolExecutor) -> Upload:
         return Upload(transport=self.transport, store=self.store, pool=pool, stop=self.stop)
@@ -189,7 +189,7 @@ def test_a_file_that_is_gone_is_left_for_the_next_time(tmp_path: Path, told: Ser
     sizes = {"x": 1, "y": 1}
     (sender.work / "x").unlink()
     with ThreadPoolExecutor(4) as pool:
-        sent = send(
+        sent = upload_from_node(
             sender.node,
             "task/work",
             {"x": "run/x", "y": "run/y"},

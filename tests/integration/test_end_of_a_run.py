@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.land import Closing, land_so_far
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.spool import spool_name
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.landing.land import Closing, land_so_far
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import parcel_name
 from cloudtrain.model import Artifact
 from cloudtrain.protocols import ArtifactStore, StoreBackend
 from cloudtrain.stores import open_store
@@ -118,7 +118,7 @@ def test_what_landed_meanwhile_is_brought_to_its_place_in_no_more_listings(
 def test_parcels_cost_one_listing_more(
     cluster: Cluster, store: Counting, logs: dict[str, Path]
 ) -> None:
-    name = parcel_name(RUN, "chief0", 1, 1_700_000_000, 0)
+    name = spool_name(RUN, "chief0", 1, 1_700_000_000, 0)
     store.upload(name, [b"not a parcel"])
     assert ended(cluster, logs).complete
     assert len(store.listed) == 3

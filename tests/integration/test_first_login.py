@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster import bootstrap
-from cloudtrain.cluster.bootstrap import BOOT, first_login
+from cloudtrain.cluster.bootstrap import BOOT, await_first_login
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
-from cloudtrain.keys import load_identity, pin
 from cloudtrain.model import Identity, Node
 from cloudtrain.retry import Clock
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.keys import load_identity, write_known_hosts
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.nodes_here import Remembered
 from tests.support.sshd import SshdNode, sshd_node
 
@@ -61,7 +61,7 @@ def enter(server: SshdNode, time: Passing, stage: Remembered | None = None) -> R
     folder = server.identity.private_key.parent
     identity = load_identity(folder)
     with SshTransport(identity) as transport:
-        first_login(
+        await_first_login(
             [server.node],
             identity,
             folder,
@@ -177,7 +177,7 @@ def test_every_node_that_never_comes_is_named(server: SshdNode) -> None:
     folder = identity.private_key.parent
     time = Passing()
     with SshTransport(identity) as transport, pytest.raises(NodesError) as caught:
-        first_login(
+        await_first_login(
             [server.node, other],
             identity,
             folder,
@@ -207,10 +207,10 @@ def test_ctrl_c_ends_the_wait_at_once(server: SshdNode, monkeypatch: pytest.Monk
 
     identity = kept(server)
     with SshTransport(identity) as transport:
-        monkeypatch.setattr("cloudtrain.fan_out._Batch._wait", once(interrupted))
+        monkeypatch.setattr("cloudtrain.parallel._Batch._wait", once(interrupted))
         with contextlib.suppress(KeyboardInterrupt):
             keys = dict.fromkeys([n.name for n in nodes], identity.host_keys[server.node.name])
-            first_login(
+            await_first_login(
                 nodes,
                 dataclasses.replace(identity, host_keys=keys),
                 identity.private_key.parent,
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_the_wait_at_once(server: SshdNode, monkeypatch: pytest.Monk
 
 def once(first: Callable[..., None]) -> Callable[..., None]:
     """`first` for the first call of fan_out's wait, and the real one afterwards."""
-    from cloudtrain.fan_out import _Batch
+    from cloudtrain.parallel import _Batch
 
     real = _Batch._wait
     calls: list[None] = []
@@ -253,6 +253,6 @@ def test_the_address_is_pinned_for_openssh_with_what_the_node_answers_now(
     enter(server, Passing())
     identity = kept(server)
     nodes: list[Node] = [server.node]
-    pin(identity, nodes)
+    write_known_hosts(identity, nodes)
     (line,) = identity.known_hosts.read_text().splitlines()
     assert line.endswith(identity.host_keys[server.node.name].pins[0])

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cloudtrain import layout, supervise
+from cloudtrain import layout
+from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json
 from cloudtrain.events import USES, was_ready
 from cloudtrain.events import pending_nodes as asked_for
-from cloudtrain.landing.manifest import read_manifest
-from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Run, Task
-from cloudtrain.records import Records, known
+from cloudtrain.runs import task_commands
+from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store
 from tests.support.landing_parts import RUN, Cluster
 
@@ -43,7 +44,7 @@ def cloudtrain(*arguments: str) -> Result:
 
 
 def test_the_records_tell_what_is_up_and_what_was_asked_for(frozen: Path) -> None:
-    assert known() == ("is-up", "was-up")
+    assert known_clusters() == ("is-up", "was-up")
     up, down = Records("is-up"), Records("was-up")
     assert (up.is_open(), down.is_open()) == (True, False)
     for records in (up, down):
@@ -94,7 +95,7 @@ def test_a_store_is_read_without_any_record(frozen: Path, tmp_path: Path) -> Non
 
 def test_what_a_keeper_stored_lands(frozen: Path) -> None:
     store = open_store((frozen / "spool").as_uri())
-    assert len(parcels_of(RUN, store)) == 2
+    assert len(pending_spools(RUN, store)) == 2
     run = Run(
         id=RUN,
         cluster="mnist",
@@ -103,7 +104,7 @@ def test_what_a_keeper_stored_lands(frozen: Path) -> None:
         state="landing",
         created=0.0,
     )
-    take_parcels(run, store, Cluster(frozen / "nodes").console)
+    ingest_spools(run, store, Cluster(frozen / "nodes").console)
     manifest = read_manifest(store, RUN)
     assert manifest is not None
     landed = {
@@ -112,7 +113,7 @@ def test_what_a_keeper_stored_lands(frozen: Path) -> None:
     assert landed["chief0/output/model"] == b"model\n"
     assert landed["worker0/output/events"] == b"e" * 100
     assert landed["logs/chief0.attempt-1.log"] == b"trained\n"
-    assert parcels_of(RUN, store) == []
+    assert pending_spools(RUN, store) == []
 
 
 def test_a_task_of_an_earlier_commit_is_seen_to_have_ended(frozen: Path, tmp_path: Path) -> None:
@@ -123,9 +124,9 @@ def test_a_task_of_an_earlier_commit_is_seen_to_have_ended(frozen: Path, tmp_pat
         folder = cluster.transport.home(node) / Path(place).parent  # type: ignore[attr-defined]
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(frozen / "node" / task, folder, symlinks=True)
-        told = cluster.transport.run(node, supervise.status(place))
-        (status,) = supervise.parse_status(node.name, told)
+        told = cluster.transport.run(node, task_commands.status(place))
+        (status,) = task_commands.parse_status(node.name, told)
         assert status.exit_code == exit_code
-        again: Any = supervise.start(place, tag="t", work=".", command="exit 7", environment={})
+        again: Any = task_commands.start(place, tag="t", work=".", command="exit 7", environment={})
         said = cluster.transport.run(node, again.command, stdin=again.stdin)
-        assert supervise.parse_start(node.name, said) == "already"
+        assert task_commands.parse_start(node.name, said) == "already"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import LockedError
-from cloudtrain.records import Records
-from cloudtrain.training.follow import Follower
+from cloudtrain.runs.tail import Follower
+from cloudtrain.state import Records
 from tests.support.landing_parts import Cluster, Heard
 from tests.support.project import Project, until
 
@@ -97,13 +97,13 @@ def test_a_lock_without_room_for_its_file_holds_off_all_others(
         return real(path, flags, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", full)
-    monkeypatch.setattr("cloudtrain.records.lock.PASSING", 0.1)
+    monkeypatch.setattr("cloudtrain.state.lock.PASSING", 0.1)
     with records.lock("down"):
         with pytest.raises(LockedError), Records("mnist").lock("up"):
             raise AssertionError("two at once")
         monkeypatch.undo()
         monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path))
-        monkeypatch.setattr("cloudtrain.records.lock.PASSING", 0.1)
+        monkeypatch.setattr("cloudtrain.state.lock.PASSING", 0.1)
         with pytest.raises(LockedError), Records("mnist").lock("up"):
             raise AssertionError("two at once, once there is room again")
     with records.lock("up"):

@@ -26,10 +26,10 @@ from cloudtrain.errors import (
 )
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Endpoints, Network, NodeGroup
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Place
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers._gcp.connection import Connection
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.gcp.http import GcpConnection
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 from tests.support.gcp_parts import CALLER, KEY, PLACE, T4, Gcp, groups, order, standing_in
@@ -267,13 +267,13 @@ def test_machines_that_take_one_get_a_placement_policy_and_it_goes_with_them(gcp
     nodes = groups(machine="g2-standard-8")
     network = Network(ssh_from=CALLER, close="on")
     account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes, network=network)
-    place = Place(region="us-central1", zone="us-central1-a")
+    place = Location(region="us-central1", zone="us-central1-a")
     ground = gcp.ground(account, plan, place)
     made = [account.launch(order(plan, ground, n, place=place)) for n in range(3)]
     assert "resource policy cloudtrain-mnist us-central1" in gcp.cloud.holdings()
     told = instance(gcp, zone="us-central1-a")
     assert told["resourcePolicies"][0].endswith("us-central1/resourcePolicies/cloudtrain-mnist")
-    account.erase(made, account.resources("mnist"))
+    account.delete(made, account.resources("mnist"))
     assert gcp.cloud.holdings() == []
 
 
@@ -291,7 +291,7 @@ def test_only_machines_with_a_fast_network_stand_close_by_themselves(
 ) -> None:
     nodes, network = groups(machine=machine), Network(ssh_from=CALLER, close=close)
     plan = gcp.plan(nodes=nodes, network=network)
-    place = Place(region="us-central1", zone="us-central1-a")
+    place = Location(region="us-central1", zone="us-central1-a")
     ground = gcp.ground(gcp.account(nodes=nodes), plan, place)
     assert (ground.policy is not None) == grouped
 
@@ -299,7 +299,7 @@ def test_only_machines_with_a_fast_network_stand_close_by_themselves(
 def test_a_node_alone_and_n1_get_none(gcp: Gcp) -> None:
     for nodes in ({"chief": groups(machine="g2-standard-8")["chief"]}, groups()):
         plan = gcp.plan(nodes=nodes)
-        place = Place(region="us-central1", zone="us-central1-a")
+        place = Location(region="us-central1", zone="us-central1-a")
         assert gcp.ground(gcp.account(nodes=nodes), plan, place).policy is None
 
 
@@ -365,7 +365,7 @@ def test_the_same_wish_within_the_hour_makes_a_vm_again(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     ground = gcp.ground(account, plan)
     first = account.launch(order(plan, ground))
-    account.erase([first], [])
+    account.delete([first], [])
     account.launch(order(plan, ground))
     assert [m.node.name for m in account.machines("mnist")] == ["mnist-chief0"]
 
@@ -575,7 +575,7 @@ def test_what_fails_in_passing_is_asked_again_and_makes_nothing_twice(
         account.launch(order(plan, ground, number))
     assert sorted(m.node.name for m in account.machines("mnist")) == NODES
     assert gcp.slept >= fault.get("retry_after", 0)
-    account.erase(account.machines("mnist"), account.resources("mnist"))
+    account.delete(account.machines("mnist"), account.resources("mnist"))
     assert gcp.cloud.holdings() == []
 
 
@@ -648,7 +648,7 @@ def test_all_of_a_cluster_is_erased_in_the_order_that_google_needs(gcp: Gcp) -> 
         "network cloudtrain-mnist",
     ]
     assert {resource.owner for resource in resources} == {m.owner for m in machines}
-    account.erase(machines, resources)
+    account.delete(machines, resources)
     assert gcp.cloud.holdings() == []
 
 
@@ -656,8 +656,8 @@ def test_what_is_gone_already_is_fine(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     machine = account.launch(order(plan, gcp.ground(account, plan)))
     resources = account.resources("mnist")
-    account.erase([machine], resources)
-    account.erase([machine], resources)
+    account.delete([machine], resources)
+    account.delete([machine], resources)
 
 
 def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
@@ -666,7 +666,7 @@ def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
     machine = account.launch(order(plan, gcp.ground(account, plan)))
     resources = account.resources("mnist")
     with pytest.raises(NodesError, match="is already being used by") as caught:
-        account.erase([], resources)
+        account.delete([], resources)
     assert set(caught.value.failures) == {
         "network cloudtrain-mnist",
         "subnetwork cloudtrain-mnist in us-east4",
@@ -675,7 +675,7 @@ def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
         "subnetwork cloudtrain-mnist in us-east4",
         "network cloudtrain-mnist",
     ]
-    account.erase([machine], account.resources("mnist"))
+    account.delete([machine], account.resources("mnist"))
     assert gcp.cloud.holdings() == []
 
 
@@ -686,7 +686,7 @@ def test_nothing_is_tried_that_a_living_vm_uses(gcp: Gcp) -> None:
     gcp.cloud.fault("answer", action="instances.delete", times=99, **denial)
     gcp.cloud.forget_calls()
     with pytest.raises(PermissionsError):
-        account.erase([machine], account.resources("mnist"))
+        account.delete([machine], account.resources("mnist"))
     assert not [action for action in gcp.actions if action.endswith(("works.delete", "ls.delete"))]
     assert gcp.slept < 5
 
@@ -702,7 +702,7 @@ def test_a_path_that_google_does_not_know_is_no_deleted_thing(gcp: Gcp) -> None:
     assert "subnetwork cloudtrain-mnist in us-east4" in map(str, resources)
     nowhere = [replace(r, region="") for r in resources if r.kind == "subnetwork"]
     with pytest.raises(NotFoundError):
-        account.erase([], nowhere)
+        account.delete([], nowhere)
 
 
 def test_an_endpoint_that_knows_no_disks_or_policies_holds_none(gcp: Gcp) -> None:
@@ -710,7 +710,7 @@ def test_an_endpoint_that_knows_no_disks_or_policies_holds_none(gcp: Gcp) -> Non
     gcp.ground(account, plan)
     for action in ("disks.*", "resourcePolicies.*"):
         gcp.cloud.fault("answer", action=action, status=501, times=99)
-    account.erase([], account.resources("mnist"))
+    account.delete([], account.resources("mnist"))
     assert gcp.cloud.holdings() == []
 
 
@@ -718,7 +718,7 @@ def test_clusters_whose_names_go_on_where_another_ends_keep_apart(gcp: Gcp) -> N
     account = gcp.account()
     for cluster in ("mnist", "mnist-ssh"):
         gcp.ground(account, gcp.plan(name=cluster))
-    account.erase([], account.resources("mnist"))
+    account.delete([], account.resources("mnist"))
     assert [str(r) for r in account.resources()] == [
         "firewall cloudtrain-mnist-ssh-inside",
         "firewall cloudtrain-mnist-ssh-ssh",
@@ -747,7 +747,7 @@ def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
     monkeypatch.setenv("NETRC", str(netrc))
     with serve.serving(app, 0, context) as url:
         credentials = types.SimpleNamespace(headers=lambda: {"Authorization": "Bearer token"})
-        connection = Connection(f"{url}/compute/v1", credentials, 10.0)  # type: ignore[arg-type]
+        connection = GcpConnection(f"{url}/compute/v1", credentials, 10.0)  # type: ignore[arg-type]
         assert connection.request("projects/x", method="GET").status == 200
     assert seen == ["Bearer token"]
 

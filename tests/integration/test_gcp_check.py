@@ -20,11 +20,11 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Accelerator, Limits, Network, NodeGroup
 from cloudtrain.protocols import Finding
-from cloudtrain.providers._gcp import quota
-from cloudtrain.providers._gcp.images import Image
-from cloudtrain.providers._gcp.permissions import NEEDED, OVERRIDE
+from cloudtrain.providers.gcp import quota
+from cloudtrain.providers.gcp.images import GcpImage
+from cloudtrain.providers.gcp.permissions import NEEDED, OVERRIDE
 from tests.standins import serve
-from tests.standins.gcp_catalogue import IMAGES
+from tests.standins.gcp_catalog import IMAGES
 from tests.support.gcp_parts import T4, Gcp, groups, order, standing_in
 
 SPOT = {"accelerator": T4, "spot": True}
@@ -210,18 +210,18 @@ def test_a_quota_that_is_only_inferred_stops_nothing() -> None:
     with standing_in() as gcp:
         for machine, lines in (("x9-standard-8", 0), ("n2-standard-8", 1)):
             plan = gcp.plan(nodes=groups(machine=machine))
-            images = {node.name: Image(source="x") for node in plan.nodes}
-            lacks = quota.short(plan, plan.nodes, {machine: 8}, images, told, {})
+            images = {node.name: GcpImage(source="x") for node in plan.nodes}
+            lacks = quota.shortage(plan, plan.nodes, {machine: 8}, images, told, {})
             assert (len(lacks.lines), len(lacks.inferred)) == (lines, 1 - lines)
 
 
 def test_a_quota_that_is_not_told_is_not_taken_for_none(gcp: Gcp) -> None:
     plan = gcp.plan(nodes=machines("a3-highgpu-8g", "H100", 8, spot=True))
-    images = {node.name: Image(source="x") for node in plan.nodes}
+    images = {node.name: GcpImage(source="x") for node in plan.nodes}
     told = {"PREEMPTIBLE_NVIDIA_H100_GPUS": (4.0, 0.0)}
-    assert quota.short(plan, plan.nodes, {}, images, told, {}).lines == ()
+    assert quota.shortage(plan, plan.nodes, {}, images, told, {}).lines == ()
     told["NVIDIA_H100_GPUS"] = (8.0, 0.0)
-    assert quota.short(plan, plan.nodes, {}, images, told, {}).lines
+    assert quota.shortage(plan, plan.nodes, {}, images, told, {}).lines
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import yaml
 
 from cloudtrain.errors import PermissionsError
 from cloudtrain.model import NodeGroup
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers._gcp import permissions
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.gcp import permissions
 from tests.support.fakes import make_identity
 from tests.support.gcp_parts import CALLER, Gcp, groups, standing_in
 
@@ -65,4 +65,4 @@ def test_every_permission_is_one_of_a_call_by_its_name() -> None:
 
 def test_the_role_of_the_page_is_current() -> None:
     page = (ROOT / "docs" / "gcp.md").read_text(encoding="utf-8")
-    assert f"```yaml\n{permissions.role()}```" in page, "run: python docs/generate.py"
+    assert f"```yaml\n{permissions.role()}```" in page, "run: python tools/generate_docs.py"

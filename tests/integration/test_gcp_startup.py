@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from cloudtrain.model import HostKey
-from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.providers._gcp.startup import MARKER, startup_script
+from cloudtrain.providers.base.boot import user_data
+from cloudtrain.providers.gcp.startup import MARKER, startup_script
 from cloudtrain.shell import Secret
 
 PUBLIC = "ssh-ed25519 AAAAC3Nz its host key"

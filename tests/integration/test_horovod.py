@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Setup, Train
 from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.runs.task_launch import ClusterFacts, task_launch
+from cloudtrain.setup.apply import apply
 from cloudtrain.strategies import horovod
-from cloudtrain.training.launch import Site, launch
 from tests.conftest import users_pip_config
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.project import free_ports, until
@@ -112,12 +112,12 @@ def test_ranks_are_those_of_the_accelerator_that_the_plan_has() -> None:
 def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
     wanted = config()
     run = run_of(wanted, 'python train.py --to {output} --name "it\'s" $HOME')
-    site = Site(
+    site = ClusterFacts(
         addresses=dict.fromkeys((task.node for task in run.tasks), "10.0.0.1"),
         work=dict.fromkeys((task.node for task in run.tasks), "/home/a b"),
         bin_folder={task.node: ".cache/v/bin" for task in run.tasks},
     )
-    made = launch(make_plan(wanted), run, run.tasks[1], site)
+    made = task_launch(make_plan(wanted), run, run.tasks[1], site)
     assert made.command.startswith('export PATH="$HOME"/.cache/v/bin:"$PATH"')
     line = made.command.splitlines()[1]
     assert shlex.split(line)[:3] == ["exec", "python", "-c"]
@@ -127,10 +127,10 @@ def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
 def test_horovod_waits_as_long_as_a_start_may_take_and_there_is_no_tf_config() -> None:
     wanted = config(start_timeout=300.0, env={"HOROVOD_FUSION_THRESHOLD": "0"})
     run = run_of(wanted)
-    site = Site(
+    site = ClusterFacts(
         addresses={t.node: "10.0.0.1" for t in run.tasks}, work={t.node: "/w" for t in run.tasks}
     )
-    seen = launch(make_plan(wanted), run, run.tasks[0], site).environment
+    seen = task_launch(make_plan(wanted), run, run.tasks[0], site).environment
     assert seen["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "300"
     assert seen["HOROVOD_FUSION_THRESHOLD"] == "0"
     assert "TF_CONFIG" not in seen

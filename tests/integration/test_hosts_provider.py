@@ -19,13 +19,13 @@ from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
-from cloudtrain.keys import create_identity
 from cloudtrain.model import Host, Owner
-from cloudtrain.providers._hosts.door import Door, opened
-from cloudtrain.providers.hosts import HostsProvider
+from cloudtrain.providers.hosts.provider import HostsProvider
+from cloudtrain.providers.hosts.user_ssh import UserSsh, open_session
 from cloudtrain.retry import Retry
 from cloudtrain.shell import command
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.keys import create_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import key_pair, make_identity, make_plan, no_journal
 from tests.support.lent import hosts_config, lent_home
 from tests.support.project import Project, until
@@ -57,11 +57,11 @@ def test_machines_that_lend_a_node_are_not_asked_a_second_time_what_they_have(
     hosts, identity = provider(machines), make_identity(tmp_path, plan)
     logins: list[str] = []
 
-    def counted(node: str, host: Host) -> AbstractContextManager[Door]:
+    def counted(node: str, host: Host) -> AbstractContextManager[UserSsh]:
         logins.append(node)
-        return opened(node, host)
+        return open_session(node, host)
 
-    monkeypatch.setattr("cloudtrain.providers.hosts.opened", counted)
+    monkeypatch.setattr("cloudtrain.providers.hosts.provider.open_session", counted)
     names = [node.name for node in plan.nodes]
     made = hosts.create(plan, identity, no_journal)
     assert sorted(logins) == sorted(names * 2), "a look, and what is made"
@@ -240,7 +240,7 @@ def test_a_node_that_is_away_for_a_moment_is_not_made_anew_or_taken_back(
     events: list[str] = []
     made = hosts.create(plan, identity, lambda event, **_: events.append(event))
     assert [node.state for node in made] == ["running", "running"]
-    monkeypatch.setattr("cloudtrain.providers.hosts.AWAY", Retry(pause=0.0, tries=2))
+    monkeypatch.setattr("cloudtrain.providers.hosts.provider.AWAY", Retry(pause=0.0, tries=2))
     machines[1].stop()
     with pytest.raises(NodeUnreachable):
         hosts.create(plan, identity, lambda event, **_: events.append(event))

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from cloudtrain.verbs import idle as verb
+from cloudtrain.commands import idle as verb
 from tests.support.idle_parts import LIMIT, World, records, world
 from tests.support.project import Project, until
 
@@ -16,7 +16,7 @@ __all__ = ["records", "world"]
 def test_an_open_shell_is_use_of_it_until_its_process_ends(world: World) -> None:
     """`cloudtrain ssh` becomes OpenSSH, which closes every descriptor that it does not know."""
     code = (
-        "import os; from cloudtrain.records import Records; Records('mnist').begin_use();"
+        "import os; from cloudtrain.state import Records; Records('mnist').begin_use();"
         "os.write(1, b'.'); os.execvp('cat', ['cat'])"
     )
     with subprocess.Popen(

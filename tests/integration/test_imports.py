@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 from cloudtrain.config import load, to_json
-from cloudtrain.keys import create_identity
 from cloudtrain.providers import NAMES
+from cloudtrain.ssh.keys import create_identity
 from tests.support.project import ROOT
 
 
 def test_neither_libcloud_nor_gpuhunt_is_imported_for_a_plan() -> None:
     code = (
-        "import sys; from cloudtrain.catalogue import price; from cloudtrain.catalogue.bill import "
-        "bill; from cloudtrain.catalogue import refresh;"
+        "import sys; from cloudtrain.catalog import price; from cloudtrain.catalog.estimate import "
+        "estimate; from cloudtrain.catalog import refresh;"
         "print({'libcloud', 'gpuhunt', 'requests'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -39,7 +39,7 @@ def test_a_record_is_read_without_the_libraries_that_read_files(tmp_path: Path) 
 def test_reading_keys_loads_no_crypto_library(tmp_path: Path) -> None:
     create_identity(tmp_path, ["mnist-chief0"])
     code = (
-        "import sys, pathlib; from cloudtrain.keys import load_identity; "
+        "import sys, pathlib; from cloudtrain.ssh.keys import load_identity; "
         f"load_identity(pathlib.Path({str(tmp_path)!r})); "
         "print([m for m in ('cryptography', 'paramiko', 'fabric') if m in sys.modules])"
     )
@@ -52,16 +52,17 @@ def test_reading_keys_loads_no_crypto_library(tmp_path: Path) -> None:
 def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
     """It is asked often, while one writes a config: each part that it does not need is time."""
     program = (
-        "import sys; import cloudtrain.config, cloudtrain.config.check, cloudtrain.verbs.plan;"
+        "import sys; import cloudtrain.config, cloudtrain.config.validation, cloudtrain.commands.plan;"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     loaded = done.stdout.decode().split()
     ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
     assert "cloudtrain.cluster.provision" not in loaded
-    assert not ours & {"landing", "transports", "apply", "supervise"}
+    assert not ours & {"artifacts", "setup"}
+    assert {name for name in loaded if "cloudtrain.ssh." in name} <= {"cloudtrain.ssh.keys"}
     prefix = "cloudtrain.providers."
     providers = {name.removeprefix(prefix) for name in loaded if name.startswith(prefix)}
-    facts = {f"_{name}{part}" for name in NAMES for part in ("", ".facts", ".families")}
+    facts = {f"{name}{part}" for name in NAMES for part in ("", ".facts", ".families")}
     assert providers <= facts, "but for facts, which import no SDK"
-    assert not set(loaded) & {"cloudtrain.training.attend", "ssl", "subprocess", "concurrent"}
+    assert not set(loaded) & {"cloudtrain.runs.supervise", "ssl", "subprocess", "concurrent"}

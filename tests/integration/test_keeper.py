@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.inventory import take_inventory
 from cloudtrain.cluster.session import Session
-from cloudtrain.landing.inventory import take_inventory
 from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
-from cloudtrain.training import attend, keeping
-from cloudtrain.training.watch import TaskWatch, Watch
+from cloudtrain.runs import node_agents, supervise
+from cloudtrain.runs.state_machine import AttemptState, TaskState
 from tests.support.keeper_parts import Kept, metadata
 from tests.support.web_store import Service, service, until
 
@@ -148,7 +148,7 @@ def test_the_last_sync_has_time_enough(kept: Kept, life: float, margin: float) -
         created=1000.0,
         expires=1000.0 + life,
     )
-    assert keeping.last_sync(node, 0.0) == 1000.0 + life - margin
+    assert node_agents.last_sync(node, 0.0) == 1000.0 + life - margin
 
 
 # ── A notice ─────────────────────────────────────────────────────────────────
@@ -191,9 +191,11 @@ def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
     listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
     monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
     task = kept.run.tasks[0]
-    view = TaskWatch(task=task, notice=1.0)
+    view = TaskState(task=task, notice=1.0)
     session = replace(kept.session(), clock=Clock(sleep=lambda seconds: None))
-    attend.await_taken(session, Watch(config=session.config, tasks={task.name: view}, started=0.0))
+    supervise.await_preempted_nodes_gone(
+        session, AttemptState(config=session.config, tasks={task.name: view}, started=0.0)
+    )
     assert listed == []
 
 
@@ -273,7 +275,7 @@ def test_a_store_that_gives_no_right_has_no_keeper(kept: Kept) -> None:
 
 def test_a_node_without_python_is_warned_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
-    keeping.keep(kept.session(), kept.run)
+    node_agents.start_agents(kept.session(), kept.run)
     (warning,) = kept.console.warned
     assert "chief0: no such thing" in warning
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import parcels_of, take_parcels
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import gs
 from tests.standins.stores import KINDS, Store
@@ -43,11 +43,11 @@ def test_what_a_task_left_is_in_the_store_and_is_taken_from_there(
     kept.write("chief0", "ckpt/checkpoint", "ckpt-1")
     kept.start("echo trained")
     kept.keep()
-    until(lambda: parcels_of(RUN, kept.web))
+    until(lambda: pending_spools(RUN, kept.web))
     kept.power_off()
-    take_parcels(kept.run, kept.web, kept.console)
+    ingest_spools(kept.run, kept.web, kept.console)
     manifest = read_manifest(kept.web, RUN) or Manifest(run=RUN)
     assert kept.content(manifest, "chief0/output/ö odd") == b"a" * 20_000_001
     assert kept.content(manifest, "logs/chief0.attempt-1.log") == b"trained\n"
     assert manifest.checkpoint is not None
-    assert parcels_of(RUN, kept.web) == []
+    assert pending_spools(RUN, kept.web) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.keys import create_identity, ssh_config
+from cloudtrain.ssh.keys import create_identity, ssh_config
 from tests.support.keys_parts import NAMES, NODES
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.land import missing, pending_files, runs_on
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.relay import SMALL
 from cloudtrain.errors import NodeUnreachable, NotLanded, StoreError
-from cloudtrain.landing.land import missing, runs_on, unlanded
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.relay import SMALL
 from cloudtrain.model import ArtifactRules
 from tests.support.landing_parts import RUN, Cluster, land_logs
 
@@ -572,7 +572,7 @@ def test_what_is_compared_with_the_nodes_is_counted_meanwhile(cluster: Cluster) 
 
     facts = json.loads((cluster.folder / RUN / "manifest.json").read_text())
     (cluster.folder / RUN / "manifest.json").write_text(json.dumps({**facts, "complete": False}))
-    found = unlanded(cluster.landing(), [cluster.nodes["chief0"]], Stage())
+    found = pending_files(cluster.landing(), [cluster.nodes["chief0"]], Stage())
     assert found == ()
     assert ("mnist-chief0", "30 of 30 files compared by SHA-256") in told
     assert told[-1] == ("mnist-chief0", "done: 30 files")

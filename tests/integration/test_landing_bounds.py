@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts import inventory, relay
+from cloudtrain.artifacts.land import pending_files
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.errors import NotLanded
-from cloudtrain.landing import inventory, relay
-from cloudtrain.landing.land import unlanded
-from cloudtrain.landing.manifest import Manifest
 from cloudtrain.node import listing
 from tests.support.landing_parts import RUN, Cluster
 
@@ -114,9 +114,9 @@ def test_a_file_far_larger_than_it_was_listed_goes_to_no_store(
 def test_a_list_of_runs_that_makes_no_sense_names_its_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.landing.land.RUNS", "printf '/etc/passwd\\0'")
+    monkeypatch.setattr("cloudtrain.artifacts.land.RUNS", "printf '/etc/passwd\\0'")
     with pytest.raises(NotLanded, match="mnist-chief0: its list of runs makes no sense"):
-        unlanded(cluster.landing(), [cluster.nodes["chief0"]])
+        pending_files(cluster.landing(), [cluster.nodes["chief0"]])
 
 
 MANY = 10_000

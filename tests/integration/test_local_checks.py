@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.errors import PermissionsError
-from cloudtrain.providers._local import checks
+from cloudtrain.providers.local import checks
 
 
 def test_an_address_that_is_not_there_is_found() -> None:

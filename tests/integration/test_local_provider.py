@@ -16,7 +16,7 @@ import pytest
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.events import Event, NodeRequested
-from cloudtrain.providers._local import addresses, processes, spawn
+from cloudtrain.providers.local import addresses, processes, spawn
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
@@ -51,7 +51,7 @@ def tagged(cluster: LocalCluster, node: str = "") -> dict[int, str]:
 
 def servers(cluster: LocalCluster, node: str = "") -> list[int]:
     command = {pid: Path(f"/proc/{pid}/cmdline") for pid in tagged(cluster, node)}
-    return [pid for pid, path in command.items() if b"nursery" in path.read_bytes()]
+    return [pid for pid, path in command.items() if b"fork_server" in path.read_bytes()]
 
 
 def gone(pid: int) -> bool:
@@ -243,7 +243,7 @@ def test_destroy_finds_processes_whose_server_is_dead(cluster: LocalCluster) -> 
 
 def test_destroy_finds_processes_whose_folder_is_deleted(cluster: LocalCluster) -> None:
     chief, worker = cluster.create()
-    from cloudtrain.providers._local.folders import remove
+    from cloudtrain.providers.local.folders import remove
 
     remove(cluster.home / "local" / cluster.name)
     assert [held.cluster for held in cluster.provider.sweep()] == [cluster.name]

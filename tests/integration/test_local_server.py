@@ -15,7 +15,7 @@ import pytest
 
 from cloudtrain.model import Node
 from cloudtrain.shell import script
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import eventually, key_pair
 from tests.support.local_cluster import LocalCluster, local_cluster
 
@@ -111,10 +111,10 @@ def test_the_host_key_is_on_no_disk(cluster: LocalCluster, node: Node) -> None:
 
 
 def servers(cluster: LocalCluster) -> list[int]:
-    from cloudtrain.providers._local import processes
+    from cloudtrain.providers.local import processes
 
     tags = processes.tags(lambda tag: tag == cluster.tag(cluster.nodes[0].name))
-    return [pid for pid in tags if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in tags if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_command_that_is_faster_than_its_answer_is_not_lost(client: paramiko.SSHClient) -> None:

@@ -14,12 +14,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.session import open_provider, record
+from cloudtrain.cluster.ownership import current_owner
+from cloudtrain.cluster.session import open_provider, record_cluster
+from cloudtrain.commands.inventory import account_of
 from cloudtrain.errors import CloudError
 from cloudtrain.protocols import Principal
-from cloudtrain.records import Records
-from cloudtrain.verbs.holdings import account_of
-from cloudtrain.whose import me
+from cloudtrain.state import Records
 from tests.standins.cloud import Cloud, start
 from tests.standins.people import person
 from tests.support.cloud_client import TIMING, provider
@@ -133,8 +133,8 @@ def created(cloud: Cloud, folder: Path) -> None:
     from cloudtrain.cluster.plan import make_plan
 
     making = provider(cloud.name, config(cloud), TIMING)
-    plan = replace(make_plan(config(cloud)), owner=me(making))
-    record(plan.config, Records("mnist"))
+    plan = replace(make_plan(config(cloud)), owner=current_owner(making))
+    record_cluster(plan.config, Records("mnist"))
     keys = Records("mnist").folder
     making.create(plan, make_identity(keys, plan), no_journal)
     (keys / "id_ed25519").rename(keys / "key")
@@ -148,7 +148,7 @@ def test_nothing_of_one_person_is_changed_by_another_and_all_of_it_can_be_seen(
     be(ann, monkeypatch, tmp_path / "of ann")
     created(cloud, tmp_path)
     held = cloud.holdings()
-    owner = me(provider(cloud.name, config(cloud), TIMING))
+    owner = current_owner(provider(cloud.name, config(cloud), TIMING))
     (whole,) = open_provider(account_of("any", cloud.name, config(cloud).project)).sweep()  # type: ignore[arg-type]
     assert whole.owners == (owner,), "every one of the nodes and all that they stand on"
 
@@ -200,7 +200,11 @@ def test_what_one_person_is_just_making_is_not_built_upon_by_another(
     def making() -> Any:
         plan = make_plan(config(cloud))
         clouds = provider(cloud.name, config(cloud), TIMING)
-        return clouds, replace(plan, owner=me(clouds)), make_identity(tmp_path / "keys", plan)
+        return (
+            clouds,
+            replace(plan, owner=current_owner(clouds)),
+            make_identity(tmp_path / "keys", plan),
+        )
 
     (tmp_path / "keys").mkdir()
     ann, eve = (person(cloud, name, tmp_path) for name in ("ann", "eve"))

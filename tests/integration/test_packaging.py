@@ -117,13 +117,13 @@ def test_the_sources_include_what_is_no_python() -> None:
         "cloudtrain/node/uploader.py",
         "cloudtrain/node/task_dispatch.sh",
         "cloudtrain/node/task_watcher.sh",
-        "cloudtrain/providers/_aws/machines.csv",
-        "cloudtrain/providers/_gcp/machines.csv",
-        "cloudtrain/providers/_azure/machines.csv",
+        "cloudtrain/providers/aws/machines.csv",
+        "cloudtrain/providers/gcp/machines.csv",
+        "cloudtrain/providers/azure/machines.csv",
         "cloudtrain/configs/schema.json",
         "cloudtrain/configs/templates/local.yaml",
-        "cloudtrain/providers/local.py",
-        "cloudtrain/providers/_local/server.py",
+        "cloudtrain/providers/local/provider.py",
+        "cloudtrain/providers/local/ssh_server.py",
         "cloudtrain/playbooks/tensorflow.py",
     }
 
@@ -154,7 +154,8 @@ def test_the_installed_command_works_from_an_empty_folder(installed: Installed) 
 
 
 @pytest.mark.parametrize(
-    "module", ["providers.local", "providers._local", "playbooks.tensorflow", "playbooks.fabfile"]
+    "module",
+    ["providers.local.provider", "providers.base", "playbooks.tensorflow", "playbooks.fabfile"],
 )
 def test_providers_and_playbooks_are_in_the_package(from_wheel: Installed, module: str) -> None:
     where = f"import cloudtrain.{module} as module; print(module.__file__)"
@@ -175,14 +176,14 @@ def test_a_bare_checkout_runs_with_nothing_installed(tmp_path: Path) -> None:
     for folder in FOLDERS[1:]:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     assert __version__ in checked(sys.executable, "-m", "cloudtrain", "--version", cwd=tmp_path)
-    where = "import cloudtrain.providers.local as module; print(module.__file__)"
+    where = "import cloudtrain.providers.local.provider as module; print(module.__file__)"
     assert str(tmp_path) in checked(sys.executable, "-c", where, cwd=tmp_path)
 
 
 def test_a_type_checker_sees_the_types_of_the_installed_package(from_wheel: Installed) -> None:
     (from_wheel.folder / "user.py").write_text(
         "from cloudtrain.model import Node\n"
-        "from cloudtrain.providers.local import LocalProvider\n\n"
+        "from cloudtrain.providers.local.provider import LocalProvider\n\n"
         "def nodes(provider: LocalProvider) -> tuple[Node, ...]:\n"
         '    reveal_type(provider.nodes("mnist"))\n'
         '    return provider.nodes("mnist")\n'

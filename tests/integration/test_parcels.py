@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.artifacts.spool import pending_spools, spool_name
 from cloudtrain.errors import StoreError
-from cloudtrain.landing.manifest import read_manifest
-from cloudtrain.landing.parcels import parcel_name, parcels_of
 from tests.support.landing_parts import RUN
 from tests.support.parcels_parts import FOLDER, Yard, checkpoint, yard
 
@@ -46,7 +46,7 @@ def test_what_a_node_still_has_lands_from_it_and_its_parcels_go_then(yard: Yard)
     manifest = yard.lands(final=True)
     assert manifest.complete
     assert manifest.files["chief0/output/a"].size == len("a and more")
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []
 
 
 def test_a_node_in_the_place_of_another_does_not_make_its_parcels_needless(yard: Yard) -> None:
@@ -57,7 +57,7 @@ def test_a_node_in_the_place_of_another_does_not_make_its_parcels_needless(yard:
     manifest = yard.lands(final=True)
     assert manifest.complete
     assert manifest.files["chief0/output/a"].size == 1
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []
 
 
 # ── Checkpoints ──────────────────────────────────────────────────────────────
@@ -89,7 +89,7 @@ def test_of_a_checkpoint_that_changed_while_it_was_packed_nothing_is_taken(yard:
     yard.write("chief0", f"{FOLDER}/ckpt-30", "weights 30")
     while len(data) < parcel.size:
         data += parcel.pread(1 << 20, len(data))
-    yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [data])
+    yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [data])
     manifest = yard.take()
     assert yard.read(manifest, "chief0/ckpt/checkpoint") == b"ckpt-10"
     assert "chief0/ckpt/ckpt-20" not in manifest.files
@@ -129,4 +129,4 @@ def test_taking_may_end_after_any_upload_and_is_done_again(yard: Yard) -> None:
     assert yard.read(manifest, "chief0/output/a") == b"at 20"
     assert yard.read(manifest, "chief0/ckpt/checkpoint") == b"ckpt-20"
     assert {"chief0/output/10", "chief0/output/20"} <= manifest.files.keys()
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []

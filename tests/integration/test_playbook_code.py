@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
 from cloudtrain.playbooks import code
+from cloudtrain.setup.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.keys import load_identity
 from cloudtrain.model import ClusterConfig, Code, Node, NodeGroup, Setup
 from cloudtrain.playbooks import base, code, tensorflow
+from cloudtrain.setup.apply import apply
+from cloudtrain.ssh.keys import load_identity
+from cloudtrain.ssh.transport import SshTransport
 from cloudtrain.step import Step
-from cloudtrain.transports.ssh import SshTransport
 from tests.standins.image import MODULES, with_archive, with_package
 from tests.standins.nodes import unavailable
 from tests.support.nodes_here import Remembered

@@ -21,8 +21,8 @@ import pytest
 from cloudtrain.errors import NodeUnreachable, PreflightError
 from cloudtrain.model import Node, Task
 from cloudtrain.protocols import Completed
+from cloudtrain.runs.preflight import preflight
 from cloudtrain.shell import Command, command, script
-from cloudtrain.training.preflight import preflight
 
 PYTHON = sys.executable
 
@@ -212,7 +212,7 @@ def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: He
 
 def test_a_peer_that_drops_packets_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener with a full queue, as a firewall that drops, answers no SYN."""
-    monkeypatch.setattr("cloudtrain.training.preflight.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("cloudtrain.runs.preflight.CONNECT_SECONDS", 0.5)
     tasks = cluster(2)
     with contextlib.ExitStack() as held:
         full = held.enter_context(socket.socket())

@@ -16,12 +16,12 @@ from unittest.mock import patch
 import pytest
 
 import cloudtrain.providers
-from cloudtrain import catalogue
+from cloudtrain import catalog
 from cloudtrain.errors import CapacityError, CloudtrainError
 from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested
 from cloudtrain.model import Identity, Plan
 from cloudtrain.protocols import Provider
-from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.support.fake_account import PLACES, FakeAccount, cloud_plan
@@ -32,7 +32,7 @@ from tests.support.sshd import sshd_nodes
 MODULES = sorted(
     module.name
     for module in pkgutil.iter_modules(cloudtrain.providers.__path__)
-    if not module.name.startswith("_")
+    if module.name != "base"
 )
 
 
@@ -87,7 +87,7 @@ def account(folder: Path, stack: ExitStack) -> Cloud:
 
 
 def local(folder: Path, stack: ExitStack) -> Cloud:
-    from cloudtrain.providers import local as module
+    from cloudtrain.providers.local import provider as module
 
     def spoil(identity: Identity, node: str) -> Identity:
         broken = replace(identity.host_keys[node], private=Secret("not a key"))
@@ -126,12 +126,12 @@ def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
         cloud = running(name)
         stack.enter_context(patch.dict(os.environ, cloud.environment))
         stack.callback(lambda: check_empty(cloud))
-        module = importlib.import_module(f"cloudtrain.providers.{name}")
+        module = importlib.import_module(f"cloudtrain.providers.{name}.provider")
 
         def dress(plan: Plan) -> Plan:
             config = cloud.config(name=plan.config.name)
             group = config.nodes["chief"]
-            has = catalogue.machine_type(name, group.machine or "")
+            has = catalog.machine_type(name, group.machine or "")
             facts = {
                 "machine": group.machine,
                 "accelerator": has.accelerator if has else None,
@@ -156,7 +156,7 @@ def stand_in(name: str) -> Callable[[Path, ExitStack], Cloud]:
 
 def hosts(folder: Path, stack: ExitStack) -> Cloud:
     """Real OpenSSH servers, as machines that somebody has."""
-    from cloudtrain.providers import hosts as module
+    from cloudtrain.providers.hosts import provider as module
 
     roles = ["chief", "worker", "worker", "worker", "ps"]
     names = [f"m{number}" for number in range(len(roles))]
@@ -212,7 +212,7 @@ def held(cloud: Cloud) -> list[str]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_provider_module_has_the_door(name: str) -> None:
-    module = importlib.import_module(f"cloudtrain.providers.{name}")
+    module = importlib.import_module(f"cloudtrain.providers.{name}.provider")
     made = typing.get_type_hints(module.provider)["return"]
     made = typing.get_origin(made) or made
     for verb in ("check", "create", "nodes", "remove", "destroy", "sweep"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import LockedError
-from cloudtrain.records import Records, home
+from cloudtrain.state import Records, home
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 HOLD = """
 import os, sys
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 with Records("mnist").lock("train"):
     if sys.argv[1] == "fork" and os.fork() == 0:
         os.close(1)

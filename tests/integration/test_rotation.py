@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import keys
+from cloudtrain.cluster.host_key_rotation import RELOADED, SECOND_WAY, rotate_host_key
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
-from cloudtrain.keys import load_identity, new_host_key, pin, ssh_config
 from cloudtrain.model import HostKey, Identity
 from cloudtrain.retry import Clock
-from cloudtrain.rotation import RELOADED, SECOND_WAY, rotate
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh import keys
+from cloudtrain.ssh.keys import load_identity, new_host_key, ssh_config, write_known_hosts
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, eventually, sshd_node
 
 pytestmark = pytest.mark.openssh
@@ -51,7 +51,7 @@ def host_key(server: SshdNode) -> HostKey:
 def change(server: SshdNode, transport: Any, **options: Any) -> None:
     place = str(server.folder / "host_key")
     keys_of = (host_key(server), folder(server))
-    rotate(server.node, *keys_of, transport, transport, place=place, **options)
+    rotate_host_key(server.node, *keys_of, transport, transport, place=place, **options)
 
 
 def test_a_changed_host_key_is_the_only_one_that_is_accepted_and_offered(server: SshdNode) -> None:
@@ -85,7 +85,7 @@ def test_the_private_half_is_on_the_node_alone_and_only_its_owner_reads_it(
 def test_known_hosts_has_every_key_that_is_accepted(server: SshdNode) -> None:
     with SshTransport(identity(server)) as transport:
         change(server, transport)
-    pin(identity(server), [server.node])
+    write_known_hosts(identity(server), [server.node])
     config = folder(server) / "ssh_config"
     config.write_text(ssh_config(identity(server), [server.node]))
     done = subprocess.run(
@@ -168,7 +168,7 @@ def test_an_sshd_that_never_takes_the_new_key_is_an_error_and_stays_reachable(
 
 def test_a_node_that_refuses_the_change_is_an_error_with_its_own_words(server: SshdNode) -> None:
     with SshTransport(identity(server)) as transport, pytest.raises(StepFailed) as caught:
-        rotate(
+        rotate_host_key(
             server.node,
             host_key(server),
             folder(server),
@@ -196,7 +196,7 @@ def test_half_a_key_is_never_installed(server: SshdNode) -> None:
 
 def test_a_node_made_again_gets_a_first_key_that_nobody_has_seen(tmp_path: Path) -> None:
     first = keys.create_identity(tmp_path, ["mnist-chief0", "mnist-worker0"])
-    keys.accept(tmp_path, "mnist-chief0", (new_host_key().public,))
+    keys.accept_host_key(tmp_path, "mnist-chief0", (new_host_key().public,))
     assert load_identity(tmp_path).host_keys["mnist-chief0"].rotated
     made = keys.renew_host_key(tmp_path, "mnist-chief0")
     now = load_identity(tmp_path)
@@ -208,7 +208,7 @@ def test_a_node_made_again_gets_a_first_key_that_nobody_has_seen(tmp_path: Path)
 
 def test_renewal_cut_off_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys.create_identity(tmp_path, ["mnist-chief0"])
-    keys.accept(tmp_path, "mnist-chief0", (new_host_key().public,))
+    keys.accept_host_key(tmp_path, "mnist-chief0", (new_host_key().public,))
 
     def die(self: Path, **_: object) -> None:
         raise Crash
@@ -275,6 +275,6 @@ class Dying:
 
 def crash_points(monkeypatch: pytest.MonkeyPatch, number: int, when: str) -> Points:
     points = Points(number, when)
-    original = keys.accept
-    monkeypatch.setattr(keys, "accept", lambda *given: points.at(lambda: original(*given)))
+    original = keys.accept_host_key
+    monkeypatch.setattr(keys, "accept_host_key", lambda *given: points.at(lambda: original(*given)))
     return points

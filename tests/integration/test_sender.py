@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.upload import Upload
+from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
+from cloudtrain.artifacts.upload import Upload
 from cloudtrain.node import uploader
 from cloudtrain.presign import PresignedRequest, PresignedUpload
 from cloudtrain.shell import Secret
@@ -131,14 +131,14 @@ class Rig:
         (self.task / "work").mkdir(parents=True)
         self.store = Store(folder / "store", told)
 
-    def send(self, files: dict[str, bytes], sizes: dict[str, int] | None = None) -> Sent:
+    def send(self, files: dict[str, bytes], sizes: dict[str, int] | None = None) -> UploadResult:
         for name, data in files.items():
             (self.task / "work" / name).write_bytes(data)
         sizes = sizes or {name: len(data) for name, data in files.items()}
         places = {name: f"run/{name}" for name in files}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return send(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", places, sizes, upload)
 
 
 @pytest.fixture

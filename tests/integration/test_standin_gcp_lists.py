@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.standins.gcp_catalogue import ZONES
+from tests.standins.gcp_catalog import ZONES
 from tests.support import gcp_project
 from tests.support.gcp_project import SPOT, ZONE, Project
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.keys import load_identity
 from cloudtrain.shell import command
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.keys import load_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.standins.nodes import unavailable
 from tests.support.fakes import eventually
 from tests.support.one_machine import NAME, Machine

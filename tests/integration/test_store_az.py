@@ -17,8 +17,8 @@ import azure.storage.blob
 import pytest
 import requests
 
+from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
-from cloudtrain.landing.direct import revealed
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.node.uploader import Refused
 from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart

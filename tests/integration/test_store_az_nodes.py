@@ -16,11 +16,11 @@ import azure.identity
 import pytest
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient, ContainerClient
 
+from cloudtrain.artifacts import direct_upload
+from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import StoreError
-from cloudtrain.landing import direct
-from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.upload import Upload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import az
@@ -53,12 +53,12 @@ class Place:
         path.write_bytes(data)
         return data
 
-    def send(self, *names: str) -> Sent:
+    def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.task / "work" / name).stat().st_size for name in names}
         places = {name: f"run/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return send(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", places, sizes, upload)
 
     def stored(self, name: str) -> bytes:
         return self._blob(name).download_blob().readall()
@@ -124,7 +124,7 @@ def test_a_file_that_changes_while_it_is_read_has_not_arrived(
                 file.write(b"more")
 
     proxy.meddle = append
-    assert place.send("x") == Sent(changed={"x"})
+    assert place.send("x") == UploadResult(changed={"x"})
 
 
 def test_what_azure_gets_changed_it_refuses_and_it_is_not_called_arrived(
@@ -162,7 +162,7 @@ def test_what_is_refused_is_told_in_azures_words(place: Place, proxy: Between) -
 
 
 def test_a_right_that_has_ended_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "LASTS", -60.0)
+    monkeypatch.setattr(direct_upload, "LASTS", -60.0)
     place.put("x", b"1")
     sent = place.send("x")
     assert sent.arrived == {}

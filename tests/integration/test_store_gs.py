@@ -26,10 +26,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
+from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
+from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
-from cloudtrain.landing.direct import Sent, revealed, send
-from cloudtrain.landing.manifest import read_manifest
-from cloudtrain.landing.upload import Upload
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
@@ -75,12 +75,12 @@ class Place:
         path.write_bytes(data)
         return data
 
-    def send(self, *names: str) -> Sent:
+    def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
         places = {name: f"run/chief0/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return send(node("chief0"), "task/work", places, sizes, upload)
+            return upload_from_node(node("chief0"), "task/work", places, sizes, upload)
 
     def held(self) -> dict[str, bytes]:
         """Below the task's folder, as Google's SDK reads it."""

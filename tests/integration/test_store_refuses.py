@@ -9,7 +9,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from cloudtrain.landing.manifest import read_manifest
+from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.stores import open_store
 from tests.standins.faults import EVER, Fault, Faults
 from tests.standins.stores import Store, faulty, s3

@@ -19,6 +19,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
+from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -27,9 +30,6 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.landing.direct import Sent, send
-from cloudtrain.landing.manifest import Manifest
-from cloudtrain.landing.upload import Upload
 from cloudtrain.model import Node
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
@@ -122,12 +122,12 @@ class Sender:
         path.write_bytes(data)
         return data
 
-    def send(self, *names: str) -> Sent:
+    def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
         places = {name: f"run/{name}" for name in names}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return send(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", places, sizes, upload)
 
     def stored(self, name: str) -> bytes:
         return b"".join(self.store.download(f"run/{name}"))
@@ -243,7 +243,7 @@ def test_what_is_refused_comes_the_other_way_and_its_upload_is_ended(
 def test_a_request_that_expired_comes_the_other_way(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.landing.direct.LASTS", 1.0)
+    monkeypatch.setattr("cloudtrain.artifacts.direct_upload.LASTS", 1.0)
     cluster = landing_cluster(tmp_path, tasks=1)
     cluster.write("chief0", "output/x", "1")
     world.faults.arm(Fault(kind="delay", action="PUT *output/x*", seconds=2.5))

@@ -14,8 +14,8 @@ from shutil import which
 
 import pytest
 
-from cloudtrain import supervise
 from cloudtrain.errors import NodeError
+from cloudtrain.runs import task_commands
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
@@ -207,7 +207,7 @@ def test_half_an_environment_starts_nothing_and_a_whole_one_then_does(attempt: A
     for length in (0, 1, 20, len(remote.stdin) - 20, len(remote.stdin) - 2):
         completed = attempt.machine.run(remote.command, remote.stdin[:length])
         with pytest.raises(NodeError, match=r"n: the task was not started: .* not arrive whole"):
-            supervise.parse_start("n", completed)
+            task_commands.parse_start("n", completed)
     assert attempt.status().state == "absent"
     assert attempt.start("echo ran") == "started"
     attempt.wait()
@@ -316,7 +316,7 @@ def test_a_reused_process_number_is_not_taken_for_the_task(attempt: Attempt) -> 
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().split("-")[0]
     (attempt.path / "task").symlink_to(f"{os.getpid()}:1:{boot}:{os.getpid()}:1")
     assert attempt.status().state == "lost"
-    assert attempt.stop(0) == supervise.Stopped(termed=0, killed=0)
+    assert attempt.stop(0) == task_commands.StopResult(termed=0, killed=0)
 
 
 def test_the_status_shows_the_processes_and_a_frozen_one_as_such(attempt: Attempt) -> None:
@@ -336,5 +336,5 @@ def test_the_status_shows_the_processes_and_a_frozen_one_as_such(attempt: Attemp
 def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
     attempt.start("echo up; sleep 60; true")
     attempt.wait_for_log(b"up")
-    dump = attempt.machine.run(supervise.dump_stacks(attempt.folder, tag=attempt.tag))
+    dump = attempt.machine.run(task_commands.dump_stacks(attempt.folder, tag=attempt.tag))
     assert f"== {attempt.status().pid} bash, state S".encode() in dump.stdout

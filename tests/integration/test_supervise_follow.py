@@ -14,8 +14,16 @@ from shlex import quote
 
 import pytest
 
-from cloudtrain import supervise
-from cloudtrain.supervise import End, FollowFact, FollowReader, Heartbeat, Notice, Process, Served
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.task_commands import (
+    AttemptEnd,
+    FollowFact,
+    FollowReader,
+    Heartbeat,
+    NoticeSeen,
+    PortState,
+    Process,
+)
 from tests.support.fakes import eventually
 from tests.support.project import free_ports
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
@@ -29,7 +37,7 @@ def attempt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attempt]
 
 
 def follow(attempt: Attempt, offset: int = 0, interval: float = 1.0) -> subprocess.Popen[bytes]:
-    process = attempt.machine.popen(supervise.follow(attempt.folder, offset, interval=interval))
+    process = attempt.machine.popen(task_commands.follow(attempt.folder, offset, interval=interval))
     assert process.stdin is not None
     process.stdin.close()
     process.stdin = None
@@ -60,7 +68,7 @@ def test_a_log_is_followed_to_its_end_and_the_exit_code_comes_last(attempt: Atte
     log, told = followed(attempt)
     assert log == b"one\ntwo\nthree"
     assert isinstance(told[0], Heartbeat)
-    assert told[-1] == End(state="exited", exit_code=5)
+    assert told[-1] == AttemptEnd(state="exited", exit_code=5)
 
 
 def test_a_notice_that_the_node_is_taken_is_told_while_the_task_runs_and_at_its_end(
@@ -70,8 +78,8 @@ def test_a_notice_that_the_node_is_taken_is_told_while_the_task_runs_and_at_its_
     attempt.start(f"sleep 0.5; echo 1732170244 >{notice}; sleep 2; exit 42")
     for _ in range(2):
         _, told = followed(attempt)
-        assert Notice(given=1732170244.0) in told
-        assert told[-1] == End(state="exited", exit_code=42)
+        assert NoticeSeen(given=1732170244.0) in told
+        assert told[-1] == AttemptEnd(state="exited", exit_code=42)
 
 
 SERVE = (
@@ -86,12 +94,12 @@ MEET = (
 )
 
 
-def served(attempt: Attempt) -> Served | None:
+def served(attempt: Attempt) -> PortState | None:
     """What was told last, once more after the end."""
     attempt.wait()
     _, told = followed(attempt)
-    assert isinstance(told[-1], End)
-    return next((fact for fact in told if isinstance(fact, Served)), None)
+    assert isinstance(told[-1], AttemptEnd)
+    return next((fact for fact in told if isinstance(fact, PortState)), None)
 
 
 def test_a_port_that_was_open_is_told_while_the_task_runs_and_after_its_end(
@@ -100,7 +108,7 @@ def test_a_port_that_was_open_is_told_while_the_task_runs_and_after_its_end(
     port = free_ports(1)
     attempt.start(f"sleep 0.3; {SERVE} {port} 3", port=port)
     _, told = followed(attempt)
-    first = next(fact for fact in told if isinstance(fact, Served))
+    first = next(fact for fact in told if isinstance(fact, PortState))
     assert first.after is not None
     assert 0.3 <= first.after < 3
     assert any(isinstance(fact, Heartbeat) for fact in told[told.index(first) :])
@@ -168,16 +176,16 @@ def test_a_log_of_a_task_that_has_ended_is_sent_from_any_offset(attempt: Attempt
     for offset in (0, 1, 9, 10):
         log, told = followed(attempt, offset)
         assert log == b"0123456789"[offset:]
-        assert told == (End(state="exited", exit_code=9),)
+        assert told == (AttemptEnd(state="exited", exit_code=9),)
 
 
 def test_a_task_that_never_started_is_absent(attempt: Attempt) -> None:
-    assert followed(attempt) == (b"", (End(state="absent"),))
+    assert followed(attempt) == (b"", (AttemptEnd(state="absent"),))
 
 
 def test_a_task_that_was_stopped_before_it_started_has_ended(attempt: Attempt) -> None:
     attempt.stop(0)
-    assert followed(attempt) == (b"", (End(state="exited", exit_code=-15),))
+    assert followed(attempt) == (b"", (AttemptEnd(state="exited", exit_code=-15),))
 
 
 def test_a_task_that_dies_with_its_watcher_is_lost(attempt: Attempt) -> None:
@@ -189,7 +197,7 @@ def test_a_task_that_dies_with_its_watcher_is_lost(attempt: Attempt) -> None:
     os.kill(int(pid), signal.SIGKILL)
     stdout, stderr = follower.communicate(timeout=20)
     assert stdout == b"up\n"
-    assert FollowReader().feed(stderr)[-1] == End(state="lost")
+    assert FollowReader().feed(stderr)[-1] == AttemptEnd(state="lost")
 
 
 def test_the_end_of_a_task_whose_watcher_was_killed_is_seen(attempt: Attempt) -> None:
@@ -199,7 +207,7 @@ def test_the_end_of_a_task_whose_watcher_was_killed_is_seen(attempt: Attempt) ->
     (attempt.machine.home / "go").touch()
     stdout, stderr = follower.communicate(timeout=20)
     assert stdout == b"went\n"
-    assert FollowReader().feed(stderr)[-1] == End(state="lost")
+    assert FollowReader().feed(stderr)[-1] == AttemptEnd(state="lost")
 
 
 def test_a_line_arrives_within_a_third_of_a_second(attempt: Attempt) -> None:
@@ -231,7 +239,7 @@ def test_a_follower_killed_at_any_byte_and_resumed_loses_and_repeats_nothing(
     chance = random.Random(seed)
     attempt.start(f"{PYTHON} writer.py {seed} 300")
     got = bytearray()
-    told: tuple[Heartbeat | End, ...] = ()
+    told: tuple[Heartbeat | AttemptEnd, ...] = ()
     for _ in range(25):
         follower = follow(attempt, len(got))
         assert follower.stdout is not None
@@ -239,7 +247,7 @@ def test_a_follower_killed_at_any_byte_and_resumed_loses_and_repeats_nothing(
         abandon(follower)
     rest, told = followed(attempt, len(got))
     got += rest
-    assert told[-1] == End(state="exited", exit_code=0), seed
+    assert told[-1] == AttemptEnd(state="exited", exit_code=0), seed
     assert hashlib.sha256(got).digest() == hashlib.sha256(attempt.log).digest(), seed
     eventually(lambda: not followers(attempt))
 
@@ -249,7 +257,7 @@ def test_a_log_of_20_mb_written_at_once_arrives_whole(attempt: Attempt) -> None:
     log, told = followed(attempt)
     assert len(log) == 20_000_000
     assert hashlib.sha256(log).digest() == hashlib.sha256(attempt.log).digest()
-    assert told[-1] == End(state="exited", exit_code=1)
+    assert told[-1] == AttemptEnd(state="exited", exit_code=1)
 
 
 def test_a_slow_reader_gets_everything_after_the_task_has_ended(attempt: Attempt) -> None:
@@ -316,7 +324,7 @@ def test_the_reader_takes_lines_however_they_are_cut() -> None:
                 Process(pid=8, state="T", ticks=99, name="python3"),
             ),
         ),
-        End(state="exited", exit_code=-9),
+        AttemptEnd(state="exited", exit_code=-9),
     )
     for size in (1, 3, 7, len(text)):
         reader = FollowReader()

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import layout, supervise
+from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node, Task
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.preflight import preflight
+from cloudtrain.runs.task_commands import AttemptEnd, FollowReader, Heartbeat
 from cloudtrain.shell import command
-from cloudtrain.supervise import End, FollowReader, Heartbeat
-from cloudtrain.training.preflight import preflight
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 from tests.integration.test_preflight import free_ports
 from tests.support.fakes import eventually
 from tests.support.local_cluster import LocalCluster, local_cluster
@@ -43,23 +44,23 @@ class Run:
 
     def start(self, ssh: SshTransport, line: str) -> str:
         ssh.run(self.node, command("mkdir", "-p", "work"))
-        remote = supervise.start(
+        remote = task_commands.start(
             self.folder, tag=self.tag, work="work", command=line, environment={}
         )
         done = ssh.run(self.node, remote.command, stdin=remote.stdin)
-        return supervise.parse_start(self.node.name, done)
+        return task_commands.parse_start(self.node.name, done)
 
-    def status(self, ssh: SshTransport) -> supervise.TaskStatus:
-        done = ssh.ask(self.node, supervise.status(self.folder).shell())
-        return supervise.parse_status(self.node.name, done)[0]
+    def status(self, ssh: SshTransport) -> task_commands.TaskStatus:
+        done = ssh.ask(self.node, task_commands.status(self.folder).shell())
+        return task_commands.parse_status(self.node.name, done)[0]
 
     def follow(
         self, ssh: SshTransport, got: bytearray, cut_after: int
-    ) -> tuple[Heartbeat | End, ...]:
+    ) -> tuple[Heartbeat | AttemptEnd, ...]:
         """Adds to `got`; the connection breaks once it has `cut_after` bytes more."""
         limit = len(got) + cut_after
         reader = FollowReader()
-        told: list[Heartbeat | End] = []
+        told: list[Heartbeat | AttemptEnd] = []
 
         def take(data: bytes) -> None:
             got.extend(data)
@@ -69,7 +70,7 @@ class Run:
         with suppress(CloudtrainError):
             ssh.run(
                 self.node,
-                supervise.follow(self.folder, len(got), interval=1),
+                task_commands.follow(self.folder, len(got), interval=1),
                 on_stdout=take,
                 on_stderr=lambda data: told.extend(reader.feed(data)),
                 timeout=20,
@@ -93,7 +94,7 @@ def test_a_log_over_broken_connections_is_whole_and_no_follower_stays(
             run.follow(ssh, got, chance.randrange(1, 300_000))
     with SshTransport(cluster.identity) as ssh:
         told = run.follow(ssh, got, 1 << 40)
-        assert told[-1] == End(state="exited", exit_code=4), seed
+        assert told[-1] == AttemptEnd(state="exited", exit_code=4), seed
         assert run.status(ssh).state == "exited"
         left = command("sh", "-c", f"ps -eo args | grep -c '[-]-pid=.*{run.folder}/log'")
         eventually(lambda: ssh.run(run.node, left).stdout.strip() == b"0")
@@ -112,8 +113,8 @@ def test_a_task_outlives_the_connection_and_is_stopped_over_another(cluster: Loc
         run.start(ssh, "trap '' TERM HUP; while :; do sleep 0.1; done")
     with SshTransport(cluster.identity) as ssh:
         assert run.status(ssh).state == "running"
-        done = ssh.run(run.node, supervise.stop(run.folder, tag=run.tag, grace=0))
-        assert supervise.parse_stop(run.node.name, done).killed >= 1
+        done = ssh.run(run.node, task_commands.stop(run.folder, tag=run.tag, grace=0))
+        assert task_commands.parse_stop(run.node.name, done).killed >= 1
         assert run.status(ssh).exit_code == -9
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import supervise
 from cloudtrain.errors import NodeError
 from cloudtrain.protocols import Completed
-from cloudtrain.supervise import Stopped
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
@@ -63,13 +63,13 @@ def test_a_frozen_task_is_woken_to_heed_term(attempt: Attempt) -> None:
 def test_stopping_again_does_nothing_and_keeps_the_code(attempt: Attempt) -> None:
     attempt.start("exit 7")
     attempt.wait()
-    assert attempt.stop() == Stopped(termed=0, killed=0)
-    assert attempt.stop() == Stopped(termed=0, killed=0)
+    assert attempt.stop() == StopResult(termed=0, killed=0)
+    assert attempt.stop() == StopResult(termed=0, killed=0)
     assert attempt.status().exit_code == 7
 
 
 def test_a_stop_before_the_start_refuses_the_start(attempt: Attempt) -> None:
-    assert attempt.stop() == Stopped(termed=0, killed=0)
+    assert attempt.stop() == StopResult(termed=0, killed=0)
     assert attempt.start("echo late") == "stopped"
     status = attempt.status()
     assert (status.state, status.exit_code) == ("exited", -15)
@@ -158,21 +158,21 @@ def test_orphans_of_earlier_attempts_are_ended_and_the_kept_one_runs_on(machine:
     foreign.start("sleep 60")
     away = machine.home / "away"
     foreign.path.rename(away)
-    command = supervise.orphans(running.cluster, keep=[kept.tag])
-    assert supervise.parse_stop("n", machine.run(command)) == Stopped(termed=2, killed=0)
+    command = task_commands.stop_orphans_command(running.cluster, keep=[kept.tag])
+    assert task_commands.parse_stop("n", machine.run(command)) == StopResult(termed=2, killed=0)
     assert running.status().exit_code == -15
     assert kept.status().state == "running"
-    assert supervise.parse_stop("n", machine.run(command)) == Stopped(termed=0, killed=0)
+    assert task_commands.parse_stop("n", machine.run(command)) == StopResult(termed=0, killed=0)
     away.rename(foreign.path)
     assert foreign.status().state == "running"
 
 
 def test_a_node_without_any_attempt_has_no_orphans(machine: Machine) -> None:
-    command = supervise.orphans("nothing")
-    assert supervise.parse_stop("n", machine.run(command)) == Stopped(termed=0, killed=0)
+    command = task_commands.stop_orphans_command("nothing")
+    assert task_commands.parse_stop("n", machine.run(command)) == StopResult(termed=0, killed=0)
 
 
 def test_processes_that_survive_kill_are_an_error_that_names_them() -> None:
     answer = Completed(exit_code=0, stdout=b"stopped 2 4 77 78\n", stderr=b"")
     with pytest.raises(NodeError, match="n: processes 77, 78 survive SIGKILL"):
-        supervise.parse_stop("n", answer)
+        task_commands.parse_stop("n", answer)

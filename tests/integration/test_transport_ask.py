@@ -10,7 +10,7 @@ import pytest
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.shell import command
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, eventually, sshd_node
 
 pytestmark = pytest.mark.openssh

@@ -15,11 +15,11 @@ import paramiko
 import pytest
 
 from cloudtrain.errors import NodeUnreachable
-from cloudtrain.keys import create_identity
 from cloudtrain.model import Identity, Node
 from cloudtrain.shell import command
-from cloudtrain.transports.connection import BROKEN
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.connection import BROKEN
+from cloudtrain.ssh.keys import create_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, free_place, sshd_node
 
 

@@ -14,11 +14,11 @@ import paramiko
 import pytest
 
 from cloudtrain.errors import HostKeyMismatch, NodeError, NodesError, NodeUnreachable
-from cloudtrain.fan_out import fan_out
-from cloudtrain.keys import create_identity
 from cloudtrain.model import Node
+from cloudtrain.parallel import fan_out
 from cloudtrain.shell import command, script
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.ssh.keys import create_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, sshd_node, sshd_nodes
 
 pytestmark = pytest.mark.openssh
@@ -59,8 +59,8 @@ def test_outputs_and_exit_code_come_back_apart(ssh: SshTransport, node: Node) ->
 def test_an_answer_without_end_is_given_up(
     ssh: SshTransport, node: Node, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    monkeypatch.setattr("cloudtrain.transports.exchange.MOST", 1 << 20)
-    monkeypatch.setattr("cloudtrain.transports.control.MOST", 1 << 20)
+    monkeypatch.setattr("cloudtrain.ssh.channel_io.MOST", 1 << 20)
+    monkeypatch.setattr("cloudtrain.ssh.control_shell.MOST", 1 << 20)
     with pytest.raises(NodeError, match=f"{node.name}: it answers more than 1 MB to"):
         ssh.run(node, script(line))
     with pytest.raises(NodeError, match=f"{node.name}: it answers more than 1 MB to"):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from cloudtrain.catalogue import told
+from cloudtrain.catalog import learned
 from cloudtrain.cli.app import cli
 from cloudtrain.config import load
 from cloudtrain.model import Node
@@ -99,7 +99,7 @@ def test_a_cloud_that_does_not_tell_the_kind_leaves_the_question_open(cloud: Clo
     done = cloudtrain("check", config(cloud, "Standard_NC80s_X99_v9"))
     assert done.exit_code == 2
     assert "name `accelerator: KIND:COUNT` beside it" in done.output
-    assert told.learned("azure") is None
+    assert learned.learned_machines("azure") is None
 
 
 def test_a_cloud_that_does_not_answer_says_so_itself(cloud: Cloud) -> None:
@@ -107,4 +107,4 @@ def test_a_cloud_that_does_not_answer_says_so_itself(cloud: Cloud) -> None:
     cloud.fault("answer", action=actions[cloud.name], status=403, code="forbidden", times=999)
     done = cloudtrain("check", config(cloud, MACHINES[cloud.name][0]), "--json")
     assert done.exit_code != 0
-    assert told.learned(cloud.name) is None
+    assert learned.learned_machines(cloud.name) is None

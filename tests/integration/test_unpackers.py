@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import ship
+from cloudtrain.artifacts.direct_upload import lock_of, revealed
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.errors import CloudtrainError, NodeUnreachable, StoreError
-from cloudtrain.landing.direct import lock_of, revealed
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import parcels_of, take_parcels
 from cloudtrain.model import Artifact
 from cloudtrain.node import unpacker, uploader
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
@@ -103,7 +103,7 @@ class Far(Yard):
         self.store = self.counted = Counted(store)
 
     def take(self) -> Manifest:
-        take_parcels(
+        ingest_spools(
             self.run,
             self.store,
             self.console,
@@ -134,7 +134,7 @@ class Far(Yard):
         self.counted.passed = 0
 
     def is_whole(self, manifest: Manifest) -> None:
-        assert parcels_of(RUN, self.store) == []
+        assert pending_spools(RUN, self.store) == []
         assert self.read(manifest, "chief0/output/ö large") == LARGE[20:]
         assert self.read(manifest, "chief0/output/10") == b"at 10"
         assert self.read(manifest, "chief0/output/20") == b"at 20"
@@ -389,7 +389,7 @@ def test_a_parcel_with_a_damaged_file_stays_and_its_other_files_land(yard: Far) 
     for _ in range(2):
         manifest = yard.take()
         assert yard.contents(manifest) == {"chief0/output/b": b"well"}
-        assert [name.path for name in parcels_of(RUN, yard.store)] == [path]
+        assert [name.path for name in pending_spools(RUN, yard.store)] == [path]
     assert "output/a is not what its node read" in yard.console.warned[0]
     assert yard.detours() == []
     assert yard.left_on_nodes() == []
@@ -402,7 +402,7 @@ def test_what_is_no_parcel_is_said_and_stays(yard: Far, data: bytes) -> None:
     yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
     assert "is not a parcel that can be read" in yard.console.warned[0]
-    assert len(parcels_of(RUN, yard.store)) == 1
+    assert len(pending_spools(RUN, yard.store)) == 1
     assert yard.detours() == []
 
 
@@ -420,7 +420,7 @@ def test_a_copy_that_changes_before_it_is_stored_does_not_land(yard: Far) -> Non
     assert yard.read(manifest, "chief0/output/a") == b"as it is"
     (said,) = yard.detours()
     assert "has changed" in said
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []
 
 
 # ── On the node ──────────────────────────────────────────────────────────────
@@ -531,4 +531,4 @@ def test_no_right_is_on_a_command_line(yard: Far, told: Service) -> None:
     thread.join(60)
     assert any(b"node.unpacker" in text for text in seen)
     assert not [text for text in seen if b"0123456789abcdef" in text]
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []

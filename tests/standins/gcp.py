@@ -17,7 +17,7 @@ from werkzeug.wrappers import Request, Response
 from tests.standins import gcp_iam, gcp_instances, gcp_networks, gcp_offer, gcp_operations  # noqa: F401
 from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
-from tests.standins.gcp_catalogue import IMAGES, REGIONS, ZONES
+from tests.standins.gcp_catalog import IMAGES, REGIONS, ZONES
 from tests.standins.gcp_errors import REASONS, ApiError, answer, invalid, not_found
 from tests.standins.gcp_world import HANDLERS, Body, Call, World
 

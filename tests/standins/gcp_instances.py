@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_catalogue import ZONES, region_of
+from tests.standins.gcp_catalog import ZONES, region_of
 from tests.standins.gcp_errors import ApiError, Failure
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import disk_need, exceeded, need

@@ -6,7 +6,7 @@ import ipaddress
 import re
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_catalogue import REGIONS
+from tests.standins.gcp_catalog import REGIONS
 from tests.standins.gcp_errors import ApiError, Failure
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import too_many

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.standins import gcp_catalogue as catalogue
+from tests.standins import gcp_catalog as catalog
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_catalogue import ACCELERATORS, IMAGES, MACHINES, REGIONS, ZONES, region_of
+from tests.standins.gcp_catalog import ACCELERATORS, IMAGES, MACHINES, REGIONS, ZONES, region_of
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import project_quotas, region_quotas
 from tests.standins.gcp_world import Body, Call, acts
@@ -176,7 +176,7 @@ def all_accelerator_types(call: Call) -> Body:
     return pages_of_all(call, "AcceleratorType", found, [f"zones/{zone}" for zone in ZONES])
 
 
-def _image(call: Call, image: catalogue.Image) -> Body:
+def _image(call: Call, image: catalog.Image) -> Body:
     path = f"projects/{image.project}/global/images"
     told = {
         **_common(call, "image", f"{path}/{image.name}"),

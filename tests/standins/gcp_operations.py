@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_catalogue import REGIONS, ZONES
+from tests.standins.gcp_catalog import REGIONS, ZONES
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_world import Body, Call, Operation, acts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.standins.gcp_catalogue import (
+from tests.standins.gcp_catalog import (
     ACCELERATORS,
     CPU_METRICS,
     DISK_TYPES,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_catalogue import (
+from tests.standins.gcp_catalog import (
     ACCELERATORS,
     DISK_TYPES,
     IMAGES,

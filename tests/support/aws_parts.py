@@ -19,13 +19,13 @@ import pytest
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.events import Event
 from cloudtrain.model import NodePlan, Plan
-from cloudtrain.providers._aws import permissions
-from cloudtrain.providers._aws.nouns import Ground
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Order, Place
-from cloudtrain.providers._cloud.provider import CloudProvider
-from cloudtrain.providers._cloud.timing import CALLS, POLLS, Timing
-from cloudtrain.providers.aws import AwsAccount
+from cloudtrain.providers.aws import permissions
+from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.aws.types import ClusterNetwork
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Location
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.timing import CALLS, POLLS, Timing
 from tests.standins import cloud
 
 FAST = Timing(
@@ -38,7 +38,7 @@ FAST = Timing(
 BY_TESTS = {"StopInstances"}
 """Called by tests alone."""
 CALLER = "203.0.113.7/32"
-HERE = Place(region="us-east-1", zone="us-east-1a")
+HERE = Location(region="us-east-1", zone="us-east-1a")
 EXPIRES = 1_900_000_000.0
 
 
@@ -106,12 +106,12 @@ def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
     return make_plan(config)
 
 
-def account_of(plan: Plan, timing: Timing = FAST) -> AwsAccount:
-    return AwsAccount(plan.config, timing)
+def account_of(plan: Plan, timing: Timing = FAST) -> AwsDriver:
+    return AwsDriver(plan.config, timing)
 
 
-def provider_of(plan: Plan) -> CloudProvider[Ground]:
-    return CloudProvider(AwsAccount(plan.config, FAST), caller=lambda: CALLER, timing=FAST)
+def provider_of(plan: Plan) -> CloudProvider[ClusterNetwork]:
+    return CloudProvider(AwsDriver(plan.config, FAST), caller=lambda: CALLER, timing=FAST)
 
 
 def silent(event: Event, /) -> None:
@@ -119,9 +119,13 @@ def silent(event: Event, /) -> None:
 
 
 def order_of(
-    plan: Plan, node: NodePlan, ground: Ground, place: Place = HERE, expires: float = EXPIRES
-) -> Order[Ground]:
-    return Order(
+    plan: Plan,
+    node: NodePlan,
+    ground: ClusterNetwork,
+    place: Location = HERE,
+    expires: float = EXPIRES,
+) -> LaunchRequest[ClusterNetwork]:
+    return LaunchRequest(
         plan=plan,
         node=node,
         place=place,

@@ -15,11 +15,11 @@ from werkzeug.wrappers import Request, Response
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.events import Event
 from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
-from cloudtrain.providers._azure.ground import Ground
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Order, Place
-from cloudtrain.providers._cloud.timing import CALLS, POLLS, Timing
-from cloudtrain.providers.azure import AzureAccount
+from cloudtrain.providers.azure.network import ClusterNetwork
+from cloudtrain.providers.azure.provider import AzureDriver
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Location
+from cloudtrain.providers.base.timing import CALLS, POLLS, Timing
 from tests.standins import cloud, serve
 
 SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
@@ -117,7 +117,7 @@ FAST = Timing(
 )
 """The stand-in's own delays are 30 ms at most."""
 CALLER = "203.0.113.7/32"
-HERE = Place(region="eastus", zone="eastus-1")
+HERE = Location(region="eastus", zone="eastus-1")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Rk0C4S3YkNn3nCeS5oH1c9mYt4yqRj1sQxk7q1mXz t@example"
 LIFETIME = 12 * 3600.0
 
@@ -151,28 +151,28 @@ def plain(azure: cloud.Cloud, **changes: Any) -> Plan:
     return plan_of(azure, **{"nodes": nodes, "network": Network(), **changes})
 
 
-def account_of(plan: Plan, timing: Timing = FAST) -> AzureAccount:
-    return AzureAccount(plan.config, timing=timing)
+def account_of(plan: Plan, timing: Timing = FAST) -> AzureDriver:
+    return AzureDriver(plan.config, timing=timing)
 
 
 def silent(event: Event, /) -> None:
     """A journal that nobody reads."""
 
 
-def ground_of(account: AzureAccount, plan: Plan, place: Place = HERE) -> Ground:
+def ground_of(account: AzureDriver, plan: Plan, place: Location = HERE) -> ClusterNetwork:
     return account.ground(plan, place, CALLER, silent)
 
 
 def order_of(
     plan: Plan,
     node: NodePlan,
-    ground: Ground,
+    ground: ClusterNetwork,
     *,
-    place: Place = HERE,
+    place: Location = HERE,
     lifetime: float | None = LIFETIME,
-) -> Order[Ground]:
+) -> LaunchRequest[ClusterNetwork]:
     expires = None if lifetime is None else FAST.clock.now() + lifetime
-    return Order(
+    return LaunchRequest(
         plan=plan,
         node=node,
         place=place,

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.events import Event
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
-from cloudtrain.providers._cloud.timing import CALLS, Timing
+from cloudtrain.providers.base.timing import CALLS, Timing
 from cloudtrain.retry import Clock
 from tests.standins.cloud import ROOT, Cloud
 from tests.support.fakes import line_of
@@ -252,10 +252,10 @@ def asked_for(journal: Path) -> dict[str, float]:
 
 def provider(name: str, config: ClusterConfig, timing: Timing) -> Any:
     """As the module's own `provider` makes it, but for the timing."""
-    from cloudtrain.providers._cloud.provider import CloudProvider
+    from cloudtrain.providers.base.provider import CloudProvider
 
-    module = importlib.import_module(f"cloudtrain.providers.{name}")
-    account = getattr(module, f"{name.capitalize()}Account")(config, timing)
+    module = importlib.import_module(f"cloudtrain.providers.{name}.provider")
+    account = getattr(module, f"{name.capitalize()}Driver")(config, timing)
     return CloudProvider(account, caller=lambda: CALLER, timing=timing)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.cloud import clouds
-from cloudtrain.keys import load_identity
 from cloudtrain.model import Identity
+from cloudtrain.ssh.keys import load_identity
 from tests.standins.cloud import DESCRIPTIONS, Cloud
 from tests.standins.nodes import Nodes
 from tests.support.project import Project

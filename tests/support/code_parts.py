@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from cloudtrain.apply import apply
 from cloudtrain.model import ClusterConfig, Code, NodeGroup
 from cloudtrain.playbooks import folder
+from cloudtrain.setup.apply import apply
 from cloudtrain.step import Step
 from tests.support.nodes_here import HereTransport, Remembered, node
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import provision, session
-from cloudtrain.verbs import holdings, up
+from cloudtrain.commands import inventory, up
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -60,10 +60,10 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, holdings):
+    for module in (session, inventory):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
-    monkeypatch.setattr(provision, "first_login", lambda *given, **named: None)
-    monkeypatch.setattr(up, "make_ready", lambda session: "")
+    monkeypatch.setattr(provision, "await_first_login", lambda *given, **named: None)
+    monkeypatch.setattr(up, "prepare_nodes", lambda session: "")
     user = User(cloud)
     user.write()
     assert user.up().exit_code == 0

@@ -13,13 +13,13 @@ from cloudtrain.events import ResourceRequested
 from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers._cloud.account import Machine, Order, Place, Resource, Tell
-from cloudtrain.providers._cloud.timing import Timing
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.timing import Timing
 
 PLACES = (
-    Place(region="east", zone="east-a"),
-    Place(region="east", zone="east-b"),
-    Place(region="west", zone="west-a"),
+    Location(region="east", zone="east-a"),
+    Location(region="east", zone="east-b"),
+    Location(region="west", zone="west-a"),
 )
 
 ME = Owner(id="0123456789ab", name="me", machine="here")
@@ -67,11 +67,11 @@ class FakeAccount:
     """What every list raises."""
     silent: set[str] = field(default_factory=set)
     """Zones that do not answer a list."""
-    machines_: dict[str, Machine] = field(default_factory=dict)
+    machines_: dict[str, Vm] = field(default_factory=dict)
     listed_from: dict[str, float] = field(default_factory=dict)
     resources_: dict[str, Resource] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
-    orders: list[Order[str]] = field(default_factory=list)
+    orders: list[LaunchRequest[str]] = field(default_factory=list)
     name: str = "gcp"
     ends_by_shutdown: bool = True
     soonest_end: float = 60.0
@@ -83,21 +83,21 @@ class FakeAccount:
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return ()
 
-    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return ()
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return ()
 
-    def places(self, plan: Plan) -> tuple[Place, ...]:
+    def places(self, plan: Plan) -> tuple[Location, ...]:
         return PLACES
 
     def machines(
         self,
         cluster: str | None = None,
-        place: Place | None = None,
+        place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Machine]:
+    ) -> Listing[Vm]:
         if self.broken is not None:
             raise self.broken
         with self.lock:
@@ -114,7 +114,7 @@ class FakeAccount:
     def _not_asked(self) -> list[NotAsked]:
         return [NotAsked(place=place, why="it does not answer") for place in sorted(self.silent)]
 
-    def _aged(self, machine: Machine) -> Machine:
+    def _aged(self, machine: Vm) -> Vm:
         node = machine.node
         if node.name in self.dies_starting and node.state == "starting":
             gone = replace(machine, node=replace(node, state="gone"))
@@ -134,7 +134,7 @@ class FakeAccount:
             found = [r for r in self.resources_.values() if cluster in (None, r.cluster)]
             return Listing(found, self._not_asked())
 
-    def ground(self, plan: Plan, place: Place, caller: str, journal: Journal) -> str:
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
         cluster = plan.config.name
         self.callers.append(caller)
         for id, region in ((f"network {cluster}", ""), (f"subnet {cluster}", place.region)):
@@ -150,7 +150,7 @@ class FakeAccount:
     def is_close(self, ground: str) -> bool:
         return self.close and ground.endswith("close")
 
-    def launch(self, order: Order[str]) -> Machine:
+    def launch(self, order: LaunchRequest[str]) -> Vm:
         name = order.node.name
         with self.lock:
             self.orders.append(order)
@@ -172,20 +172,20 @@ class FakeAccount:
                 created=self.clock.now(),
                 owner=ME,
             )
-            machine = Machine(cluster=order.plan.config.name, node=node, place=order.place, id=id)
+            machine = Vm(cluster=order.plan.config.name, node=node, place=order.place, id=id)
             self.machines_[id] = machine
             self.listed_from[id] = self.clock.now() + self.lag
             if name in self.breaks_after:
                 raise TransientError("connection reset")
             return machine
 
-    def start(self, machine: Machine, expires: float | None) -> None:
+    def start(self, machine: Vm, expires: float | None) -> None:
         with self.lock:
             node = replace(machine.node, state="starting", expires=expires)
             self.machines_[machine.id] = replace(machine, node=node)
 
     def move_ends(
-        self, machines: Sequence[Machine], expires: float | None, tell: Tell | None = None
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
     ) -> bool:
         with self.lock:
             for machine in machines:
@@ -193,10 +193,10 @@ class FakeAccount:
                 self.machines_[machine.id] = replace(machine, node=node)
         return True
 
-    def console(self, machine: Machine) -> str:
+    def console(self, machine: Vm) -> str:
         return ""
 
-    def erase(self, machines: Sequence[Machine], resources: Sequence[Resource]) -> None:
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         with self.lock:
             for machine in machines:
                 if machine.id not in self.stays:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.apply import apply
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.playbooks import base, nvidia
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import Clock
+from cloudtrain.setup.apply import apply
 from cloudtrain.shell import Command
 from cloudtrain.step import Step
 from tests.support.nodes_here import HereTransport, Remembered, node

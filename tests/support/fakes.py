@@ -53,7 +53,7 @@ class FakeProvider:
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self.findings
 
-    def rehearse(self, plan: Plan) -> tuple[Finding, ...]:
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return self.rehearsed
 
     def create(

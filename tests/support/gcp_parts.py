@@ -12,19 +12,19 @@ from unittest.mock import patch
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.events import Event
 from cloudtrain.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Plan
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Order, Place
-from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.providers._cloud.timing import Timing
-from cloudtrain.providers._gcp import permissions
-from cloudtrain.providers._gcp.bodies import Ground
-from cloudtrain.providers.gcp import GcpAccount
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.boot import user_data
+from cloudtrain.providers.base.driver import LaunchRequest, Location
+from cloudtrain.providers.base.timing import Timing
+from cloudtrain.providers.gcp import permissions
+from cloudtrain.providers.gcp.provider import GcpDriver
+from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.retry import Clock
 from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.support.fakes import facts_of
 
-PLACE = Place(region="us-east4", zone="us-east4-c")
+PLACE = Location(region="us-east4", zone="us-east4-c")
 CALLER = "203.0.113.7/32"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n"
 
@@ -60,8 +60,8 @@ class Gcp:
         self.slept += seconds
         self.app.advance(seconds)
 
-    def account(self, **changes: Any) -> GcpAccount:
-        return GcpAccount(self.config(**changes), self.timing())
+    def account(self, **changes: Any) -> GcpDriver:
+        return GcpDriver(self.config(**changes), self.timing())
 
     def config(self, **changes: Any) -> ClusterConfig:
         return self.cloud.config(**changes)
@@ -72,7 +72,7 @@ class Gcp:
     def journal(self, event: Event, /) -> None:
         self.journaled.append(" ".join([event.word, *facts_of(event).values()]))
 
-    def ground(self, account: GcpAccount, plan: Plan, place: Place = PLACE) -> Ground:
+    def ground(self, account: GcpDriver, plan: Plan, place: Location = PLACE) -> ClusterNetwork:
         return account.ground(plan, place, CALLER, self.journal)
 
 
@@ -91,13 +91,18 @@ def standing_in(**settings: Any) -> Iterator[Gcp]:
 
 
 def order(
-    plan: Plan, ground: Ground, number: int = 0, *, place: Place = PLACE, expires: float | None = 0
-) -> Order[Ground]:
+    plan: Plan,
+    ground: ClusterNetwork,
+    number: int = 0,
+    *,
+    place: Location = PLACE,
+    expires: float | None = 0,
+) -> LaunchRequest[ClusterNetwork]:
     """`expires` 0: in an hour of the year 2033."""
     node = plan.nodes[number]
     ends = 2_000_003_600.0 if expires == 0 else expires
     key = HostKey(public="ssh-ed25519 AAAAC3Nz", private=Secret(KEY))
-    return Order(
+    return LaunchRequest(
         plan=plan,
         node=node,
         place=place,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.commands import idle as verb
 from cloudtrain.config import to_json
 from cloudtrain.events import UpCompleted
 from cloudtrain.model import ClusterConfig, Limits, NodeGroup, Run
-from cloudtrain.records import Records
 from cloudtrain.retry import Clock
-from cloudtrain.verbs import idle as verb
+from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
 
 LIMIT = 1800.0
@@ -98,7 +98,7 @@ class World:
 @pytest.fixture
 def world(records: Records, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(records)
-    monkeypatch.setattr(verb, "bring_down", world.down)
+    monkeypatch.setattr(verb, "destroy_cluster", world.down)
     monkeypatch.setattr(verb, "attend", world.attend)
     return world
 

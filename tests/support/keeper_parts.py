@@ -17,14 +17,14 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import layout, supervise
+from cloudtrain import layout
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.session import Session
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import take_parcels
 from cloudtrain.model import Attempt
 from cloudtrain.presign import PresignedUpload
-from cloudtrain.records import Records
-from cloudtrain.training import keeping
+from cloudtrain.runs import node_agents, task_commands
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import RUN, Cluster
 from tests.support.web_store import Service, WebStore, until
@@ -52,7 +52,7 @@ class Kept(Cluster):
 
     def __init__(self, folder: Path, told: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder)
-        monkeypatch.setattr(keeping, "TIMES", SOON)
+        monkeypatch.setattr(node_agents, "TIMES", SOON)
         self.top = folder
         self.told = told
         self.web = ParcelStore(folder / "web", told)
@@ -89,7 +89,7 @@ class Kept(Cluster):
     def start(self, command: str, task: str = "chief0") -> None:
         number = len(self.run.attempts)
         (self.work(task) / "output").mkdir(exist_ok=True)
-        remote = supervise.start(
+        remote = task_commands.start(
             layout.attempt_folder("mnist", RUN, task, number),
             tag=layout.tag("mnist", RUN, task, number),
             work=layout.work_folder("mnist", RUN, task),
@@ -98,10 +98,10 @@ class Kept(Cluster):
         )
         node = self.nodes[task]
         done = self.transport.run(node, remote.command, stdin=remote.stdin)
-        assert supervise.parse_start(node.name, done) == "started"
+        assert task_commands.parse_start(node.name, done) == "started"
 
     def keep(self) -> None:
-        keeping.keep(self.session(), self.run)
+        node_agents.start_agents(self.session(), self.run)
         assert self.console.warned == []
 
     def place(self, task: str = "chief0") -> Path:
@@ -151,7 +151,7 @@ class Kept(Cluster):
         """What has landed once the parcels that arrived are taken."""
         self.web.bring()
         self.told.objects.clear()
-        take_parcels(self.run, self.web, self.console, **options)
+        ingest_spools(self.run, self.web, self.console, **options)
         return read_manifest(self.web, RUN) or Manifest(run=RUN)
 
     def content(self, manifest: Manifest, path: str) -> bytes:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain import layout
+from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
+from cloudtrain.artifacts.landing import Landing
+from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.errors import NodeUnreachable, StoreError
-from cloudtrain.landing.land import Closing, land, land_so_far, unlanded
-from cloudtrain.landing.landing import Landing
-from cloudtrain.landing.manifest import Manifest
-from cloudtrain.landing.runs import store_record
 from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
 from cloudtrain.protocols import ArtifactStore, Completed, Stage, StoreBackend
 from cloudtrain.shell import Command
@@ -252,11 +252,11 @@ class Cluster:
     def land(
         self, *, final: bool = True, checkpoints: str | None = None, **changes: Any
     ) -> Manifest:
-        way = land if final else land_so_far
+        way = land_files if final else land_so_far
         return way(self.landing(checkpoints, **changes), self.run, self.nodes)
 
     def unlanded(self, checkpoints: str | None = None, **changes: Any) -> tuple[str, ...]:
-        return unlanded(self.landing(checkpoints, **changes), list(self.nodes.values()))
+        return pending_files(self.landing(checkpoints, **changes), list(self.nodes.values()))
 
     def work(self, task: str) -> Path:
         home = self.transport.home(self.nodes[task])

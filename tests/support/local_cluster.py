@@ -11,7 +11,7 @@ import paramiko
 import pytest
 
 from cloudtrain.model import Identity, Node, Plan
-from cloudtrain.providers.local import LocalProvider
+from cloudtrain.providers.local.provider import LocalProvider
 from tests.support.fakes import know_hosts, make_identity, make_plan, no_journal
 
 
@@ -94,6 +94,6 @@ def local_cluster(
     plan = make_plan(name, workers=workers)
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(home))
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(folder / "cache"))
-    from cloudtrain.providers import local
+    from cloudtrain.providers.local import provider
 
-    return LocalCluster(local.provider(plan.config), plan, make_identity(folder, plan), home)
+    return LocalCluster(provider.provider(plan.config), plan, make_identity(folder, plan), home)

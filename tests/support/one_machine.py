@@ -6,11 +6,11 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.cluster.bootstrap import first_login
-from cloudtrain.keys import create_identity, load_identity
+from cloudtrain.cluster.bootstrap import await_first_login
 from cloudtrain.model import Node
-from cloudtrain.providers._cloud.boot import user_data
-from cloudtrain.transports.ssh import SshTransport
+from cloudtrain.providers.base.boot import user_data
+from cloudtrain.ssh.keys import create_identity, load_identity
+from cloudtrain.ssh.transport import SshTransport
 from tests.standins.nodes import Nodes
 from tests.support.nodes_here import Remembered
 
@@ -45,7 +45,9 @@ class Machine:
     def enter(self) -> None:
         identity = load_identity(self.folder)
         with SshTransport(identity) as transport:
-            first_login([self.node], identity, self.folder, transport, transport, Remembered())
+            await_first_login(
+                [self.node], identity, self.folder, transport, transport, Remembered()
+            )
 
     def ask(self, script: str) -> str:
         with SshTransport(load_identity(self.folder)) as transport:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import layout
-from cloudtrain.landing.manifest import Manifest, read_manifest
-from cloudtrain.landing.parcels import parcel_name, take_parcels
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.model import Attempt
 from cloudtrain.node import archiver
 from tests.support.landing_parts import RUN, Cluster
@@ -43,7 +43,7 @@ class Yard(Cluster):
         )
 
     def store_parcel(self, parcel: archiver.Archive, task: str = "chief0", attempt: int = 1) -> str:
-        name = parcel_name(RUN, task, attempt, 1_700_000_000, self.made)
+        name = spool_name(RUN, task, attempt, 1_700_000_000, self.made)
         self.made += 1
         self.store.upload(name, [content(parcel)])
         return name
@@ -52,7 +52,7 @@ class Yard(Cluster):
         return self.store_parcel(self.parcel(*paths, task=task, attempt=attempt), task, attempt)
 
     def take(self) -> Manifest:
-        take_parcels(
+        ingest_spools(
             self.run,
             self.store,
             self.console,

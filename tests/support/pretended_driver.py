@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.catalogue import gpus
+from cloudtrain.catalog import gpus
 from cloudtrain.model import Accelerator
 
 VERSION = "580.126.20"
@@ -100,7 +100,7 @@ class Driver:
 def make(folder: Path, gpu: Accelerator, packages: Path) -> Driver:
     """For the TensorFlow in this `site-packages`. Raises ValueError for a kind that the table of
     GPUs lacks, and CalledProcessError with gcc's own words on stderr."""
-    row = gpus.known(gpu.kind)
+    row = gpus.gpu(gpu.kind)
     if row is None:
         raise ValueError(f"{gpu.kind} is none of {', '.join(each.kind for each in gpus.GPUS)}")
     facts = {

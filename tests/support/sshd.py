@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.keys import create_identity, pin
 from cloudtrain.model import Identity, Node
+from cloudtrain.ssh.keys import create_identity, write_known_hosts
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -121,7 +121,7 @@ def sshd_nodes(folder: Path, names: Sequence[str]) -> Iterator[list[SshdNode]]:
         Path("/run/sshd").mkdir()  # sshd as root wants it
     identity = create_identity(folder / "identity", names)
     nodes = [_make(folder / name, name, identity) for name in names]
-    pin(identity, [each.node for each in nodes])
+    write_known_hosts(identity, [each.node for each in nodes])
     try:
         for each in nodes:
             each.start()

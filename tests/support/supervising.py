@@ -13,8 +13,9 @@ from pathlib import Path
 from shlex import quote
 from shutil import which
 
-from cloudtrain import layout, supervise
+from cloudtrain import layout
 from cloudtrain.protocols import Completed
+from cloudtrain.runs import task_commands
 from cloudtrain.shell import Command, Secret
 from tests.support.fakes import eventually
 
@@ -94,8 +95,8 @@ class Attempt:
         command: str,
         environment: Mapping[str, str | Secret] | None = None,
         port: int | None = None,
-    ) -> supervise.Remote:
-        return supervise.start(
+    ) -> task_commands.RemoteCommand:
+        return task_commands.start(
             self.folder,
             tag=self.tag,
             work="work",
@@ -111,20 +112,22 @@ class Attempt:
         port: int | None = None,
     ) -> str:
         remote = self.remote(command, environment, port)
-        return supervise.parse_start("n", self.machine.run(remote.command, remote.stdin))
+        return task_commands.parse_start("n", self.machine.run(remote.command, remote.stdin))
 
-    def status(self) -> supervise.TaskStatus:
-        (status,) = supervise.parse_status("n", self.machine.run(supervise.status(self.folder)))
+    def status(self) -> task_commands.TaskStatus:
+        (status,) = task_commands.parse_status(
+            "n", self.machine.run(task_commands.status(self.folder))
+        )
         return status
 
-    def wait(self) -> supervise.TaskStatus:
+    def wait(self) -> task_commands.TaskStatus:
         """Until the attempt is over."""
         eventually(lambda: self.status().state != "running")
         return self.status()
 
-    def stop(self, grace: float = 5) -> supervise.Stopped:
-        command = supervise.stop(self.folder, tag=self.tag, grace=grace)
-        return supervise.parse_stop("n", self.machine.run(command))
+    def stop(self, grace: float = 5) -> task_commands.StopResult:
+        command = task_commands.stop(self.folder, tag=self.tag, grace=grace)
+        return task_commands.parse_stop("n", self.machine.run(command))
 
     def wait_for_log(self, text: bytes) -> None:
         eventually(lambda: text in self.log)

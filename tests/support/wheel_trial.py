@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cloudtrain.apply import apply
-from cloudtrain.catalogue import cuda
+from cloudtrain.catalog import cuda
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, nvidia, tensorflow
+from cloudtrain.setup.apply import apply
 from tests.conftest import users_pip_config
 from tests.support import pretended_driver
 from tests.support.nodes_here import HereTransport, Remembered, node

@@ -20,29 +20,13 @@ PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 LAYERS = [
     {"model", "listing", "shell", "errors", "node"},
     {
-        *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekeying", "fan_out"},
-        *{"retry", "events", "strategies", "presign", "ship"},
-        *{"catalogue", "cloud"},
+        *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekey_workaround"},
+        *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},
     },
-    {
-        *{"config", "records", "console", "keys", "supervise"},
-        *{"transports", "stores", "providers", "playbooks"},
-    },
-    {
-        "cluster",
-        "whose",
-        "lease",
-        "drift",
-        "recorded_drift",
-        "lifetime",
-        "rotation",
-        "ready",
-        "apply",
-        "reboot",
-        "landing",
-    },
-    {"training"},
-    {"verbs"},
+    {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
+    {"cluster", "setup", "artifacts"},
+    {"runs"},
+    {"commands"},
     {"cli", "api"},
     {"__main__"},
 ]
@@ -169,12 +153,12 @@ def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
     assert found == {}
 
 
-def test_verbs_return_values_and_leave_text_and_json_to_the_command_line() -> None:
-    for path in (PACKAGE / "verbs").glob("*.py"):
+def test_commands_return_values_and_leave_text_and_json_to_the_command_line() -> None:
+    for path in (PACKAGE / "commands").glob("*.py"):
         tree = parsed(path)
         named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         shown = [name for name in named if name.split("_")[-1] in ("json", "text", "document")]
-        assert not shown, f"verbs/{path.name}: {shown} belong to cli/"
+        assert not shown, f"commands/{path.name}: {shown} belong to cli/"
         assert not imports(path) & {"json", "click", "rich"}, path.name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.providers._aws import quotas
+from cloudtrain.providers.aws import quota
 
 # ── Check ────────────────────────────────────────────────────────────────────
 
@@ -32,5 +32,5 @@ from cloudtrain.providers._aws import quotas
     ],
 )
 def test_which_quota_counts(machine: str, spot: bool, code: str | None) -> None:
-    found = quotas.quota_of(machine, spot=spot)
+    found = quota.quota_of(machine, spot=spot)
     assert (found.code if found else None) == code

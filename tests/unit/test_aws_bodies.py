@@ -12,13 +12,13 @@ import pytest
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import ClusterConfig, Network, NodeGroup, Plan
-from cloudtrain.providers._aws import bodies
-from cloudtrain.providers._aws.nouns import Ground, Image, Subnet
-from cloudtrain.providers._cloud.account import Order
+from cloudtrain.providers.aws import requests
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
+from cloudtrain.providers.base.driver import LaunchRequest
 from tests.standins import aws_query
 from tests.support.aws_parts import EXPIRES, HERE, order_of
 
-IMAGE = Image(id="ami-1", name="ubuntu", root="/dev/sda1", size_gb=8)
+IMAGE = AwsImage(id="ami-1", name="ubuntu", root="/dev/sda1", size_gb=8)
 
 
 def plan(*, private: bool = False, spot: bool = False, disk: int | None = None) -> Plan:
@@ -33,8 +33,10 @@ def plan(*, private: bool = False, spot: bool = False, disk: int | None = None) 
     return make_plan(config)
 
 
-def order(plan: Plan, image: Image = IMAGE, placement_group: str = "") -> Order[Ground]:
-    ground = Ground(
+def order(
+    plan: Plan, image: AwsImage = IMAGE, placement_group: str = ""
+) -> LaunchRequest[ClusterNetwork]:
+    ground = ClusterNetwork(
         subnet=Subnet(id="subnet-1", vpc="vpc-1", zone="us-east-1a"),
         group="sg-1",
         placement_group=placement_group,
@@ -44,9 +46,9 @@ def order(plan: Plan, image: Image = IMAGE, placement_group: str = "") -> Order[
     return replace(made, labels={"cloudtrain-cluster": "mnist"}, user_data="#cloud-config\n")
 
 
-def sent(order: Order[Ground]) -> dict[str, str]:
-    fields = bodies.flat(bodies.run_instances(order, "token"))
-    aws_query.parse({"Action": "RunInstances", "Version": bodies.VERSION, **fields})
+def sent(order: LaunchRequest[ClusterNetwork]) -> dict[str, str]:
+    fields = requests.flat(requests.run_instances(order, "token"))
+    aws_query.parse({"Action": "RunInstances", "Version": requests.VERSION, **fields})
     return fields
 
 
@@ -108,7 +110,7 @@ def test_a_private_node_gets_no_public_address() -> None:
     ("wanted", "image", "made"), [(100, 8, 100), (None, 8, 50), (10, 35, 35), (None, 105, 105)]
 )
 def test_a_disk_is_never_smaller_than_its_image(wanted: int | None, image: int, made: int) -> None:
-    assert bodies.disk_gb(wanted, replace(IMAGE, size_gb=image)) == made
+    assert requests.disk_gb(wanted, replace(IMAGE, size_gb=image)) == made
 
 
 @pytest.mark.parametrize(
@@ -117,25 +119,25 @@ def test_a_disk_is_never_smaller_than_its_image(wanted: int | None, image: int, 
 def test_a_disk_with_gpus_has_room_for_cuda_beside_the_image(
     wanted: int | None, image: int, made: int
 ) -> None:
-    assert bodies.disk_gb(wanted, replace(IMAGE, size_gb=image), gpus=True) == made
+    assert requests.disk_gb(wanted, replace(IMAGE, size_gb=image), gpus=True) == made
 
 
 def test_long_first_boot_data_is_packed_and_too_long_data_is_refused() -> None:
     long = "#cloud-config\n" + "# the same line again\n" * 1000
-    assert gzip.decompress(base64.b64decode(bodies.user_data(long))).decode() == long
+    assert gzip.decompress(base64.b64decode(requests.user_data(long))).decode() == long
     noise = "".join(random.Random(1).choices("0123456789abcdef", k=60_000))
     with pytest.raises(CloudConfigError, match="EC2 takes 16384"):
-        bodies.user_data(noise)
+        requests.user_data(noise)
 
 
 def test_first_boot_data_is_the_same_each_time_so_that_a_token_stays_good() -> None:
     long = "# line\n" * 5000
-    assert bodies.user_data(long) == bodies.user_data(long)
+    assert requests.user_data(long) == requests.user_data(long)
 
 
 def test_an_ipv6_caller_is_let_in_by_an_ipv6_rule() -> None:
-    assert bodies.ssh_from("2001:db8::7/128")["Ipv6Ranges"] == [{"CidrIpv6": "2001:db8::7/128"}]
-    assert bodies.ssh_from("203.0.113.7/32")["IpRanges"] == [{"CidrIp": "203.0.113.7/32"}]
+    assert requests.ssh_from("2001:db8::7/128")["Ipv6Ranges"] == [{"CidrIpv6": "2001:db8::7/128"}]
+    assert requests.ssh_from("203.0.113.7/32")["IpRanges"] == [{"CidrIp": "203.0.113.7/32"}]
 
 
 def test_the_order_says_when_the_node_ends() -> None:

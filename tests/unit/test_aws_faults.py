@@ -29,7 +29,7 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.providers._aws import answers, faults, machines
+from cloudtrain.providers.aws import faults, listing, xml
 
 
 def refusal(code: str, message: str = "its own words", status: int = 400) -> CloudError:
@@ -247,25 +247,25 @@ def recorded(name: str) -> str:
 
 
 def test_a_recorded_reservation_is_read_whatever_its_namespace() -> None:
-    answer = answers.tree(recorded("describe_instances.xml"))
-    found = machines.instances(answers.items(answer, "reservationSet"))
-    assert [answers.text(each, "instanceId") for each in found] == ["i-4382922a", "i-8474834a"]
-    assert answers.text(answers.part(found[0], "instanceState"), "name") == "stopped"
-    assert answers.unix(answers.text(found[0], "launchTime"))
+    answer = xml.tree(recorded("describe_instances.xml"))
+    found = listing.instances(xml.items(answer, "reservationSet"))
+    assert [xml.text(each, "instanceId") for each in found] == ["i-4382922a", "i-8474834a"]
+    assert xml.text(xml.part(found[0], "instanceState"), "name") == "stopped"
+    assert xml.unix(xml.text(found[0], "launchTime"))
 
 
 def test_a_recorded_security_group_is_read_with_its_rules() -> None:
-    answer = answers.tree(recorded("describe_security_groups.xml"))
-    groups = answers.items(answer, "securityGroupInfo")
-    rules = [rule for group in groups for rule in answers.items(group, "ipPermissions")]
-    ports = {(answers.text(r, "ipProtocol"), answers.text(r, "fromPort")) for r in rules}
+    answer = xml.tree(recorded("describe_security_groups.xml"))
+    groups = xml.items(answer, "securityGroupInfo")
+    rules = [rule for group in groups for rule in xml.items(group, "ipPermissions")]
+    ports = {(xml.text(r, "ipProtocol"), xml.text(r, "fromPort")) for r in rules}
     assert ("tcp", "80") in ports
 
 
 def test_recorded_instances_that_are_not_ours_are_left_alone() -> None:
-    answer = answers.tree(recorded("describe_instances.xml"))
-    for each in machines.instances(answers.items(answer, "reservationSet")):
-        assert machines.machine(each, "us-east-1", private=False) is None
+    answer = xml.tree(recorded("describe_instances.xml"))
+    for each in listing.instances(xml.items(answer, "reservationSet")):
+        assert listing.to_vm(each, "us-east-1", private=False) is None
 
 
 def test_the_recorded_error_of_an_idempotency_mismatch_is_told_by_its_code() -> None:

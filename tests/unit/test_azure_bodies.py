@@ -12,7 +12,7 @@ from azure.mgmt.resource.resources import models as resources
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Accelerator, NodePlan
-from cloudtrain.providers._azure import bodies, paths
+from cloudtrain.providers.azure import paths, requests
 from tests.standins import azure_models
 from tests.standins.azure_errors import Refusal
 from tests.support.azure_parts import KEY
@@ -26,7 +26,7 @@ def node(**changes: Any) -> NodePlan:
     return NodePlan(**{"machine": "Standard_NC4as_T4_v3", **given, **changes})
 
 
-def machine(**changes: Any) -> bodies.Body:
+def machine(**changes: Any) -> requests.Body:
     given: dict[str, Any] = {
         "node": node(disk_gb=100, spot=True),
         "image": "auto",
@@ -35,31 +35,34 @@ def machine(**changes: Any) -> bodies.Body:
         "public_key": KEY,
         "proximity": GROUP.proximity("p"),
     }
-    return bodies.machine("eastus", "eastus-1", TAGS, **{**given, **changes})
+    return requests.machine("eastus", "eastus-1", TAGS, **{**given, **changes})
 
 
 @pytest.mark.parametrize(
     ("model", "body"),
     [
-        (resources.ResourceGroup, bodies.group("eastus", TAGS)),
-        (network.NetworkSecurityGroup, bodies.firewall("eastus", TAGS, "192.0.2.1/32", ())),
+        (resources.ResourceGroup, requests.group("eastus", TAGS)),
+        (network.NetworkSecurityGroup, requests.firewall("eastus", TAGS, "192.0.2.1/32", ())),
         (
             network.NetworkSecurityGroup,
-            bodies.firewall("eastus", TAGS, "192.0.2.1/32", ("10.0.1.0/24", "10.0.2.0/24")),
+            requests.firewall("eastus", TAGS, "192.0.2.1/32", ("10.0.1.0/24", "10.0.2.0/24")),
         ),
-        (network.VirtualNetwork, bodies.network("eastus", TAGS, "cloudtrain-mnist", outbound=True)),
-        (network.PublicIPAddress, bodies.address("eastus", "eastus-1", TAGS)),
+        (
+            network.VirtualNetwork,
+            requests.network("eastus", TAGS, "cloudtrain-mnist", outbound=True),
+        ),
+        (network.PublicIPAddress, requests.address("eastus", "eastus-1", TAGS)),
         (
             network.NetworkInterface,
-            bodies.nic("eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=True),
+            requests.nic("eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=True),
         ),
-        (compute.ProximityPlacementGroup, bodies.proximity("eastus", TAGS)),
+        (compute.ProximityPlacementGroup, requests.proximity("eastus", TAGS)),
         (compute.VirtualMachine, machine()),
         (compute.VirtualMachine, machine(node=node(), proximity=None)),
         (compute.VirtualMachineUpdate, {"tags": TAGS}),
     ],
 )
-def test_azure_knows_each_property_of_each_body(model: Any, body: bodies.Body) -> None:
+def test_azure_knows_each_property_of_each_body(model: Any, body: requests.Body) -> None:
     told = azure_models.checked(model, body)
     assert told == body
     spoiled = {**body, "nonsense": 1}
@@ -79,21 +82,21 @@ def test_disk_nic_and_address_are_deleted_with_the_vm() -> None:
     assert properties["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
     (nic,) = properties["networkProfile"]["networkInterfaces"]
     assert nic["properties"]["deleteOption"] == "Delete"
-    body = bodies.nic("eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=False)
+    body = requests.nic("eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=False)
     (configuration,) = body["properties"]["ipConfigurations"]
     address = configuration["properties"]["publicIPAddress"]
     assert address == {"id": "/a", "properties": {"deleteOption": "Delete"}}
 
 
 def test_a_node_without_a_public_address_has_none() -> None:
-    body = bodies.nic("eastus", TAGS, subnet="/s", firewall="/f", address=None, fast=False)
+    body = requests.nic("eastus", TAGS, subnet="/s", firewall="/f", address=None, fast=False)
     (configuration,) = body["properties"]["ipConfigurations"]
     assert "publicIPAddress" not in configuration["properties"]
 
 
 def test_the_schedule_names_the_minute_of_the_end() -> None:
     """azure-mgmt has no library for it here: as in the REST reference that bodies.py names."""
-    body = bodies.schedule("eastus", TAGS, vm="/vm", expires=1795267859.0)
+    body = requests.schedule("eastus", TAGS, vm="/vm", expires=1795267859.0)
     assert body["properties"] == {
         "status": "Enabled",
         "taskType": "ComputeVmShutdownTask",
@@ -118,7 +121,7 @@ def test_the_schedule_names_the_minute_of_the_end() -> None:
 )
 def test_each_image_has_a_name_in_azure(image: str, accelerator: str | None, offer: str) -> None:
     planned = node(accelerator=Accelerator(kind=accelerator) if accelerator else None)
-    reference = bodies.image_reference(bodies.image_of(image, planned))
+    reference = requests.image_reference(requests.image_of(image, planned))
     assert reference["offer"] == offer
 
 
@@ -140,11 +143,11 @@ def test_a_disk_with_gpus_has_room_for_cuda_beside_the_image() -> None:
 
 def test_an_image_may_be_ones_own_or_a_gallerys() -> None:
     own = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/i"
-    assert bodies.image_reference(own) == {"id": own}
+    assert requests.image_reference(own) == {"id": own}
     shared = "/SharedGalleries/x/Images/y/Versions/latest"
-    assert bodies.image_reference(shared) == {"sharedGalleryImageId": shared}
+    assert requests.image_reference(shared) == {"sharedGalleryImageId": shared}
     with pytest.raises(CloudConfigError, match="none of Azure's"):
-        bodies.image_reference("ami-0123456789")
+        requests.image_reference("ami-0123456789")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.providers._azure import faults
+from cloudtrain.providers.azure import faults
 
 ASKED = "PUT virtualMachines/mnist-worker0"
 
@@ -194,12 +194,12 @@ def test_retry_after_is_read_in_each_of_its_forms() -> None:
 
 def test_what_an_endpoint_does_not_have_is_told_from_a_refusal() -> None:
     for code, status in (("ResourceNotFound", 404), ("NotImplemented", 501), ("Brandnew", 404)):
-        assert faults.not_told(refusal(code, status=status))
-    assert faults.not_told(faults.of_answer("a", status=501, headers={}, body=""))
-    assert not faults.not_told(refusal("AuthorizationFailed", status=403))
+        assert faults.is_unknown_question(refusal(code, status=status))
+    assert faults.is_unknown_question(faults.of_answer("a", status=501, headers={}, body=""))
+    assert not faults.is_unknown_question(refusal("AuthorizationFailed", status=403))
     for code in ("NoRegisteredProviderFound", "InvalidApiVersionParameter"):
-        assert not faults.not_told(refusal(code, status=400))
-    assert not faults.not_told(refusal("InternalServerError", status=500))
+        assert not faults.is_unknown_question(refusal(code, status=400))
+    assert not faults.is_unknown_question(refusal("InternalServerError", status=500))
 
 
 # ── Exceptions ───────────────────────────────────────────────────────────────

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain.errors import BusyError, CapacityError
-from cloudtrain.providers._azure import listing, paths
-from cloudtrain.providers._azure.skus import read
+from cloudtrain.providers.azure import listing, paths
+from cloudtrain.providers.azure.machine_types import read
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import TransientError
-from cloudtrain.fan_out import fan_out
-from cloudtrain.providers._azure.watch import Watch, interval
-from cloudtrain.providers._cloud.timing import POLLS, Timing
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.azure.shared_poll import SharedPoll, interval
+from cloudtrain.providers.base.timing import POLLS, Timing
 from tests.support.fake_account import Clock
 
 FAST = Timing(polls=replace(POLLS, pause=0.01, longest=0.05))
 
 
-def watch(ask: Callable[[], Sequence[Any]], timing: Timing = FAST) -> Watch:
-    return Watch(ask, lambda thing: thing["done"], timing)
+def watch(ask: Callable[[], Sequence[Any]], timing: Timing = FAST) -> SharedPoll:
+    return SharedPoll(ask, lambda thing: thing["done"], timing)
 
 
 def test_many_wait_with_few_questions() -> None:

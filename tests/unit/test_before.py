@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue.places import misspelt
+from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.check import command, refuse_missing_script, setup
+from cloudtrain.commands.offline_checks import LONGEST, missing_script, notes
+from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError, ConfigError, PreflightError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.verbs.before import LONGEST, missing_script, notes
-from cloudtrain.verbs.check import command, refuse_missing_script, setup
-from cloudtrain.verbs.plan import plan_report
 from tests.support.before_parts import written
 
 
@@ -129,7 +129,7 @@ def test_a_line_or_a_variable_that_no_node_can_start_with_is_refused(tmp_path: P
 def test_a_misspelt_place_is_refused_with_the_one_that_was_meant(
     provider: str, place: str, meant: str
 ) -> None:
-    assert misspelt(provider, place) == (
+    assert invalid_region(provider, place) == (
         f"{provider} has no region or zone {place!r}: did you mean {meant!r}?"
     )
 
@@ -144,7 +144,7 @@ def test_a_misspelt_place_is_refused_with_the_one_that_was_meant(
     ],
 )
 def test_a_place_that_the_table_does_not_have_may_be_new(provider: str, place: str) -> None:
-    assert misspelt(provider, place) is None
+    assert invalid_region(provider, place) is None
 
 
 def test_plan_refuses_it_with_its_line_unless_told_otherwise(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import gpuhunt
 import pytest
 
-from cloudtrain import catalogue
-from cloudtrain.catalogue import sold, table
-from cloudtrain.catalogue.bill import bill
-from cloudtrain.catalogue.refresh import refresh, rows_of, save
+from cloudtrain import catalog
+from cloudtrain.catalog import availability, table
+from cloudtrain.catalog.estimate import estimate
+from cloudtrain.catalog.refresh import refresh, rows_of, save
 from cloudtrain.cloud import clouds
-from cloudtrain.cluster.plan import make_plan, misfits, remarks
+from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     Accelerator,
@@ -117,23 +117,23 @@ def test_more_of_an_accelerator_never_costs_less(cloud: str) -> None:
 def test_known_prices_are_right(
     cloud: str, place: str, machine: str, has: str | None, dollars: float
 ) -> None:
-    assert catalogue.price(cloud, node(machine, has), place) == pytest.approx(dollars, rel=0.005)
+    assert catalog.price(cloud, node(machine, has), place) == pytest.approx(dollars, rel=0.005)
 
 
 def test_the_tables_are_small_and_dated() -> None:
     files = [cloud.machines for cloud in clouds()]
     assert sum(path.stat().st_size for path in files) < 100_000
-    assert {catalogue.as_of(cloud) for cloud in CLOUDS} == {PACKAGED}
+    assert {catalog.as_of(cloud) for cloud in CLOUDS} == {PACKAGED}
 
 
 # ── machines ─────────────────────────────────────────────────────────────────
 
 
 def test_a_machine_is_known_by_its_hardware() -> None:
-    g5 = catalogue.machine_type("aws", "g5.12xlarge")
+    g5 = catalog.machine_type("aws", "g5.12xlarge")
     assert g5 is not None
     assert (g5.vcpus, g5.memory_gib, g5.accelerator) == (48, 192, gpus("A10G:4"))
-    n1 = catalogue.machine_type("gcp", "n1-standard-8")
+    n1 = catalog.machine_type("gcp", "n1-standard-8")
     assert n1 is not None
     assert (n1.vcpus, n1.memory_gib, n1.accelerator) == (8, 30, None)
     assert {str(each) for each in n1.attachable if each.kind == "P100"} == {
@@ -141,9 +141,9 @@ def test_a_machine_is_known_by_its_hardware() -> None:
         "P100:2",
         "P100:4",
     }
-    assert catalogue.machine_type("gcp", "n9-standard-8") is None
-    assert catalogue.machine_type("local", "n1-standard-8") is None
-    dsv3 = catalogue.machine_type("azure", "standard_d4s_V3")
+    assert catalog.machine_type("gcp", "n9-standard-8") is None
+    assert catalog.machine_type("local", "n1-standard-8") is None
+    dsv3 = catalog.machine_type("azure", "standard_d4s_V3")
     assert dsv3 is not None
     assert dsv3.name == "Standard_D4s_v3"
 
@@ -152,11 +152,11 @@ def test_a_machine_is_known_by_its_hardware() -> None:
 def test_what_is_chosen_for_an_accelerator_has_just_it_and_is_made_without_objection(
     cloud: str,
 ) -> None:
-    for wanted in catalogue.accelerators(cloud):
-        chosen = catalogue.cheapest(cloud, wanted)
+    for wanted in catalog.accelerators(cloud):
+        chosen = catalog.cheapest(cloud, wanted)
         assert chosen is not None
         assert chosen.accelerator == wanted
-        assert catalogue.problem(cloud, node(chosen.name, str(wanted), spot=True)) is None
+        assert catalog.unavailable_reason(cloud, node(chosen.name, str(wanted), spot=True)) is None
         assert chosen.vcpus >= 4 * (wanted.count if chosen.name.startswith("n1-") else 1)
 
 
@@ -176,7 +176,7 @@ def test_what_is_chosen_for_an_accelerator_has_just_it_and_is_made_without_objec
     ],
 )
 def test_the_cheapest_machine_is_chosen(cloud: str, wanted: str, machine: str) -> None:
-    chosen = catalogue.cheapest(cloud, gpus(wanted))
+    chosen = catalog.cheapest(cloud, gpus(wanted))
     assert chosen is not None
     assert chosen.name == machine
 
@@ -189,10 +189,10 @@ def test_the_choice_follows_the_price_where_the_cluster_will_be(
         f"{head}big,8,8,T4,1,on-demand,1.0,3.0\nsmall,4,8,T4,1,on-demand,2.0,2.0\n"
         "big,8,8,T4,1,spot,0.9\nsmall,4,8,T4,1,spot,0.1,0.1\n"
     )
-    monkeypatch.setattr(table, "packaged", lambda provider: table.read(text))
+    monkeypatch.setattr(table, "packaged", lambda provider: table.parse_table(text))
 
     def chosen(*regions: str, spot: bool = False) -> str:
-        found = catalogue.cheapest("aws", gpus("T4"), spot=spot, regions=regions)
+        found = catalog.cheapest("aws", gpus("T4"), spot=spot, regions=regions)
         assert found is not None
         return found.name
 
@@ -230,7 +230,7 @@ def test_the_choice_follows_the_price_where_the_cluster_will_be(
 def test_what_no_cloud_makes_is_told_with_what_it_makes(
     cloud: str, machine: str | None, has: str | None, text: str
 ) -> None:
-    assert text in str(catalogue.problem(cloud, node(machine, has)))
+    assert text in str(catalog.unavailable_reason(cloud, node(machine, has)))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_what_no_cloud_makes_is_told_with_what_it_makes(
 def test_what_the_table_does_not_know_is_let_pass(
     cloud: str, machine: str | None, has: str | None
 ) -> None:
-    assert catalogue.problem(cloud, node(machine, has)) is None
+    assert catalog.unavailable_reason(cloud, node(machine, has)) is None
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_what_the_table_does_not_know_is_let_pass(
     ],
 )
 def test_a_zone_has_a_region(cloud: str, place: str, region: str) -> None:
-    assert catalogue.region_of(cloud, place) == region
+    assert catalog.region_of(cloud, place) == region
 
 
 # ── in a plan ────────────────────────────────────────────────────────────────
@@ -290,7 +290,7 @@ def test_a_plan_names_machine_and_accelerator_of_every_node() -> None:
         ("mnist-worker1", "g4dn.xlarge", "T4:1"),
         ("mnist-ps0", "m6i.xlarge", ""),
     ]
-    assert remarks(plan) == (
+    assert plan_notes(plan) == (
         "nodes.worker: no machine is named: g4dn.xlarge, the cheapest with T4:1",
         "nodes.ps: no machine is named: m6i.xlarge, the default",
     )
@@ -299,7 +299,7 @@ def test_a_plan_names_machine_and_accelerator_of_every_node() -> None:
 def test_nothing_is_chosen_where_nothing_is_rented() -> None:
     plan = planned("local", worker=NodeGroup(count=1, accelerator=gpus("T4:3")))
     assert plan.nodes[0].machine is None
-    assert (misfits(plan), remarks(plan), bill(plan)) == ((), (), None)
+    assert (plan_errors(plan), plan_notes(plan), estimate(plan)) == ((), (), None)
 
 
 def test_misfits_are_told_once_for_each_role_and_do_not_keep_a_plan_from_being_made() -> None:
@@ -308,19 +308,19 @@ def test_misfits_are_told_once_for_each_role_and_do_not_keep_a_plan_from_being_m
         chief=NodeGroup(machine="Standard_NC6"),
         worker=NodeGroup(count=3, accelerator=gpus("T4:2")),
     )
-    assert [text.partition(":")[0] for text in misfits(plan)] == ["nodes.chief", "nodes.worker"]
+    assert [text.partition(":")[0] for text in plan_errors(plan)] == ["nodes.chief", "nodes.worker"]
 
 
 def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = planned("azure", worker=NodeGroup(machine="Standard_NC6s_v3"))
-    monkeypatch.setattr(sold, "today", lambda: date(2025, 9, 29))
-    assert "Microsoft retires it on 2025-09-30" in remarks(plan)[0]
-    assert misfits(plan) == ()
-    monkeypatch.setattr(sold, "today", lambda: date(2025, 9, 30))
-    assert remarks(plan) == ()
-    assert misfits(plan) == (
+    monkeypatch.setattr(availability, "today", lambda: date(2025, 9, 29))
+    assert "Microsoft retires it on 2025-09-30" in plan_notes(plan)[0]
+    assert plan_errors(plan) == ()
+    monkeypatch.setattr(availability, "today", lambda: date(2025, 9, 30))
+    assert plan_notes(plan) == ()
+    assert plan_errors(plan) == (
         "nodes.worker: Standard_NC6s_v3 is retired: no more are made; today's equivalent is "
         "Standard_NC24ads_A100_v4 (A100-80GB:1); its end was on 2025-09-30",
     )
@@ -362,7 +362,7 @@ def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
 ) -> None:
     wanted = gpus(has) if has else None
     group = NodeGroup(machine=machine, accelerator=wanted, spot=spot)
-    found = misfits(planned(cloud, worker=group))
+    found = plan_errors(planned(cloud, worker=group))
     assert not found if text is None else text in found[0]
 
 
@@ -382,22 +382,26 @@ def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
 def test_an_unknown_machine_that_is_named_like_those_with_gpus_is_no_cpu_node(
     cloud: str, machine: str
 ) -> None:
-    (found,) = misfits(planned(cloud, worker=NodeGroup(machine=machine)))
+    (found,) = plan_errors(planned(cloud, worker=NodeGroup(machine=machine)))
     assert "name `accelerator: KIND:COUNT` beside it" in found
-    assert not misfits(planned(cloud, worker=NodeGroup(machine=machine, accelerator=gpus("T4"))))
+    assert not plan_errors(
+        planned(cloud, worker=NodeGroup(machine=machine, accelerator=gpus("T4")))
+    )
 
 
 def test_an_image_of_ones_own_may_have_the_driver_that_the_cloud_s_lack() -> None:
     group = NodeGroup(machine="Standard_NV36ads_A10_v5")
     plan = planned("azure", worker=group)
-    assert misfits(plan)
-    assert not misfits(replace(plan, config=replace(plan.config, image="my-gallery/grid/1.0.0")))
+    assert plan_errors(plan)
+    assert not plan_errors(
+        replace(plan, config=replace(plan.config, image="my-gallery/grid/1.0.0"))
+    )
 
 
 def test_a_bill_is_that_of_the_dearest_placement() -> None:
     worker = NodeGroup(count=2, machine="n1-standard-8", accelerator=gpus("T4"))
-    cheap = bill(planned("gcp", "us-central1-a", worker=worker))
-    dear = bill(planned("gcp", "us-central1-a", "southamerica-east1", worker=worker))
+    cheap = estimate(planned("gcp", "us-central1-a", worker=worker))
+    dear = estimate(planned("gcp", "us-central1-a", "southamerica-east1", worker=worker))
     assert cheap is not None
     assert dear is not None
     assert cheap.per_hour == pytest.approx(2 * 0.73)
@@ -409,7 +413,7 @@ def test_a_bill_is_that_of_the_dearest_placement() -> None:
 
 def test_a_placement_without_a_known_price_makes_the_bill_unknown_never_zero() -> None:
     worker = NodeGroup(count=2, machine="n1-standard-8", accelerator=gpus("V100"))
-    found = bill(planned("gcp", "us-central1-a", "europe-west1-b", worker=worker))
+    found = estimate(planned("gcp", "us-central1-a", "europe-west1-b", worker=worker))
     assert found is not None
     assert (found.place, found.per_hour, found.most) == ("europe-west1-b", None, None)
     assert found.nodes == {"mnist-worker0": None, "mnist-worker1": None}
@@ -417,7 +421,9 @@ def test_a_placement_without_a_known_price_makes_the_bill_unknown_never_zero() -
 
 
 def test_a_spot_price_that_is_not_known_is_at_most_the_price_on_demand() -> None:
-    found = bill(planned("aws", "us-east-1", worker=NodeGroup(machine="g4dn.xlarge", spot=True)))
+    found = estimate(
+        planned("aws", "us-east-1", worker=NodeGroup(machine="g4dn.xlarge", spot=True))
+    )
     assert found is not None
     assert (found.per_hour, found.most) == (None, 0.526)
     assert found.unknown == ("spot g4dn.xlarge in us-east-1",)
@@ -487,21 +493,21 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_refreshed_prices_go_before_the_packaged_ones(published: Path, cache: Path) -> None:
     files = refresh(date(2026, 11, 21))
     assert files == {cloud: cache / "prices" / f"{cloud}.csv" for cloud in CLOUDS}
-    assert catalogue.as_of("aws") == date(2026, 11, 20), "the day on which it was collected"
-    assert catalogue.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.4
-    assert catalogue.price("aws", node("g4dn.xlarge", "T4", spot=True), "us-east-1") == 0.2
-    assert catalogue.price("aws", node("p4de.24xlarge", "A100-80GB:8"), "us-east-1") == 30.0
-    assert catalogue.price("gcp", node("n1-standard-8", "T4"), "us-central1-f") == 0.7
-    assert catalogue.price("gcp", node("a2-ultragpu-8g", "A100-80GB:8"), "us-east4") == 40.0
-    assert catalogue.price("azure", node("Standard_NC40ads_H100_v5", "H100"), "eastus") == 7.0
+    assert catalog.as_of("aws") == date(2026, 11, 20), "the day on which it was collected"
+    assert catalog.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.4
+    assert catalog.price("aws", node("g4dn.xlarge", "T4", spot=True), "us-east-1") == 0.2
+    assert catalog.price("aws", node("p4de.24xlarge", "A100-80GB:8"), "us-east-1") == 30.0
+    assert catalog.price("gcp", node("n1-standard-8", "T4"), "us-central1-f") == 0.7
+    assert catalog.price("gcp", node("a2-ultragpu-8g", "A100-80GB:8"), "us-east4") == 40.0
+    assert catalog.price("azure", node("Standard_NC40ads_H100_v5", "H100"), "eastus") == 7.0
 
 
 def test_what_is_not_in_the_refreshed_table_comes_from_the_packaged_one(published: Path) -> None:
     refresh(date(2026, 11, 21))
-    assert catalogue.price("aws", node("m5.large"), "us-east-1") == 0.096
-    assert catalogue.price("gcp", node("n1-standard-8"), "us-central1") == pytest.approx(0.38)
+    assert catalog.price("aws", node("m5.large"), "us-east-1") == 0.096
+    assert catalog.price("gcp", node("n1-standard-8"), "us-central1") == pytest.approx(0.38)
     groups = {"chief": NodeGroup(machine="m5.large"), "ps": NodeGroup(machine="g4dn.xlarge")}
-    both = bill(planned("aws", "us-east-1", **groups))
+    both = estimate(planned("aws", "us-east-1", **groups))
     assert both is not None
     assert (both.per_hour, both.date) == (pytest.approx(0.496), PACKAGED)
 
@@ -510,38 +516,40 @@ def test_a_refresh_adds_machines_with_gpus_that_the_packaged_table_lacks(cache: 
     pro = {"gpu_count": 2, "gpu_name": "RTXPRO6000", "gpu_memory": 96.0, "cpu": 48}
     new = [item("g9e.12xlarge", "us-east-1", 8.0, **pro), item("x9.big", "us-east-1", 1.0)]
     save("aws", date(2026, 11, 20), new)
-    known = catalogue.machine_type("aws", "g9e.12xlarge")
+    known = catalog.machine_type("aws", "g9e.12xlarge")
     assert known is not None
     assert (known.vcpus, known.accelerator) == (48, gpus("RTXPRO6000:2"))
     has = node("g9e.12xlarge", "RTXPRO6000:2")
-    assert catalogue.price("aws", has, "us-east-1") == 8.0
-    assert not misfits(planned("aws", worker=NodeGroup(machine="g9e.12xlarge")))
-    assert catalogue.machine_type("aws", "x9.big") is None
+    assert catalog.price("aws", has, "us-east-1") == 8.0
+    assert not plan_errors(planned("aws", worker=NodeGroup(machine="g9e.12xlarge")))
+    assert catalog.machine_type("aws", "x9.big") is None
 
 
 def test_refreshed_prices_do_not_change_which_machine_a_cluster_gets(published: Path) -> None:
-    before = catalogue.cheapest("gcp", gpus("T4"))
+    before = catalog.cheapest("gcp", gpus("T4"))
     refresh(date(2026, 11, 21))
-    assert catalogue.cheapest("gcp", gpus("T4")) == before
+    assert catalog.cheapest("gcp", gpus("T4")) == before
 
 
 def test_an_older_or_damaged_table_counts_for_nothing(cache: Path) -> None:
     path = save("aws", date(2024, 1, 1), ITEMS["aws"])
-    assert catalogue.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.526
+    assert catalog.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.526
     for text in ("", "nonsense", "# 2027-01-01 x\nnot,a,table\n", "# 2027-13-01\n"):
         path.write_text(text)
-        assert catalogue.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.526
-        assert catalogue.as_of("aws") == PACKAGED
+        assert catalog.price("aws", node("g4dn.xlarge", "T4"), "us-east-1") == 0.526
+        assert catalog.as_of("aws") == PACKAGED
     path.write_bytes(b"\xff\xfe\x00")
-    assert catalogue.as_of("aws") == PACKAGED
+    assert catalog.as_of("aws") == PACKAGED
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
     rows = rows_of("aws", ITEMS["aws"])
-    assert table.read(table.written(PACKAGED, "x", rows)) == table.Table(date=PACKAGED, rows=rows)
+    assert table.parse_table(table.format_table(PACKAGED, "x", rows)) == table.Table(
+        date=PACKAGED, rows=rows
+    )
     for cloud in CLOUDS:
         packaged = table.packaged(cloud)
-        again = table.read(table.written(packaged.date, "x", packaged.rows))
+        again = table.parse_table(table.format_table(packaged.date, "x", packaged.rows))
         assert replace(again, date=packaged.date) == packaged
 
 

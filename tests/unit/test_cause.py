@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.model import Cause, Task
-from cloudtrain.training.cause import (
+from cloudtrain.runs.root_cause import (
     LINES_SHOWN,
     Observation,
-    decided,
+    find_root_cause,
     headline,
     hint_for,
+    is_certain,
     is_retryable,
     last_lines,
-    root_cause,
 )
 
 LOGS = Path(__file__).parents[1] / "data" / "failures"
@@ -56,7 +56,7 @@ def of_case(case: str, exits: dict[str, int | None], frozen: str = "") -> list[O
 
 
 def cause_of(*observations: Observation) -> Cause:
-    cause = root_cause(observations)
+    cause = find_root_cause(observations)
     assert cause is not None
     return cause
 
@@ -138,7 +138,7 @@ def test_one_worker_that_lacks_its_data_is_the_cause_and_the_hint_says_so() -> N
 def test_others_that_wait_for_ever_do_not_hide_the_one_that_lacks_a_module() -> None:
     exits = {"chief0": None, "worker0": None, "worker1": 1}
     seen = of_case("mirrored_worker1_lacks_a_module", exits)
-    assert decided(seen)
+    assert is_certain(seen)
     cause = cause_of(*seen)
     assert cause.task == "worker1"
     assert cause.collateral == ()
@@ -297,12 +297,12 @@ def test_an_error_raised_while_a_lost_peer_was_handled_is_collateral() -> None:
 
 def test_a_lost_peer_that_was_survived_does_not_make_a_later_error_collateral() -> None:
     survived = b"E0000 00:00:1795244979.2 1 a.cc:1] Failed to send RPC to coordination service\n"
-    assert decided([exited("chief0", 1, log=survived + LOST_PEER + b"Epoch 9\n" + RAISED)])
+    assert is_certain([exited("chief0", 1, log=survived + LOST_PEER + b"Epoch 9\n" + RAISED)])
 
 
 def test_only_collateral_exits_leave_the_cause_open_and_name_the_first() -> None:
     seen = [exited("chief0", 1, at=2, log=LOST_PEER), exited("worker0", 1, at=1, log=LOST_PEER)]
-    assert not decided(seen)
+    assert not is_certain(seen)
     cause = cause_of(*seen)
     assert cause.task == "worker0"
     assert "look at the network" in str(cause.hint)
@@ -319,12 +319,12 @@ def test_a_task_that_never_came_up_is_the_cause_before_those_that_gave_up_on_it(
 
 
 def test_a_task_that_is_still_starting_decides_nothing() -> None:
-    assert not decided([Observation(task=task("chief0"), started=False)])
+    assert not is_certain([Observation(task=task("chief0"), started=False)])
 
 
 def test_what_this_program_ended_itself_is_no_cause() -> None:
     stopped = Observation(task=task("chief0"), exit_code=-9, stopped=True)
-    assert root_cause([stopped, exited("worker0", 0)]) is None
+    assert find_root_cause([stopped, exited("worker0", 0)]) is None
     assert cause_of(stopped, exited("worker0", 1, log=RAISED)).collateral == ()
 
 
@@ -334,7 +334,7 @@ def test_a_frozen_task_that_was_then_ended_is_still_the_frozen_one() -> None:
 
 
 def test_nothing_failed_where_all_exited_0_or_run_on() -> None:
-    assert root_cause([exited("chief0", 0), Observation(task=task("worker0"))]) is None
+    assert find_root_cause([exited("chief0", 0), Observation(task=task("worker0"))]) is None
 
 
 # ── Once more or not ─────────────────────────────────────────────────────────
@@ -390,7 +390,7 @@ def test_no_log_and_no_exit_code_breaks_the_judgement(
     data: bytes, code: int, started: bool
 ) -> None:
     seen = Observation(task=task("chief0"), exit_code=code, log=data, started=started)
-    cause = root_cause([seen])
+    cause = find_root_cause([seen])
     assert (cause is None) == (code == 0)
     if cause is not None:
         is_retryable(cause)

@@ -6,10 +6,10 @@ import pytest
 
 from cloudtrain import errors
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands import check
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Finding
-from cloudtrain.verbs import check
 
 CONFIG = ClusterConfig(name="m", provider="local", strategy="custom", nodes={})
 

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain import __version__, errors
-from cloudtrain.cli import ask
+from cloudtrain.cli import confirm
 from cloudtrain.cli.app import COMMANDS, HIDDEN, cli
 from cloudtrain.model import Cluster, Node, Problem, Run
 from cloudtrain.protocols import Finding
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTATION = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ class Verbs:
                 raise answer
             return answer
 
-        fake = types.ModuleType(f"cloudtrain.verbs.{module}")
+        fake = types.ModuleType(f"cloudtrain.commands.{module}")
         fake.__dict__.update(vars(importlib.import_module(fake.__name__)))
         setattr(fake, name, verb)
         self._monkeypatch.setitem(sys.modules, fake.__name__, fake)
@@ -272,7 +272,7 @@ def test_fetch_tells_a_folder_from_a_name(verbs: Verbs) -> None:
 
 def test_ssh_becomes_the_systems_own(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
     known("mnist")
-    verbs.answer("shell", "shell_command", ["no-such-ssh", "mnist-worker0"])
+    verbs.answer("ssh", "shell_command", ["no-such-ssh", "mnist-worker0"])
     started: list[list[str]] = []
     monkeypatch.setattr("os.execvp", lambda _, arguments: started.append(arguments))
     assert cloudtrain("ssh", "mnist", "worker0", "--", "df", "-h").exit_code == 0
@@ -287,7 +287,7 @@ def test_a_machine_without_ssh_is_told_so(verbs: Verbs, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("os.execvp", missing)
     known("mnist")
-    verbs.answer("shell", "shell_command", ["no-such-ssh"])
+    verbs.answer("ssh", "shell_command", ["no-such-ssh"])
     done = cloudtrain("ssh", "mnist")
     assert done.exit_code == 2
     assert done.stderr.startswith("error: no-such-ssh is not installed here\n")
@@ -526,7 +526,7 @@ def test_what_costs_money_is_never_done_unasked(verbs: Verbs) -> None:
 
 
 def test_a_terminal_is_asked_and_no_is_no(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "on_terminal", lambda: True)
+    monkeypatch.setattr(confirm, "on_terminal", lambda: True)
     monkeypatch.setattr("cloudtrain.cli.down.on_terminal", lambda: True)
     verbs.answer("up", "up", Cluster(name="gcp", nodes=()))
     verbs.answer("down", "down", None)

@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.session import record
+from cloudtrain.cluster.ownership import this_machine
+from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
 from cloudtrain.events import DownBegun
@@ -22,8 +23,7 @@ from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.owner import digest, login
 from cloudtrain.protocols import Principal
-from cloudtrain.records import Records
-from cloudtrain.whose import this_machine
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
 ANN = Principal(id="ann@example.com", name="ann")
@@ -75,7 +75,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
     cloud = Labelled(name="gcp", who=ANN)
     cloud.owner = owner(ANN)
     cloud.asked = []
-    module = types.ModuleType("cloudtrain.providers.gcp")
+    module = types.ModuleType("cloudtrain.providers.gcp.provider")
     module.__spec__ = types.SimpleNamespace(name="gcp")  # type: ignore[assignment]
 
     def provider(config: ClusterConfig) -> Labelled:
@@ -83,9 +83,9 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
         return cloud
 
     module.provider = provider  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp", module)
+    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp.provider", module)
     monkeypatch.setattr(
-        "cloudtrain.verbs.holdings.missing_extra",
+        "cloudtrain.commands.inventory.missing_extra",
         lambda name: None if name in ("gcp", "local") else "libcloud",
     )
     monkeypatch.setattr("cloudtrain.cluster.session.missing_extra", lambda name: None)
@@ -526,7 +526,7 @@ def test_the_project_that_the_environment_named_at_up_is_the_one_that_down_asks(
         "code: {path: .}\ntrain: {command: echo}\n"
     )
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "first")
-    record(load(path), Records("mnist"))
+    record_cluster(load(path), Records("mnist"))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "second")
     result = run("down", str(path), "--yes")
     assert result.exit_code == 2

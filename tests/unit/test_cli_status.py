@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
+from cloudtrain.commands.status import status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
 from cloudtrain.events import NodeRequested
@@ -27,8 +28,7 @@ from cloudtrain.model import (
     NodeGroup,
     Run,
 )
-from cloudtrain.records import Records
-from cloudtrain.verbs.status import status
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
 BEGUN = time.mktime((2026, 11, 21, 6, 41, 7, 0, 0, -1))

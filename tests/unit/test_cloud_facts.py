@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain.providers
-from cloudtrain import catalogue, config, stores
-from cloudtrain.catalogue import table
+from cloudtrain import catalog, config, stores
+from cloudtrain.catalog import table
 from cloudtrain.cloud import (
     Cloud,
     Family,
@@ -41,7 +41,7 @@ def extras() -> list[str]:
 
 def test_every_module_in_providers_is_named_once() -> None:
     folder = Path(cloudtrain.providers.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+    modules = {path.parent.name for path in folder.glob("*/provider.py")} - {"base"}
     assert sorted(cloudtrain.providers.NAMES) == sorted(modules)
     assert [row.name for row in providers()] == list(cloudtrain.providers.NAMES)
 
@@ -57,13 +57,13 @@ def test_a_name_that_no_provider_has_is_taken_for_none() -> None:
 @every_provider
 def test_rows_import_nothing_but_the_nouns(row: Cloud) -> None:
     """`--help`, `plan` and the config reader read them all."""
-    folder = Path(cloudtrain.providers.__file__).parent / f"_{row.name}"
+    folder = Path(cloudtrain.providers.__file__).parent / row.name
     for path in (folder / "facts.py", folder / "families.py", folder / "__init__.py"):
         tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [getattr(node, "module", None) or node.names[0].name]
-                own = {f"cloudtrain.providers._{row.name}.families", "cloudtrain.cloud"}
+                own = {f"cloudtrain.providers.{row.name}.families", "cloudtrain.cloud"}
                 assert {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names} <= (
                     own
                 )
@@ -110,10 +110,10 @@ def test_no_two_clouds_share_what_tells_them_apart() -> None:
 
 @every_cloud
 def test_the_table_has_what_the_row_names(cloud: Cloud) -> None:
-    packaged = table.read(cloud.machines.read_text(encoding="utf-8"))
+    packaged = table.parse_table(cloud.machines.read_text(encoding="utf-8"))
     regions = {region for row in packaged.rows for region in row.prices}
     assert cloud.first_region in regions
-    machine = catalogue.machine_type(cloud.name, cloud.default_machine)
+    machine = catalog.machine_type(cloud.name, cloud.default_machine)
     assert machine is not None
     assert (machine.vcpus, machine.memory_gib, machine.accelerator) == (4, 16, None)
     for row in packaged.rows:
@@ -133,7 +133,7 @@ def test_regions_and_zones_of_a_cloud(cloud: Cloud) -> None:
         assert not cloud.region or re.fullmatch(cloud.region, region), region
     for place in DESCRIPTIONS[cloud.name].placement:
         assert cloud.region_of(place) in regions
-        assert catalogue.region_of(cloud.name, place) == cloud.region_of(place)
+        assert catalog.region_of(cloud.name, place) == cloud.region_of(place)
 
 
 @every_cloud
@@ -182,7 +182,7 @@ def test_infiniband_is_told_of_machines_of_this_cloud(cloud: Cloud) -> None:
 
 @every_cloud
 def test_what_the_driver_does_not_support_is_of_no_machine_that_is_sold(cloud: Cloud) -> None:
-    offered = {each.kind for each in catalogue.accelerators(cloud.name)}
+    offered = {each.kind for each in catalog.accelerators(cloud.name)}
     assert offered.isdisjoint(cloud.no_driver)
     assert all(cloud.no_driver.values())
 

@@ -24,10 +24,10 @@ from cloudtrain.errors import (
 from cloudtrain.events import Event
 from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Identity, Owner, Plan
-from cloudtrain.providers._cloud import labels
-from cloudtrain.providers._cloud.account import Machine, Place, Resource
-from cloudtrain.providers._cloud.creation import uninterrupted
-from cloudtrain.providers._cloud.provider import CloudProvider
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.create import uninterrupted
+from cloudtrain.providers.base.driver import Location, Resource, Vm
+from cloudtrain.providers.base.provider import CloudProvider
 from tests.support.fake_account import ME, PLACES, FakeAccount, cloud_plan
 from tests.support.fakes import facts_of, make_identity, make_plan, no_journal
 
@@ -330,10 +330,10 @@ def test_what_cannot_be_erased_is_named(rig: Rig) -> None:
 def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig) -> None:
     rig.refuse("east-a", CredentialsError("expired"))
 
-    def cannot(machines: list[Machine], resources: list[Resource]) -> None:
+    def cannot(machines: list[Vm], resources: list[Resource]) -> None:
         raise CredentialsError("expired too")
 
-    rig.account.erase = cannot  # type: ignore[method-assign,assignment]
+    rig.account.delete = cannot  # type: ignore[method-assign,assignment]
     with pytest.raises(CredentialsError, match="mnist-worker1: expired") as raised:
         rig.create()
     assert raised.value.hint is not None
@@ -397,16 +397,16 @@ def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then
 def erasing(rig: Rig, *refusals: Exception | None) -> list[tuple[int, int]]:
     """How many machines and resources each erase was asked for; the first ones are refused."""
     asked: list[tuple[int, int]] = []
-    erase = rig.account.erase
+    erase = rig.account.delete
 
-    def watched(machines: list[Machine], resources: list[Resource]) -> None:
+    def watched(machines: list[Vm], resources: list[Resource]) -> None:
         asked.append((len(machines), len(resources)))
         refusal = refusals[len(asked) - 1] if len(asked) <= len(refusals) else None
         if refusal is not None:
             raise refusal
         erase(machines, resources)
 
-    rig.account.erase = watched  # type: ignore[method-assign,assignment]
+    rig.account.delete = watched  # type: ignore[method-assign,assignment]
     return asked
 
 
@@ -606,9 +606,9 @@ def test_sweep_tells_what_each_cluster_holds(rig: Rig) -> None:
 
 
 def test_places_read_as_people_write_them() -> None:
-    written: Callable[[Place], str] = str
-    assert written(Place(region="us-east4", zone="us-east4-c")) == "us-east4-c"
-    assert written(Place(region="eastus")) == "eastus"
+    written: Callable[[Location], str] = str
+    assert written(Location(region="us-east4", zone="us-east4-c")) == "us-east4-c"
+    assert written(Location(region="eastus")) == "eastus"
 
 
 def listings(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[None]:

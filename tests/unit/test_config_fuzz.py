@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.config.file import File, section_at
-from cloudtrain.config.lines import parse
+from cloudtrain.config.sections import ConfigFile, section_at
+from cloudtrain.config.yaml_source import parse
 from cloudtrain.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -74,8 +74,12 @@ scalars = st.one_of(
     ),
 )
 field_names = sorted(
-    {name for top in File.model_fields for name in getattr(section_at((top,)), "model_fields", {})}
-    | set(File.model_fields)
+    {
+        name
+        for top in ConfigFile.model_fields
+        for name in getattr(section_at((top,)), "model_fields", {})
+    }
+    | set(ConfigFile.model_fields)
     | {"chief", "worker", "ps", "evaluator", "master"}
 )
 keys = st.one_of(st.sampled_from(field_names), scalars.filter(lambda key: key == key))
@@ -111,7 +115,7 @@ def test_any_yaml_like_text_is_settled(text: str) -> None:
 
 
 @quick
-@given(st.dictionaries(st.sampled_from(sorted(File.model_fields)), trees, max_size=8))
+@given(st.dictionaries(st.sampled_from(sorted(ConfigFile.model_fields)), trees, max_size=8))
 def test_any_tree_of_known_fields_is_settled(tree: dict[str, object]) -> None:
     settle(yaml.safe_dump(tree, allow_unicode=True).encode("utf-8", "replace"))
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from cloudtrain import model
+from cloudtrain.commands.init import SCHEMA, cluster_name, init, providers
 from cloudtrain.config import load, schema
-from cloudtrain.config.file import File, Section
+from cloudtrain.config.sections import ConfigFile, Section
 from cloudtrain.errors import UsageError
-from cloudtrain.verbs.init import SCHEMA, cluster_name, init, providers
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "config.md"
@@ -27,7 +27,7 @@ ENVIRON = {"HOME": "/home/me"}
 
 
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate_docs.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,13 +41,13 @@ def validator() -> Any:
 
 def test_the_schema_in_the_repository_is_current() -> None:
     text = (ROOT / "configs" / "schema.json").read_text(encoding="utf-8")
-    assert text == generate().schema_text(), "run: python docs/generate.py"
+    assert text == generate().schema_text(), "run: python tools/generate_docs.py"
     jsonschema.Draft202012Validator.check_schema(json.loads(text))
 
 
 def test_the_tables_of_the_page_are_current() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == generate().page(text), "run: python docs/generate.py"
+    assert text == generate().page(text), "run: python tools/generate_docs.py"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -85,7 +85,7 @@ def test_the_pages_big_example_loads_and_has_most_fields(tmp_path: Path) -> None
     assert load(tmp_path / "page.yaml", {}).name == "mnist"
     tree = yaml.safe_load(text)
     validator().validate(tree)
-    assert set(File.model_fields) - set(tree) == {"hosts"}
+    assert set(ConfigFile.model_fields) - set(tree) == {"hosts"}
     assert set(model.Train.__annotations__) == set(tree["train"])
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.console import console
-from cloudtrain.console.lines import LONGEST, Lines, clean, printable
+from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole
 from cloudtrain.console.screen import Screen
 
@@ -78,7 +78,7 @@ def test_lines_are_the_same_wherever_the_bytes_are_cut(
 ) -> None:
     written = "".join(f"{line}\n" for line in lines) + "rest"
     whole = written.encode()
-    log, seen, at = Lines(), [], 0
+    log, seen, at = LogLines(), [], 0
     while at < len(whole):
         size = data.draw(st.integers(1, 7))
         seen += log.feed(whole[at : at + size])
@@ -87,7 +87,7 @@ def test_lines_are_the_same_wherever_the_bytes_are_cut(
 
 
 def test_broken_utf8_is_replaced_and_ends_nothing() -> None:
-    log = Lines()
+    log = LogLines()
     assert log.feed(b"\xff\xfe a\nb \xe2\x82") == ["�� a"]
     assert log.feed(b"\xac\n\xe2\x82") == ["b €"]
     assert log.flush() == ["�"]
@@ -95,7 +95,7 @@ def test_broken_utf8_is_replaced_and_ends_nothing() -> None:
 
 
 def test_an_endless_line_is_shown_in_pieces_and_an_endless_bar_takes_no_memory() -> None:
-    log = Lines()
+    log = LogLines()
     pieces = [line for _ in range(40) for line in log.feed(b"x" * 10_000)]
     assert sum(map(len, [*pieces, *log.flush()])) == 400_000
     assert len(pieces) > 1

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster import session
-from cloudtrain.config.effect import EFFECT
-from cloudtrain.config.file import File, section_at
-from cloudtrain.drift import _FIELDS, serves
+from cloudtrain.cluster.drift import _FIELDS, serves
+from cloudtrain.config.change_effects import EFFECT
+from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.events import ImageChosen, NodeDeletionBegun, nodes_leaving
 from cloudtrain.protocols import Completed
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 from tests.support.drift_parts import FIRST, User, cloudtrain, user, worker
 
 __all__ = ["user"]
@@ -152,7 +152,7 @@ class Hearing:
 def azure(user: User, monkeypatch: pytest.MonkeyPatch) -> Hearing:
     """The same user on a cloud that moves ends, with nodes that end in an hour."""
     hearing = Hearing()
-    monkeypatch.setattr("cloudtrain.transports.ssh.SshTransport", hearing)
+    monkeypatch.setattr("cloudtrain.ssh.transport.SshTransport", hearing)
     assert cloudtrain("down", "deep", "--yes").exit_code == 0
     kind = {"machine": "Standard_D2s_v5", "count": 2}
     user.cloud.place = "eastus-1"
@@ -344,7 +344,7 @@ def test_nodes_whose_deletion_was_cut_off_are_known_until_something_starts() -> 
 
 def test_the_effect_of_every_field_of_the_file_is_told() -> None:
     fields = set()
-    for name in File.model_fields:
+    for name in ConfigFile.model_fields:
         section = section_at((name,))
         inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
         fields |= {f"{inside}.{each}" for each in section.model_fields} if section else {name}

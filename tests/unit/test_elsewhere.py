@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cli.status import report_json, report_text
-from cloudtrain.config import to_json
-from cloudtrain.errors import StoreError, UsageError
-from cloudtrain.landing.runs import (
+from cloudtrain.artifacts.run_index import (
     LandedLogs,
     StoredRuns,
     clusters_in,
@@ -22,6 +19,11 @@ from cloudtrain.landing.runs import (
     store_record,
     stored_run,
 )
+from cloudtrain.cli.status import report_json, report_text
+from cloudtrain.commands.find_run import find_run
+from cloudtrain.commands.status import status
+from cloudtrain.config import to_json
+from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.model import (
     ArtifactRules,
     Attempt,
@@ -32,9 +34,7 @@ from cloudtrain.model import (
     Task,
 )
 from cloudtrain.protocols import ArtifactStore
-from cloudtrain.records import Records
-from cloudtrain.verbs.find_run import find_run
-from cloudtrain.verbs.status import status
+from cloudtrain.state import Records
 from tests.support.elsewhere_parts import store
 from tests.support.landing_parts import land_logs, land_logs_so_far
 

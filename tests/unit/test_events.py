@@ -303,7 +303,7 @@ def test_a_move_that_is_begun_is_known() -> None:
         NodeRequested(node="a", made={"lifetime": 60.0}), EndMoveBegun(lifetime=9.0, expires=99.0)
     )
     assert known_end(begun) == Lifetime(
-        lifetime=60.0, born=1.0, moving=events.End(lifetime=9.0, expires=99.0)
+        lifetime=60.0, born=1.0, moving=events.ClusterEnd(lifetime=9.0, expires=99.0)
     )
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from cloudtrain.errors import NodesError, NodeUnreachable, QuotaError
-from cloudtrain.fan_out import fan_out
+from cloudtrain.parallel import fan_out
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

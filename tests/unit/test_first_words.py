@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue.kinds import spelling
+from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.cli.nodes import node_lines
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.init import SCHEMA, init
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError, CredentialsError, UsageError
 from cloudtrain.model import Node
 from cloudtrain.stores import open_store
-from cloudtrain.verbs.init import SCHEMA, init
 
 ONE = "name: t\nprovider: local\nstrategy: one_device\ntrain: {command: true}\n"
 
@@ -64,8 +64,8 @@ def test_a_bucket_name_that_is_too_short_is_said_so(tmp_path: Path) -> None:
 
 
 def test_an_accelerator_that_nobody_has_is_named_as_written() -> None:
-    assert spelling("V10000") == "V10000"
-    assert spelling("V100-32GB") == spelling("v100-32g") == "V100-32GB"
+    assert canonical_name("V10000") == "V10000"
+    assert canonical_name("V100-32GB") == canonical_name("v100-32g") == "V100-32GB"
 
 
 def test_hosts_without_hosts_show_how_one_is_written(tmp_path: Path) -> None:

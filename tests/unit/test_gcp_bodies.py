@@ -13,18 +13,20 @@ import pytest
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
-from cloudtrain.providers._cloud.account import Order
-from cloudtrain.providers._gcp import bodies, reading
-from cloudtrain.providers._gcp.bodies import Ground
-from cloudtrain.providers._gcp.images import Image, path_of
-from cloudtrain.providers._gcp.shapes import shape
+from cloudtrain.providers.base.driver import LaunchRequest
+from cloudtrain.providers.gcp import listing, requests
+from cloudtrain.providers.gcp.images import GcpImage, path_of
+from cloudtrain.providers.gcp.machine_shapes import shape
+from cloudtrain.providers.gcp.requests import ClusterNetwork
 from tests.standins.cloud import Cloud
 from tests.standins.gcp_api import api
 from tests.support.gcp_parts import CALLER, KEY, T4, order
 
 FIXTURES = Path(libcloud.__file__).parent / "test/compute/fixtures/gce"
 NOW = 2_000_000_000.0
-UBUNTU = Image(source="projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts", disk_gb=10)
+UBUNTU = GcpImage(
+    source="projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts", disk_gb=10
+)
 
 
 def plan(**node: Any) -> Plan:
@@ -34,12 +36,12 @@ def plan(**node: Any) -> Plan:
 
 
 def wish(
-    image: Image = UBUNTU, policy: str | None = None, private: bool = False, **node: Any
-) -> Order[Ground]:
+    image: GcpImage = UBUNTU, policy: str | None = None, private: bool = False, **node: Any
+) -> LaunchRequest[ClusterNetwork]:
     asked = plan(**node)
     if private:
         asked = replace(asked, config=replace(asked.config, network=Network(private=True)))
-    ground = Ground(
+    ground = ClusterNetwork(
         network="projects/p/global/networks/cloudtrain-mnist",
         subnetwork="projects/p/regions/us-east4/subnetworks/cloudtrain-mnist",
         tag="cloudtrain-mnist",
@@ -51,7 +53,7 @@ def wish(
 
 def body(**given: Any) -> dict[str, Any]:
     """As Google's description takes it: an unknown field or a wrong type is refused."""
-    made = bodies.instance(wish(**given), "p", now=NOW)
+    made = requests.instance(wish(**given), "p", now=NOW)
     method, _ = api().route("POST", "/compute/v1/projects/p/zones/us-east4-c/instances")
     api().take(method, json.dumps(made).encode())
     return made
@@ -126,7 +128,7 @@ def test_a_spot_node_is_deleted_when_it_is_taken() -> None:
 
 def test_a_node_without_an_end_is_started_again_by_google() -> None:
     asked = replace(wish(), expires=None)
-    assert bodies.instance(asked, "p", now=NOW)["scheduling"] == {"provisioningModel": "STANDARD"}
+    assert requests.instance(asked, "p", now=NOW)["scheduling"] == {"provisioningModel": "STANDARD"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_a_node_without_an_end_is_started_again_by_google() -> None:
 )
 def test_the_end_is_within_what_google_takes(left: float, seconds: str) -> None:
     asked = replace(wish(), expires=NOW + left)
-    told = bodies.instance(asked, "p", now=NOW)["scheduling"]
+    told = requests.instance(asked, "p", now=NOW)["scheduling"]
     assert told["maxRunDuration"] == {"seconds": seconds}
 
 
@@ -234,12 +236,12 @@ def test_an_accelerator_that_n1_does_not_take_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "made"),
     [
-        ("POST", "global/networks", bodies.network("mnist")),
-        ("POST", "regions/r/subnetworks", bodies.subnetwork("mnist", "us-east4", "n")),
-        ("POST", "global/firewalls", bodies.ssh_rule("mnist", "n", CALLER)),
-        ("PATCH", "global/firewalls/cloudtrain-mnist-ssh", bodies.ssh_rule("mnist", "n", CALLER)),
-        ("POST", "global/firewalls", bodies.inside_rule("mnist", "n")),
-        ("POST", "regions/r/resourcePolicies", bodies.policy("mnist")),
+        ("POST", "global/networks", requests.network("mnist")),
+        ("POST", "regions/r/subnetworks", requests.subnetwork("mnist", "us-east4", "n")),
+        ("POST", "global/firewalls", requests.ssh_rule("mnist", "n", CALLER)),
+        ("PATCH", "global/firewalls/cloudtrain-mnist-ssh", requests.ssh_rule("mnist", "n", CALLER)),
+        ("POST", "global/firewalls", requests.inside_rule("mnist", "n")),
+        ("POST", "regions/r/resourcePolicies", requests.policy("mnist")),
     ],
 )
 def test_what_is_sent_is_as_google_describes_it(
@@ -263,15 +265,15 @@ REGIONS = (
 
 def test_subnetworks_of_all_regions_fit_beside_each_other_in_one_network() -> None:
     regions = REGIONS.split()
-    assert len({bodies.cidr(region) for region in regions}) == len(regions)
+    assert len({requests.cidr(region) for region in regions}) == len(regions)
 
 
 def test_a_description_tells_the_cluster_and_the_owner_and_no_other_text_does() -> None:
-    told = bodies.read_description(bodies.description("mnist"))
+    told = requests.read_description(requests.description("mnist"))
     assert told is not None
     assert (told.cluster, bool(told.owner)) == ("mnist", True)
     for other in ("", "my network", "made by cloudtrain: ", "not made by cloudtrain: cluster=a"):
-        assert bodies.read_description(other) is None
+        assert requests.read_description(other) is None
 
 
 @pytest.mark.parametrize(
@@ -315,12 +317,12 @@ def test_vms_without_our_label_are_not_ours() -> None:
         "zones_us-central1-a_instances.json",
         "zones_us-central1-a_instances_node-name.json",
     ):
-        assert [reading.machine(vm) for vm in recorded(name)] == [None] * len(recorded(name))
+        assert [listing.to_vm(vm) for vm in recorded(name)] == [None] * len(recorded(name))
 
 
 def test_a_recorded_vm_is_read() -> None:
     [vm] = recorded("zones_us-central1-a_instances_node-name.json")
-    machine = reading.machine({**vm, "labels": OURS})
+    machine = listing.to_vm({**vm, "labels": OURS})
     assert machine is not None
     assert (machine.cluster, machine.node.task, machine.id) == ("mnist", "worker3", vm["id"])
     assert str(machine.place) == "us-central1-a"
@@ -332,19 +334,19 @@ def test_a_recorded_vm_is_read() -> None:
         nat,
         vm["networkInterfaces"][0]["networkIP"],
     )
-    assert machine.node.created == reading.timestamp(vm["creationTimestamp"])
+    assert machine.node.created == listing.timestamp(vm["creationTimestamp"])
 
 
 def test_a_recorded_vm_that_is_stopped_is_told_as_such() -> None:
     [vm] = recorded("zones_us_central1_a_instances_stopped_node.json")
-    machine = reading.machine({**vm, "labels": OURS})
+    machine = listing.to_vm({**vm, "labels": OURS})
     assert machine is not None
     assert machine.node.state == "stopped"
 
 
 def test_every_status_that_google_describes_is_a_state() -> None:
     described = api().schemas["Instance"]["properties"]["status"]["enum"]
-    assert set(described) == set(reading.STATES)
+    assert set(described) == set(listing.STATES)
 
 
 def test_an_address_is_the_public_one_or_not_known_yet() -> None:
@@ -355,18 +357,18 @@ def test_an_address_is_the_public_one_or_not_known_yet() -> None:
         ({**inside, "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}, ""),
         (inside, "10.0.0.2"),
     ):
-        machine = reading.machine({**vm, "networkInterfaces": [interface]})
+        machine = listing.to_vm({**vm, "networkInterfaces": [interface]})
         assert machine is not None
         assert (machine.node.address, machine.node.internal) == (address, "10.0.0.2")
 
 
 def test_the_end_is_what_google_says_and_else_what_the_label_says() -> None:
     vm = {"name": "x", "labels": {**OURS, "cloudtrain-expires": "2000000000"}, "zone": "z"}
-    machine = reading.machine(vm)
+    machine = listing.to_vm(vm)
     assert machine is not None
     assert machine.node.expires == NOW
     status = {"scheduling": {"terminationTimestamp": "2033-05-18T20:33:20-07:00"}}
-    machine = reading.machine({**vm, "resourceStatus": status})
+    machine = listing.to_vm({**vm, "resourceStatus": status})
     assert machine is not None
     assert machine.node.expires == NOW + 86400
 

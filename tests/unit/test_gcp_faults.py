@@ -28,7 +28,7 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.providers._gcp import faults
+from cloudtrain.providers.gcp import faults
 
 FIXTURES = Path(library.__file__).parent / "test/compute/fixtures/gce"
 
@@ -161,12 +161,12 @@ def test_an_endpoint_that_does_not_know_the_question_is_told_from_a_thing_that_i
 ) -> None:
     unknown = faults.of_answer("asking", status, None, text="Not Found")
     assert isinstance(unknown, NotFoundError)
-    assert faults.untold(unknown)
+    assert faults.is_unknown_question(unknown)
     missing = refused(
         404, "notFound", "The resource 'projects/p/zones/z/machineTypes/m' was not found"
     )
     assert isinstance(missing, NotFoundError)
-    assert not faults.untold(missing)
+    assert not faults.is_unknown_question(missing)
 
 
 def test_the_projects_own_quota_of_gpus_reaches_over_all_regions() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.cluster import provision
 from cloudtrain.errors import NodeUnreachable, TransientError
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 from tests.support.drift_parts import User, cloudtrain, user, worker
 
 __all__ = ["user"]
@@ -24,7 +24,7 @@ def no_login(user: User, monkeypatch: pytest.MonkeyPatch) -> User:
     def refuse(*given: Any, **named: Any) -> None:
         raise NodeUnreachable("deep-worker2", "no login within 600 s: timed out")
 
-    monkeypatch.setattr(provision, "first_login", refuse)
+    monkeypatch.setattr(provision, "await_first_login", refuse)
     return user
 
 
@@ -87,6 +87,6 @@ def test_where_the_cloud_cannot_be_asked_the_record_names_the_nodes(
         monkeypatch.setattr(user.cloud, "nodes", silent)
         raise NodeUnreachable("deep-worker2", "no login")
 
-    monkeypatch.setattr(provision, "first_login", refuse)
+    monkeypatch.setattr(provision, "await_first_login", refuse)
     done = user.up()
     assert "by the record here: deep-worker0, deep-worker1, deep-worker2" in done.stderr

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import catalogue
-from cloudtrain.catalogue import cuda, gpus
+from cloudtrain import catalog
+from cloudtrain.catalog import cuda, gpus
 from cloudtrain.cloud import clouds
-from cloudtrain.cluster.plan import make_plan, remarks
+from cloudtrain.cluster.plan import make_plan, plan_notes
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from tests.unit.test_config_page import ROOT, generate
 
 
 def test_every_accelerator_of_every_cloud_has_a_row() -> None:
-    rented = {each.kind for cloud in clouds() for each in catalogue.accelerators(cloud.name)}
+    rented = {each.kind for cloud in clouds() for each in catalog.accelerators(cloud.name)}
     assert rented <= {row.kind for row in gpus.GPUS}
 
 
@@ -59,15 +59,15 @@ def test_a_release_has_code_for_a_gpu_or_has_not(kind: str, version: str, fit: s
 def test_the_tables_of_the_page_are_current() -> None:
     page = ROOT / "docs" / "machines.md"
     text = page.read_text(encoding="utf-8")
-    assert text == generate().machines(text), "run: python docs/generate.py"
+    assert text == generate().machines(text), "run: python tools/generate_docs.py"
 
 
 def test_generations_are_told_apart() -> None:
-    assert [kind for kind in ("P4", "V100-32GB", "T4", "A10") if gpus.before(kind, "Turing")] == [
+    assert [kind for kind in ("P4", "V100-32GB", "T4", "A10") if gpus.is_older(kind, "Turing")] == [
         "P4",
         "V100-32GB",
     ]
-    assert not gpus.before("unheard of", "Turing")
+    assert not gpus.is_older("unheard of", "Turing")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_generations_are_told_apart() -> None:
     ],
 )
 def test_an_accelerator_is_known_by_whatever_name_it_goes(said: str, kind: str) -> None:
-    row = gpus.known(said)
+    row = gpus.gpu(said)
     assert row is not None
     assert row.kind == kind
 
@@ -128,7 +128,7 @@ def told(**changes: Any) -> str:
         nodes={"chief": group},
         setup=Setup(tensorflow=version),
     )
-    return "\n".join(remarks(make_plan(config)))
+    return "\n".join(plan_notes(make_plan(config)))
 
 
 def test_an_image_of_ones_own_must_bring_the_driver_or_be_an_ubuntu() -> None:

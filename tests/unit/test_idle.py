@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
+from cloudtrain.commands import idle as verb
+from cloudtrain.commands.down import ALREADY, await_lock
+from cloudtrain.commands.status import status
 from cloudtrain.errors import RunFailed, StoreError
 from cloudtrain.events import IdleDownFailed, UpCompleted
-from cloudtrain.records import Records
-from cloudtrain.training import idle as judged
-from cloudtrain.training.idle import Idle
-from cloudtrain.verbs import idle as verb
-from cloudtrain.verbs.down import ALREADY, take_over
-from cloudtrain.verbs.status import status
+from cloudtrain.runs import idle as judged
+from cloudtrain.runs.idle import IdleState
+from cloudtrain.state import Records
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 
@@ -68,13 +68,13 @@ def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: W
 
 
 def test_status_says_why_it_is_not_down_yet(records: Records) -> None:
-    assert judged.idle(records) is not None
+    assert judged.idle_state(records) is not None
     records.journal(IdleDownFailed(why="the bucket is gone"))
-    due = judged.idle(records)
+    due = judged.idle_state(records)
     assert due is not None
     assert due.fault == "the bucket is gone"
     records.journal(UpCompleted())
-    again = judged.idle(records)
+    again = judged.idle_state(records)
     assert again is not None
     assert again.fault is None
 
@@ -97,7 +97,7 @@ def test_it_is_looked_at_once_more_when_the_lock_is_held(
 
     def after_a_run(self: Records, doing: str, **options: float) -> object:
         monkeypatch.undo()
-        monkeypatch.setattr(verb, "bring_down", world.down)
+        monkeypatch.setattr(verb, "destroy_cluster", world.down)
         event_at(world, "ended")
         return lock(doing, **options)
 
@@ -162,15 +162,15 @@ def test_a_damaged_config_is_not_watched(records: Records, limits: object) -> No
 
 
 def test_it_is_not_idle_while_a_run_goes_on_or_somebody_works_on_it(records: Records) -> None:
-    in_use = Idle(due=None)
+    in_use = IdleState(due=None)
     with records.lock("train"):
-        assert judged.idle(records) == in_use
+        assert judged.idle_state(records) == in_use
     with records.in_use():
-        assert judged.idle(records) == in_use
+        assert judged.idle_state(records) == in_use
     records.save_run(RUN)
-    assert judged.idle(records) == in_use
+    assert judged.idle_state(records) == in_use
     records.save_run(replace(RUN, state="failed", ended=2.0))
-    assert judged.idle(records) != in_use
+    assert judged.idle_state(records) != in_use
 
 
 def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records: Records) -> None:
@@ -182,10 +182,10 @@ def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records:
 def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records) -> None:
     console = Heard()
     with records.lock("idle"):
-        assert take_over(records, console) == ALREADY
+        assert await_lock(records, console) == ALREADY
     assert console.said == ["mnist goes down already, as it was idle (limits.idle): waiting"]
     with records.lock("exec"):
-        assert take_over(records, console) == 0.0
+        assert await_lock(records, console) == 0.0
 
 
 def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> None:

@@ -9,7 +9,7 @@ import paramiko
 import pytest
 
 from cloudtrain.errors import CredentialsError, UsageError
-from cloudtrain.keys import create_identity, load_identity, pin, ssh_config
+from cloudtrain.ssh.keys import create_identity, load_identity, ssh_config, write_known_hosts
 from tests.support.keys_parts import NAMES, NODES
 
 
@@ -53,10 +53,10 @@ def test_a_second_call_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Pa
 
 
 def test_a_second_call_writes_nothing_that_is_there_already(tmp_path: Path) -> None:
-    pin(create_identity(tmp_path, NAMES), NODES)
+    write_known_hosts(create_identity(tmp_path, NAMES), NODES)
     before = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
     (tmp_path / "known_hosts").chmod(0o644)
-    pin(create_identity(tmp_path, NAMES), NODES)
+    write_known_hosts(create_identity(tmp_path, NAMES), NODES)
     assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == before
     assert (tmp_path / "known_hosts").stat().st_mode & 0o777 == 0o600
 
@@ -90,8 +90,8 @@ def test_a_missing_identity_says_what_to_do(tmp_path: Path) -> None:
 
 def test_known_hosts_has_just_the_nodes_that_were_pinned(tmp_path: Path) -> None:
     identity = create_identity(tmp_path, NAMES)
-    pin(identity, NODES[1:])
-    pin(identity, NODES)
+    write_known_hosts(identity, NODES[1:])
+    write_known_hosts(identity, NODES)
     assert identity.known_hosts.read_text() == (
         f"127.0.0.1 {identity.host_keys[NAMES[0]].public}\n"
         f"[127.0.0.2]:2222 {identity.host_keys[NAMES[1]].public}\n"

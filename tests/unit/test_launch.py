@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cluster.plan import deciding, make_plan, start_order, tasks
+from cloudtrain.cluster.plan import deciding_tasks, make_plan, start_order, tasks
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Run, Train
-from cloudtrain.training.launch import Site, fill, launch, path_prefix
+from cloudtrain.runs.task_launch import ClusterFacts, fill, path_prefix, task_launch
 
 
 def config(**fields: Any) -> ClusterConfig:
@@ -38,9 +38,9 @@ def run_of(config: ClusterConfig) -> Run:
     )
 
 
-def site(config: ClusterConfig, **fields: Any) -> Site:
+def site(config: ClusterConfig, **fields: Any) -> ClusterFacts:
     names = [node.name for node in make_plan(config).nodes]
-    return Site(
+    return ClusterFacts(
         addresses={name: f"10.0.0.{number}" for number, name in enumerate(names)},
         work={name: f"/home/u/{name}" for name in names},
         **fields,
@@ -79,12 +79,14 @@ def test_infiniband_that_is_not_connected_is_not_tried(
     nodes = {"chief": group, **({"worker": group} if count else {})}
     made = config(provider="azure", nodes=nodes, train=Train(command="x", env=env))
     run = run_of(made)
-    environment = launch(make_plan(made), run, run.tasks[0], site(made)).environment
+    environment = task_launch(make_plan(made), run, run.tasks[0], site(made)).environment
     assert environment.get("NCCL_IB_DISABLE") == wanted
 
 
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
-    made = launch(make_plan(config()), run_of(config()), run_of(config()).tasks[2], site(config()))
+    made = task_launch(
+        make_plan(config()), run_of(config()), run_of(config()).tasks[2], site(config())
+    )
     assert made.command == "python train.py --out /home/u/mnist-worker1/output --as worker:1"
     assert fill("{output} {x} {} {OUTPUT}", {"output": "{role}", "role": "r"}) == (
         "{role} {x} {} {OUTPUT}"
@@ -93,15 +95,15 @@ def test_placeholders_are_filled_and_other_braces_stay() -> None:
 
 def test_a_work_folder_with_a_space_stays_one_word() -> None:
     where = site(config())
-    spaced = Site(addresses=where.addresses, work=dict.fromkeys(where.work, "/home/a b"))
-    made = launch(make_plan(config()), run_of(config()), run_of(config()).tasks[0], spaced)
+    spaced = ClusterFacts(addresses=where.addresses, work=dict.fromkeys(where.work, "/home/a b"))
+    made = task_launch(make_plan(config()), run_of(config()), run_of(config()).tasks[0], spaced)
     assert "--out '/home/a b/output' --as" in made.command
     assert made.environment["CLOUDTRAIN_OUTPUT"] == "/home/a b/output"
 
 
 def test_tf_config_names_the_same_cluster_for_all_and_each_its_own_task() -> None:
     run = run_of(config())
-    made = [launch(make_plan(config()), run, task, site(config())) for task in run.tasks]
+    made = [task_launch(make_plan(config()), run, task, site(config())) for task in run.tasks]
     seen = [json.loads(str(one.environment["TF_CONFIG"])) for one in made]
     assert [one["task"] for one in seen] == [
         {"type": "chief", "index": 0},
@@ -125,15 +127,15 @@ def test_the_environments_python_comes_first_also_below_the_home_there() -> None
 
 def test_who_decides_is_the_chief_or_who_stands_for_it() -> None:
     run = run_of(config())
-    assert deciding(run.tasks, config()) == {"chief0"}
+    assert deciding_tasks(run.tasks, config()) == {"chief0"}
     workers = config(nodes={"worker": NodeGroup(count=2)})
-    assert deciding(run_of(workers).tasks, workers) == {"worker0"}
+    assert deciding_tasks(run_of(workers).tasks, workers) == {"worker0"}
     all_workers = config(train=Train(command="x", success="all_workers"))
-    assert deciding(run.tasks, all_workers) == {"chief0", "worker0", "worker1"}
+    assert deciding_tasks(run.tasks, all_workers) == {"chief0", "worker0", "worker1"}
     custom = config(strategy="custom", nodes={"a": NodeGroup(count=2)})
-    assert deciding(run_of(custom).tasks, custom) == {"a0", "a1"}
+    assert deciding_tasks(run_of(custom).tasks, custom) == {"a0", "a1"}
     horovod = config(strategy="horovod", nodes={"worker": NodeGroup(count=2)})
-    assert deciding(run_of(horovod).tasks, horovod) == {"worker0", "worker1"}
+    assert deciding_tasks(run_of(horovod).tasks, horovod) == {"worker0", "worker1"}
 
 
 def test_parameter_servers_start_first_and_the_evaluator_last() -> None:

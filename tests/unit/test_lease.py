@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain import lease
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster import lease
+from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import to_json
 from cloudtrain.errors import LeasedError, StoreError
-from cloudtrain.lease import leased
 from cloudtrain.model import ArtifactRules, ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import Swapped
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 from tests.support.fakes import FakeProvider, eventually, make_plan, no_journal
 
@@ -63,7 +63,7 @@ class Machines:
     def holding(self, doing: str = "train", **changes: Any) -> Iterator[None]:
         must = changes.pop("must", True)
         config = replace(self.config, **changes)
-        with leased(Handle(config), doing, self.told, must=must):
+        with holding_lease(Handle(config), doing, self.told, must=must):
             yield
 
     def is_refused(self) -> bool:
@@ -256,10 +256,10 @@ def test_an_error_of_the_command_is_told_as_it_is(machines: Machines) -> None:
 @pytest.fixture
 def cloud(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     cloud = FakeProvider(name="gcp")
-    module = types.ModuleType("cloudtrain.providers.gcp")
+    module = types.ModuleType("cloudtrain.providers.gcp.provider")
     module.__spec__ = types.SimpleNamespace(name="gcp")  # type: ignore[assignment]
     module.provider = lambda config: cloud  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp", module)
+    monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp.provider", module)
     cloud.create(make_plan("mnist", workers=0), None, no_journal)  # type: ignore[arg-type]
     return cloud
 

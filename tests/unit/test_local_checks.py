@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import PermissionsError, UsageError
-from cloudtrain.providers._local import addresses, checks, environment
+from cloudtrain.providers.local import addresses, checks, environment
 
 
 def test_addresses_are_different_usable_and_always_the_same() -> None:

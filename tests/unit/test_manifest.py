@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.errors import StoreError
-from cloudtrain.landing.manifest import (
+from cloudtrain.artifacts.manifest import (
     Checkpoint,
-    Landed,
+    LandedFile,
     Manifest,
     from_json,
     read_manifest,
     to_json,
     write_manifest,
 )
+from cloudtrain.errors import StoreError
 from cloudtrain.paths import is_inside
 from cloudtrain.stores import open_store
 
@@ -30,8 +30,8 @@ PATHS = st.text(
 ).filter(is_inside)
 
 
-def landed(path: str) -> Landed:
-    return Landed(path=path, size=1, sha256=DIGEST, at=f"again/{path}", mtime=-5, stamp="1/2/3")
+def landed(path: str) -> LandedFile:
+    return LandedFile(path=path, size=1, sha256=DIGEST, at=f"again/{path}", mtime=-5, stamp="1/2/3")
 
 
 def example() -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import keys
 from cloudtrain.cluster.plan import tasks
-from cloudtrain.cluster.provision import created, identity_for, make_whole, serial_logs_shown
+from cloudtrain.cluster.provision import create_nodes, ensure_nodes, identity_for, serial_logs_shown
 from cloudtrain.cluster.session import Handle, Session, adopt_identity
+from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.errors import (
     CapacityError,
     NodesError,
@@ -40,8 +40,8 @@ from cloudtrain.events import (
 )
 from cloudtrain.listing import NotAsked, Whereabouts
 from cloudtrain.model import Node, Plan
-from cloudtrain.records import Records
-from cloudtrain.verbs.down import bring_down
+from cloudtrain.ssh import keys
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 
@@ -138,7 +138,7 @@ def test_nodes_of_an_up_that_was_cut_off_are_given_up_where_they_are_in_the_way(
     session: Session,
 ) -> None:
     half_made(session)
-    assert len(make_whole(session).nodes) == 2
+    assert len(ensure_nodes(session).nodes) == 2
     assert [deed for deed, _ in session.provider.deeds] == [  # type: ignore[attr-defined]
         "create",
         "destroy",
@@ -152,7 +152,7 @@ def test_nodes_that_may_hold_work_are_kept(session: Session, milestone: Event) -
     half_made(session)
     session.records.journal(milestone)
     with pytest.raises(CapacityError):
-        make_whole(session)
+        ensure_nodes(session)
     assert len(session.provider.nodes("mnist")) == 1
 
 
@@ -160,14 +160,14 @@ def test_a_quota_is_no_reason_to_try_a_third_time(session: Session) -> None:
     half_made(session)
     session.provider.create_fails = {"mnist-worker0": QuotaError("0 left")}  # type: ignore[attr-defined]
     with pytest.raises(QuotaError):
-        make_whole(session)
+        ensure_nodes(session)
     assert [deed for deed, _ in session.provider.deeds].count("destroy") == 2  # type: ignore[attr-defined]
 
 
 def test_without_leftovers_a_refusal_stays_one(session: Session) -> None:
     session.provider.create_fails = {"mnist-chief0": QuotaError("0 left")}  # type: ignore[attr-defined]
     with pytest.raises(QuotaError):
-        make_whole(session)
+        ensure_nodes(session)
     assert session.provider.deeds == []  # type: ignore[attr-defined]
 
 
@@ -176,7 +176,7 @@ def test_only_a_node_that_is_gone_gets_a_new_first_host_key(session: Session) ->
     folder = session.records.folder
     before = session.identity.host_keys
     for name in before:
-        keys.accept(folder, name, (keys.new_host_key().public,))
+        keys.accept_host_key(folder, name, (keys.new_host_key().public,))
     after = identity_for(session).host_keys
     assert after["mnist-chief0"].public == before["mnist-chief0"].public
     assert after["mnist-chief0"].rotated
@@ -200,7 +200,7 @@ class Behind(FakeProvider):
 
 
 def test_the_nodes_of_up_are_those_that_were_made_whatever_a_list_says(session: Session) -> None:
-    session = make_whole(dataclasses.replace(session, provider=Behind()))
+    session = ensure_nodes(dataclasses.replace(session, provider=Behind()))
     assert [node.name for node in session.nodes] == ["mnist-chief0", "mnist-worker0"]
     assert all(node.address for node in session.nodes)
     ssh_config = (session.records.folder / "ssh_config").read_text()
@@ -214,7 +214,7 @@ def test_nodes_that_were_there_before_stay_beside_those_that_are_made(session: S
     there = session.nodes[0]
     late = Behind(cloud=session.provider.cloud)  # type: ignore[attr-defined]
     rest = dataclasses.replace(session.plan, nodes=session.plan.nodes[1:])
-    session = created(dataclasses.replace(session, provider=late), rest)
+    session = create_nodes(dataclasses.replace(session, provider=late), rest)
     assert session.nodes[0] == there
     assert [node.name for node in session.nodes] == ["mnist-chief0", "mnist-worker0"]
 
@@ -227,7 +227,7 @@ def test_an_up_that_gets_fewer_nodes_than_planned_never_says_that_it_is_up(
             return super().create(*given, **named)[:1]
 
     with pytest.raises(TransientError, match=r"made 1 of 2 nodes .* mnist-worker0"):
-        make_whole(dataclasses.replace(session, provider=Short()))
+        ensure_nodes(dataclasses.replace(session, provider=Short()))
 
 
 def test_refusals_are_told_as_they_happen(session: Session) -> None:
@@ -240,7 +240,7 @@ def test_refusals_are_told_as_they_happen(session: Session) -> None:
             return super().create(plan, identity, journal)
 
     session = dataclasses.replace(session, provider=Refusing())
-    make_whole(session)
+    ensure_nodes(session)
     assert session.console.warned == ["east-a: no T4 today"]  # type: ignore[attr-defined]
 
 
@@ -259,7 +259,7 @@ def test_down_waits_for_what_may_be_listed_yet(
     monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: Late())
     session.records.journal(NodeRequested(node="mnist-worker0"))
     (asked,) = session.records.events()
-    bring_down(Handle(session.config), discard=False, console=session.console)
+    destroy_cluster(Handle(session.config), discard=False, console=session.console)
     assert told == [{"mnist-worker0": asked["time"]}]
 
 
@@ -271,7 +271,7 @@ def brought_down(session: Session, provider: FakeProvider, monkeypatch: Any) -> 
     monkeypatch.setattr("cloudtrain.cluster.session.open_provider", lambda config: provider)
     before = len(session.records.events())
     with contextlib.suppress(NotAskedError):
-        bring_down(Handle(session.config), discard=False, console=session.console)
+        destroy_cluster(Handle(session.config), discard=False, console=session.console)
     return [event["event"] for event in session.records.events()[before:]]
 
 

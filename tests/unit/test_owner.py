@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.cluster.ownership import current_owner, is_mine
 from cloudtrain.errors import TransientError
 from cloudtrain.model import Owner, TaskId
-from cloudtrain.owner import digest, is_meant, label, login, machine_id, owner_of
+from cloudtrain.owner import digest, label, login, machine_id, matches_owner, owner_of
 from cloudtrain.protocols import Principal
-from cloudtrain.providers._cloud import labels
-from cloudtrain.records import Records
-from cloudtrain.whose import is_mine, me
+from cloudtrain.providers.base import labels
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -62,9 +62,9 @@ def test_the_login_name_that_an_earlier_version_wrote_is_an_owner() -> None:
 def test_an_owner_is_meant_by_name_by_id_and_by_who_they_are_in_the_account() -> None:
     owner = owner_of(Principal(id="ann@example.com", name="ann"), "laptop-1")
     for words in ("ann", "ANN", owner.id, "ann@example.com", "Ann@Example.com"):
-        assert is_meant(owner, words)
+        assert matches_owner(owner, words)
     for words in ("eve", "ann@example.org", "laptop-1", ""):
-        assert not is_meant(owner, words)
+        assert not matches_owner(owner, words)
 
 
 # ── the machine ──────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ def test_a_name_that_is_too_long_or_odd_is_made_fit() -> None:
     ],
 )
 def test_an_arn_is_a_principal_without_its_session(arn: str, id: str | None, name: str) -> None:
-    from cloudtrain.providers._aws.identity import of_arn
+    from cloudtrain.providers.aws.identity import of_arn
 
     assert of_arn(arn) == Principal(id=id or arn, name=name)
 
@@ -147,7 +147,7 @@ def token(**claims: object) -> str:
 def test_azures_tokens_tell_the_object_that_signed_in(
     text: str, principal: Principal | None
 ) -> None:
-    from cloudtrain.providers._azure.credentials import principal as told_by
+    from cloudtrain.providers.azure.credentials import principal as told_by
 
     assert told_by(text) == principal
 
@@ -169,10 +169,10 @@ class Silent(FakeProvider):
 
 def test_where_the_account_does_not_tell_it_is_the_user_of_this_machine_and_that_is_said() -> None:
     console: Any = Told()
-    owner = me(Silent(name="aws"), console)
+    owner = current_owner(Silent(name="aws"), console)
     assert (owner.name, owner.id) == (login(), digest(f"{login()} on {owner.machine}"))
     assert "aws does not tell who you are: sts does not answer" in console.warnings[0]
-    assert me(FakeProvider(name="local"), console) == owner
+    assert current_owner(FakeProvider(name="local"), console) == owner
     assert len(console.warnings) == 1, "elsewhere nobody expects it"
     known = FakeProvider(name="aws", who=Principal(id="ann", name="ann"))
     assert is_mine(owner, known, Records("mnist")), "also once the account tells"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cloudtrain.artifacts.spool import pending_spools, spool_name
 from cloudtrain.errors import PermissionsError
-from cloudtrain.landing.parcels import parcel_name, parcels_of
 from cloudtrain.model import Attempt
 from cloudtrain.node import archiver
 from cloudtrain.node.formats import ARCHIVE_TAKEN
@@ -35,7 +35,7 @@ def test_a_parcels_files_land_and_the_parcel_goes(yard: Yard) -> None:
         "chief0/output/" + "long" * 60: b"\0" * 3_000_000,
     }
     assert all(each.at == each.path for each in manifest.files.values())
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []
     assert not manifest.complete
 
 
@@ -61,7 +61,7 @@ def test_a_file_that_changed_while_it_was_packed_is_not_taken(yard: Yard) -> Non
     while len(half) + len(rest) < parcel.size:
         rest += parcel.pread(1 << 20, len(half) + len(rest))
     assert len(half + rest) == parcel.size
-    name = parcel_name(RUN, "chief0", 1, 1, 0)
+    name = spool_name(RUN, "chief0", 1, 1, 0)
     yard.store.upload(name, [half + rest])
     assert yard.contents(yard.take()) == {"chief0/output/well": b"a"}
 
@@ -72,33 +72,33 @@ def test_a_parcel_that_is_sent_again_tells_of_what_was_sent_last(yard: Yard) -> 
     parcel.pread(1000, 0)
     parcel.pread(1 << 20, 1000)
     again = content(parcel, 700_001)
-    yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [again])
+    yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [again])
     assert yard.contents(yard.take()) == {"chief0/output/a": b"a" * 2_000_000}
 
 
 def test_bytes_that_are_not_what_the_node_read_are_not_taken(yard: Yard) -> None:
     yard.write("chief0", "output/a", "as it is")
     data = content(yard.parcel("output/a")).replace(b"as it is", b"as it was"[:8])
-    yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [data])
+    yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [data])
     assert yard.take().files == {}
     assert "not what its node read" in yard.console.warned[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar", b"\0" * 10240])
 def test_what_is_no_parcel_is_said_and_no_obstacle(yard: Yard, data: bytes) -> None:
-    yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [data])
+    yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [data])
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
     assert "is not a parcel that can be read" in yard.console.warned[0]
-    (left,) = parcels_of(RUN, yard.store)
+    (left,) = pending_spools(RUN, yard.store)
     assert b"".join(yard.store.download(left.path)) == data
 
 
 def test_names_that_lead_out_are_refused(yard: Yard) -> None:
     item = archiver.Item("work/../../worker0/output/a", b"/etc/hostname", 3, "1.0/1.0/1")
     parcel = archiver.Archive([item], None, {}, dict)
-    yard.store.upload(parcel_name(RUN, "chief0", 1, 1, 0), [content(parcel)])
+    yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [content(parcel)])
     assert yard.take().files == {}
 
 
@@ -164,7 +164,7 @@ def test_without_the_right_to_delete_a_parcel_is_marked_as_taken(yard: Yard) -> 
     yard.write("chief0", "output/a", "a")
     name = yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
-    assert parcels_of(RUN, yard.store) == []
+    assert pending_spools(RUN, yard.store) == []
     assert {found.path for found in yard.store.list(f"{RUN}/parcels/")} == {
         name,
         name + ARCHIVE_TAKEN,

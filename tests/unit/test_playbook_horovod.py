@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from cloudtrain.commands.check import setup as check_setup
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import horovod, tensorflow
-from cloudtrain.verbs.check import setup as check_setup
 from tests.support.horovod_parts import config
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import files

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import Accelerator, ClusterConfig
-from cloudtrain.playbooks import releases, scripts, tensorflow
+from cloudtrain.playbooks import scripts, tensorflow, tensorflow_releases
 from cloudtrain.shell import command, script
 from cloudtrain.step import Step
 from tests.support.nodes_here import node
@@ -243,8 +243,8 @@ def test_what_can_be_had_is_none(python: str) -> None:
 
 
 def test_releases_newer_than_the_table_are_taken_like_its_newest_without_bounds() -> None:
-    assert releases.pythons("2.30") == releases.pythons("2.21")
-    assert releases.constraints("2.30") == ("tensorflow==2.30.*",)
+    assert tensorflow_releases.pythons("2.30") == tensorflow_releases.pythons("2.21")
+    assert tensorflow_releases.constraints("2.30") == ("tensorflow==2.30.*",)
 
 
 # ── setup.run ────────────────────────────────────────────────────────────────

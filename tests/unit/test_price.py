@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cloudtrain.catalogue import sold
+from cloudtrain.catalog import availability
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands import check as verb
 from cloudtrain.config import load
 from cloudtrain.errors import QuotaError, UsageError
 from cloudtrain.protocols import Finding
-from cloudtrain.training.launch import gpu_environment
-from cloudtrain.verbs import check as verb
+from cloudtrain.runs.task_launch import gpu_environment
 from tests.support.fakes import FakeProvider
 
 
@@ -120,10 +120,10 @@ def test_what_runs_here_costs_nothing() -> None:
 def test_prices_of_less_than_half_a_year_are_not_called_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sold, "today", lambda: date(2025, 8, 29))
+    monkeypatch.setattr(availability, "today", lambda: date(2025, 8, 29))
     price = json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
     assert price.endswith("(prices of 2025-03-02; without disks, addresses and traffic)")
-    monkeypatch.setattr(sold, "today", lambda: date(2025, 8, 30))
+    monkeypatch.setattr(availability, "today", lambda: date(2025, 8, 30))
     assert "180 days old" in json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
 
 

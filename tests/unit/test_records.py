@@ -11,9 +11,9 @@ import pytest
 from cloudtrain.errors import CloudtrainError, ConfigError, LockedError, UsageError
 from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
 from cloudtrain.model import Attempt, Cause, Run, Task
-from cloudtrain.records import Records, home, known, resolve
-from cloudtrain.records.run_json import run_from_json, run_to_json
 from cloudtrain.shell import Secret
+from cloudtrain.state import Records, home, known_clusters, resolve
+from cloudtrain.state.run_json import run_from_json, run_to_json
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -227,7 +227,7 @@ def test_the_only_known_cluster_is_meant_when_none_is_named() -> None:
     Records("mnist").create()
     assert resolve(None) == "mnist"
     Records("bert").create()
-    assert known() == ("bert", "mnist")
+    assert known_clusters() == ("bert", "mnist")
     with pytest.raises(UsageError, match="2 clusters are known here: bert, mnist"):
         resolve(None)
     assert resolve("bert") == "bert"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
+from cloudtrain.commands.billing_notice import billed
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.events import UpCompleted
 from cloudtrain.model import Limits, Node, Plan, Run, Train
-from cloudtrain.records import Records
 from cloudtrain.retry import Clock
-from cloudtrain.training.replacing import whole_again
-from cloudtrain.verbs.billed import billed
+from cloudtrain.runs.node_replacement import replace_lost_nodes
+from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 
@@ -84,7 +84,7 @@ class World:
 
     def go(self) -> Session | None:
         clock = Clock(now=lambda: self.now, sleep=self.sleep)
-        return whole_again(replace(self.session, clock=clock), RUN)
+        return replace_lost_nodes(replace(self.session, clock=clock), RUN)
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +161,7 @@ def test_without_that_wish_it_stays_spot() -> None:
 def test_a_price_limit_keeps_it_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(train=Train(spot_retries=1), limits=Limits(max_price=1.0))
     monkeypatch.setattr(
-        "cloudtrain.training.replacing.bill", lambda plan: type("Bill", (), {"most": 3.0})()
+        "cloudtrain.runs.node_replacement.estimate", lambda plan: type("Bill", (), {"most": 3.0})()
     )
     world.provider.errors = refusals(2)
     assert world.go() is not None

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands import up
+from cloudtrain.commands.check import store as check_store
 from cloudtrain.config import load
 from cloudtrain.errors import NoBucketError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.records import Records
-from cloudtrain.verbs import up
-from cloudtrain.verbs.check import store as check_store
+from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
 
 

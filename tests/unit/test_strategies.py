@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import tf_config
-from cloudtrain.cluster.plan import deciding, make_plan, serving, tasks
+from cloudtrain.cluster.plan import deciding_tasks, make_plan, serving_tasks, tasks
 from cloudtrain.config import load
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Run, Setup, Task, Train
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
+from cloudtrain.runs.state_machine import AttemptState, TaskState, decide
+from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of
 from cloudtrain.strategies.strategy import Library, Strategy, requires
-from cloudtrain.training.launch import Launch, Site, launches
-from cloudtrain.training.watch import TaskWatch, Watch, decide
 
 ROOT = Path(__file__).parents[2]
 LAUNCHED = [strategy for strategy in STRATEGIES.values() if strategy.launched]
@@ -43,7 +43,7 @@ def planned(config: ClusterConfig) -> tuple[Task, ...]:
     return tasks(make_plan(config))
 
 
-def started(config: ClusterConfig) -> tuple[Launch, ...]:
+def started(config: ClusterConfig) -> tuple[TaskLaunch, ...]:
     plan = make_plan(config)
     run = Run(
         id="r1",
@@ -55,7 +55,7 @@ def started(config: ClusterConfig) -> tuple[Launch, ...]:
     )
     addresses = {task.node: f"10.0.0.{number}" for number, task in enumerate(run.tasks)}
     work = dict.fromkeys(addresses, "/w")
-    return launches(plan, run, Site(addresses=addresses, work=work))
+    return task_launches(plan, run, ClusterFacts(addresses=addresses, work=work))
 
 
 def written(folder: Path, strategy: Strategy, nodes: Mapping[str, int]) -> ClusterConfig:
@@ -109,7 +109,7 @@ def test_its_example_is_a_config_that_is_planned(strategy: Strategy, tmp_path: P
 def test_who_decides_is_one_of_its_tasks_and_ends_by_itself(strategy: Strategy) -> None:
     config = example(strategy)
     own = planned(config)
-    winners = deciding(own, config)
+    winners = deciding_tasks(own, config)
     assert winners
     assert winners <= {task.name for task in own}
     assert not {task.name for task in own if task.role in strategy.never_exit} & winners
@@ -120,9 +120,9 @@ def test_who_serves_is_told_of_the_cluster(strategy: Strategy) -> None:
     """A task whose port is awaited without a TF_CONFIG would be awaited for ever."""
     config = example(strategy)
     own = planned(config)
-    if serving(own, config):
+    if serving_tasks(own, config):
         assert tf_config.wants_tf_config(config)
-    assert serving(own, example(strategy, train=Train(command="x", tf_config=False))) == set()
+    assert serving_tasks(own, example(strategy, train=Train(command="x", tf_config=False))) == set()
 
 
 @EVERY_LAUNCHED
@@ -150,8 +150,8 @@ def test_the_users_line_is_in_what_each_node_runs(strategy: Strategy) -> None:
 def test_a_run_of_it_is_done_when_its_deciders_have_ended_well(strategy: Strategy) -> None:
     config = example(strategy)
     own = planned(config)
-    watch = Watch(config=config, tasks={t.name: TaskWatch(task=t) for t in own}, started=0.0)
-    for name in deciding(own, config):
+    watch = AttemptState(config=config, tasks={t.name: TaskState(task=t) for t in own}, started=0.0)
+    for name in deciding_tasks(own, config):
         view = watch.tasks[name]
         view.opened(1.0)
         view.exit_code, view.ended_at = 0, 10.0
@@ -228,7 +228,7 @@ def test_one_more_is_planned_and_its_tasks_get_its_environment(ring: ClusterConf
 
 def test_one_more_is_watched_as_it_says(ring: ClusterConfig) -> None:
     own = planned(ring)
-    watch = Watch(config=ring, tasks={t.name: TaskWatch(task=t) for t in own}, started=0.0)
+    watch = AttemptState(config=ring, tasks={t.name: TaskState(task=t) for t in own}, started=0.0)
     for view in watch.tasks.values():
         view.opened(1.0)
     watch.formed_after = 1.0

@@ -11,12 +11,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.session import record, recorded_config, refuse_other_folder
+from cloudtrain.cluster.session import record_cluster, recorded_config, refuse_other_folder
+from cloudtrain.commands.init import cluster_name
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.records import Records, known
-from cloudtrain.verbs.init import cluster_name
+from cloudtrain.state import Records, known_clusters
 from tests.support.fakes import FakeProvider, make_plan
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -40,7 +40,7 @@ def refused(config: ClusterConfig, *, adopt: bool = False) -> bool:
 def test_a_file_in_another_folder_is_another_project(tmp_path: Path) -> None:
     first, second = file_in(tmp_path / "pa"), file_in(tmp_path / "pb")
     assert not refused(first)
-    record(first, Records("same"))
+    record_cluster(first, Records("same"))
     with pytest.raises(UsageError) as raised:
         refuse_other_folder(second, Records("same"), adopt=False)
     assert str(raised.value) == (
@@ -58,7 +58,7 @@ def test_a_record_and_its_file_are_one_config_whatever_the_version_that_wrote_it
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     path = tmp_path / "same.yaml"
     path.write_text(WRITTEN.replace("provider: local", "provider: gcp\nplacement: [us-east1]"))
-    record(load(path), Records("same"))
+    record_cluster(load(path), Records("same"))
     assert Records("same").config()["project"] is None
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "theirs")
     assert recorded_config(Records("same")) == load(path)
@@ -66,19 +66,19 @@ def test_a_record_and_its_file_are_one_config_whatever_the_version_that_wrote_it
 
 
 def test_a_folder_that_was_moved_keeps_its_cluster(tmp_path: Path) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     (tmp_path / "pa").rename(tmp_path / "pb")
     assert not refused(load(tmp_path / "pb" / "same.yaml"))
 
 
 def test_a_link_to_the_folder_is_the_folder(tmp_path: Path) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     (tmp_path / "link").symlink_to(tmp_path / "pa")
     assert not refused(load(tmp_path / "link" / "same.yaml"))
 
 
 def test_what_is_down_may_be_made_anew_from_anywhere(tmp_path: Path) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     Records("same").close()
     assert not refused(file_in(tmp_path / "pb"))
 
@@ -91,7 +91,7 @@ def test_a_record_without_a_file_and_a_name_without_a_file_are_nobodys_folder(
     Records("same").create()
     Records("same").save_config(bare)
     assert not refused(file_in(tmp_path / "pb"))
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     assert not refused(ClusterConfig(name="same", provider="local", strategy="custom", nodes={}))
 
 
@@ -134,33 +134,33 @@ def run(*words: str) -> Result:
 
 
 def test_a_cluster_that_is_down_is_forgotten(tmp_path: Path) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     Records("same").close()
     done = run("forget", "same", "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"name": "same"})
-    assert known() == ()
+    assert known_clusters() == ()
     assert run("forget", "same").exit_code == 2
 
 
 def test_one_that_its_provider_still_has_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     cloud = FakeProvider()
-    monkeypatch.setattr("cloudtrain.verbs.forget.open_provider", lambda config: cloud)
+    monkeypatch.setattr("cloudtrain.commands.forget.open_provider", lambda config: cloud)
     plan = make_plan("same", workers=0)
     cloud.create(plan, None, lambda *_, **__: None)  # type: ignore[arg-type]
     done = run("forget", "same")
     assert done.exit_code == 2
     assert "same is up: same-chief0\nhint: `cloudtrain down same` first" in done.stderr
-    assert known() == ("same",)
+    assert known_clusters() == ("same",)
     cloud.cloud.clear()
     assert run("forget", "same").exit_code == 0, "the cloud says that it is gone"
-    assert known() == ()
+    assert known_clusters() == ()
 
 
 def test_artifacts_that_are_only_in_the_record_are_not_lost_by_the_way(tmp_path: Path) -> None:
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     Records("same").close()
     only = Records("same").folder / "artifacts" / "run" / "model"
     only.parent.mkdir(parents=True)
@@ -170,14 +170,14 @@ def test_artifacts_that_are_only_in_the_record_are_not_lost_by_the_way(tmp_path:
     assert str(only.parent.parent) in done.stderr
     assert only.exists()
     assert run("forget", "same", "--discard").exit_code == 0
-    assert known() == ()
+    assert known_clusters() == ()
 
 
 def test_a_forget_that_was_cut_off_leaves_nothing_for_good(tmp_path: Path) -> None:
     hidden = tmp_path / "home" / "clusters" / ".forgotten-same"
     hidden.mkdir(parents=True)
     (hidden / "events.jsonl").touch()
-    record(file_in(tmp_path / "pa"), Records("same"))
+    record_cluster(file_in(tmp_path / "pa"), Records("same"))
     Records("same").close()
     assert run("forget", "same").exit_code == 0
     assert [path.name for path in (tmp_path / "home" / "clusters").iterdir()] == []

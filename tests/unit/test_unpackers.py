@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.landing.opened import told as told_of
+from cloudtrain.artifacts.spool_archive import parse_index as told_of
 from cloudtrain.node import unpacker
 
 # ── On the node ──────────────────────────────────────────────────────────────

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cluster.provision import ANSWERS, awaited
+from cloudtrain.cluster.provision import ANSWERS, await_known_states
 from cloudtrain.cluster.session import Session, adopt_identity
+from cloudtrain.commands.logs import logs
+from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.errors import LockedError, NodeUnreachable
 from cloudtrain.model import Attempt, Node, Run, Task
 from cloudtrain.protocols import Completed
-from cloudtrain.records import Records
-from cloudtrain.records.lock import PASSING
 from cloudtrain.retry import Clock
+from cloudtrain.runs import supervise
+from cloudtrain.runs.state_machine import AttemptState, TaskState
+from cloudtrain.runs.tasks import task_states
 from cloudtrain.shell import command
-from cloudtrain.training import attend
-from cloudtrain.training.tasks import states
-from cloudtrain.training.watch import TaskWatch, Watch
-from cloudtrain.transports.patient import AWAY, PatientTransport
-from cloudtrain.verbs.logs import logs
-from cloudtrain.verbs.stop_run import stop_run
+from cloudtrain.ssh.retrying import AWAY, RetryingTransport
+from cloudtrain.state import Records
+from cloudtrain.state.lock import PASSING
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 
@@ -161,14 +161,14 @@ def test_a_lock_of_nobody_is_tried_a_little_longer(records: Records, time: Time)
 def test_a_question_to_a_task_is_asked_again_for_a_minute(records: Records, time: Time) -> None:
     deaf = Deaf(times=10**6)
     with pytest.raises(NodeUnreachable):
-        states(session(records, time, deaf), RUN)
+        task_states(session(records, time, deaf), RUN)
     assert time.passed == AWAY.deadline
 
 
 def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Time) -> None:
     deaf, waits = Deaf(times=3), []
     node = session(records, time).nodes[0]
-    transport = PatientTransport(deaf, waits=waits.append, clock=time.clock())  # type: ignore[arg-type]
+    transport = RetryingTransport(deaf, waits=waits.append, clock=time.clock())  # type: ignore[arg-type]
     assert transport.run(node, command("true")).exit_code == 0
     assert (time.passed, deaf.asked) == (3.0, 4)
     assert waits == ["mnist-chief0: connection refused: waiting up to 60 s for it"]
@@ -176,7 +176,7 @@ def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Tim
 
 def test_a_command_that_may_have_begun_is_not_run_again(records: Records, time: Time) -> None:
     deaf = Deaf(times=1, began=True)
-    transport = PatientTransport(deaf, clock=time.clock())  # type: ignore[arg-type]
+    transport = RetryingTransport(deaf, clock=time.clock())  # type: ignore[arg-type]
     with pytest.raises(NodeUnreachable):
         transport.run(session(records, time).nodes[0], command("true"))
     assert deaf.asked == 1
@@ -186,18 +186,20 @@ def test_a_node_under_notice_is_waited_for_three_minutes_at_most(
     records: Records, time: Time
 ) -> None:
     here = session(records, time)
-    view = TaskWatch(task=TASK, notice=1.0)
-    attend.await_taken(here, Watch(config=here.config, tasks={"chief0": view}, started=0.0))
-    assert time.passed == attend.TAKEN.deadline
+    view = TaskState(task=TASK, notice=1.0)
+    supervise.await_preempted_nodes_gone(
+        here, AttemptState(config=here.config, tasks={"chief0": view}, started=0.0)
+    )
+    assert time.passed == supervise.TAKEN.deadline
 
 
 def test_a_machine_of_the_users_own_is_awaited_for_a_minute(records: Records, time: Time) -> None:
     here = session(records, time)
     cloud = here.provider.cloud["mnist"]  # type: ignore[attr-defined]
     cloud["mnist-chief0"] = replace(cloud["mnist-chief0"], state="unknown")
-    assert awaited(here.refreshed()).nodes[0].state == "unknown"
+    assert await_known_states(here.refreshed()).nodes[0].state == "unknown"
     assert time.passed == ANSWERS.deadline
     known = replace(cloud["mnist-chief0"], state="running")
     time.then = {time.passed + 5.0: lambda: cloud.update({"mnist-chief0": known})}
-    assert awaited(here.refreshed()).nodes[0].state == "running"
+    assert await_known_states(here.refreshed()).nodes[0].state == "running"
     assert time.passed == ANSWERS.deadline + 5.0

@@ -6,29 +6,29 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
-from cloudtrain.supervise import Served
-from cloudtrain.training.cause import is_retryable
-from cloudtrain.training.clustered import (
-    clustered,
-    look_whether_formed,
-    not_clustered,
-    perhaps_not_clustered,
+from cloudtrain.runs.cluster_formation import (
+    detect_formation,
+    separate_trainings_failure,
+    separate_trainings_note,
+    trained_as_one,
 )
-from cloudtrain.training.watch import (
+from cloudtrain.runs.root_cause import is_retryable
+from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     JOINED_LATE,
     OTHERS_GRACE,
     SETTLE,
     WINDOW,
-    TaskWatch,
-    Watch,
+    AttemptState,
+    TaskState,
     decide,
 )
+from cloudtrain.runs.task_commands import PortState
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
 
 
-def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> Watch:
+def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> AttemptState:
     roles = {
         "multi_worker_mirrored": ["chief0", "worker0", "worker1"],
         "parameter_server": ["chief0", "worker0", "worker1", "ps0", "evaluator0"],
@@ -41,10 +41,12 @@ def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> Watch:
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", **train),
     )
-    return Watch(config=config, tasks={t.name: TaskWatch(task=t) for t in tasks}, started=0.0)
+    return AttemptState(
+        config=config, tasks={t.name: TaskState(task=t) for t in tasks}, started=0.0
+    )
 
 
-def ended(watch: Watch, name: str, code: int, at: float, tail: bytes = b"") -> None:
+def ended(watch: AttemptState, name: str, code: int, at: float, tail: bytes = b"") -> None:
     view = watch.tasks[name]
     view.exit_code, view.ended_at = code, at
     view.saw(tail, at)
@@ -218,10 +220,10 @@ def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:
 # ── Who never joined ─────────────────────────────────────────────────────────
 
 
-def left_outside(watch: Watch, name: str, code: int, at: float, **served: Any) -> None:
+def left_outside(watch: AttemptState, name: str, code: int, at: float, **served: Any) -> None:
     """The task has ended, and its node never saw its port open."""
     ended(watch, name, code, at)
-    watch.tasks[name].served = Served(never=at, **served)
+    watch.tasks[name].served = PortState(never=at, **served)
 
 
 def test_a_task_that_ends_well_without_having_served_ends_the_attempt() -> None:
@@ -282,11 +284,11 @@ def test_the_cluster_has_formed_once_all_that_serve_are_open_together() -> None:
     run = watch("parameter_server")
     run.tasks["worker0"].opened(3.0)
     run.tasks["ps0"].opened(4.0)
-    assert not look_whether_formed(run, 5.0)
+    assert not detect_formation(run, 5.0)
     run.tasks["worker1"].opened(6.0)
-    assert look_whether_formed(run, 6.5)
-    assert (run.formed_after, clustered(run)) == (6.5, True)
-    assert not look_whether_formed(run, 7.0), "told once"
+    assert detect_formation(run, 6.5)
+    assert (run.formed_after, trained_as_one(run)) == (6.5, True)
+    assert not detect_formation(run, 7.0), "told once"
 
 
 def test_ports_that_were_open_one_after_the_other_are_no_cluster() -> None:
@@ -295,15 +297,15 @@ def test_ports_that_were_open_one_after_the_other_are_no_cluster() -> None:
     ended(run, "chief0", 0, 4.0)
     for name in ("worker0", "worker1"):
         run.tasks[name].opened(4.0 + JOINED_LATE + 1)
-    assert not look_whether_formed(run, 20.0)
+    assert not detect_formation(run, 20.0)
 
 
 def test_the_nodes_own_figures_tell_when_the_cluster_formed() -> None:
     run = watch()
     for seconds, view in enumerate(run.tasks.values(), start=2):
-        view.served = Served(after=seconds)
+        view.served = PortState(after=seconds)
         view.opened(50.0)
-    assert look_whether_formed(run, 50.0)
+    assert detect_formation(run, 50.0)
     assert run.formed_after == 4
 
 
@@ -312,10 +314,10 @@ def test_trainings_that_each_end_well_alone_are_no_cluster() -> None:
     for name in run.tasks:
         left_outside(run, name, 0, 10.0)
     assert decide(run, 10.0).verdict == "done"
-    cause = not_clustered(run)
+    cause = separate_trainings_failure(run)
     assert cause is not None
     assert cause.text == "the tasks never formed a cluster: 3 separate trainings"
-    assert (cause.task, cause.node, clustered(run)) == ("", "", False)
+    assert (cause.task, cause.node, trained_as_one(run)) == ("", "", False)
 
 
 def test_tasks_of_a_moment_and_those_that_listen_elsewhere_are_not_judged_but_told_of() -> None:
@@ -323,15 +325,19 @@ def test_tasks_of_a_moment_and_those_that_listen_elsewhere_are_not_judged_but_to
         run = watch()
         for name in run.tasks:
             left_outside(run, name, 0, at, elsewhere=elsewhere)
-        assert (not_clustered(run), clustered(run)) == (None, None)
-        assert words in (perhaps_not_clustered(run) or "")
+        assert (separate_trainings_failure(run), trained_as_one(run)) == (None, None)
+        assert words in (separate_trainings_note(run) or "")
 
 
 def test_without_tf_config_nothing_is_said_of_clusters() -> None:
     run = watch(tf_config=False)
     for name in run.tasks:
         left_outside(run, name, 0, 10.0)
-    assert (not_clustered(run), perhaps_not_clustered(run), clustered(run)) == (None, None, None)
+    assert (separate_trainings_failure(run), separate_trainings_note(run), trained_as_one(run)) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_stall_and_deadline_are_off_until_asked_for() -> None:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cluster.plan import deciding, serving
+from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
 from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
-from cloudtrain.supervise import Served
-from cloudtrain.training.watch import (
+from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
     SETTLE,
     WINDOW,
+    AttemptState,
     Decision,
-    TaskWatch,
-    Watch,
+    TaskState,
     decide,
 )
+from cloudtrain.runs.task_commands import PortState
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
 GRACE = 30.0
@@ -37,13 +37,15 @@ LAST = max(OTHERS_GRACE, GRACE)
 class Attempt:
     """An attempt that is watched as `observe` does it: `happens`, then `decide`."""
 
-    watch: Watch
+    watch: AttemptState
     now: float = 0.0
     decisions: list[Decision] = field(default_factory=list)
 
     @property
     def winners(self) -> frozenset[str]:
-        return deciding(tuple(view.task for view in self.watch.tasks.values()), self.watch.config)
+        return deciding_tasks(
+            tuple(view.task for view in self.watch.tasks.values()), self.watch.config
+        )
 
     @property
     def won(self) -> bool:
@@ -57,7 +59,7 @@ class Attempt:
             view.opened(now)
             self.watch.first_port = self.watch.first_port or now
             tasks = tuple(each.task for each in self.watch.tasks.values())
-            serve = [self.watch.tasks[each] for each in serving(tasks, self.watch.config)]
+            serve = [self.watch.tasks[each] for each in serving_tasks(tasks, self.watch.config)]
             if serve and all(each.port_open for each in serve):
                 self.watch.formed_after = self.watch.formed_after or now
         elif what == "freezes":
@@ -75,7 +77,7 @@ class Attempt:
         view = self.watch.tasks[name]
         view.exit_code, view.ended_at = code, self.now if at is None else at
         if not view.port_open:
-            view.served = Served(never=self.now, elsewhere=False)
+            view.served = PortState(never=self.now, elsewhere=False)
         if code == 1:
             view.saw(COLLATERAL, self.now)
 
@@ -96,8 +98,8 @@ def attempt_of(strategy: str) -> Attempt:
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", evaluator_grace=GRACE),
     )
-    views = {task.name: TaskWatch(task=task) for task in tasks}
-    return Attempt(watch=Watch(config=config, tasks=views, started=0.0))
+    views = {task.name: TaskState(task=task) for task in tasks}
+    return Attempt(watch=AttemptState(config=config, tasks=views, started=0.0))
 
 
 def attempts(*strategies: str) -> st.SearchStrategy[Attempt]:
@@ -242,11 +244,11 @@ def test_the_cause_does_not_depend_on_the_order_in_which_exits_are_heard_of(
     assert attempt.decisions[-1].cause == heard_in_order.decisions[-1].cause
 
 
-def twin(watch: Watch) -> Watch:
-    views = {name: TaskWatch(task=view.task) for name, view in watch.tasks.items()}
+def twin(watch: AttemptState) -> AttemptState:
+    views = {name: TaskState(task=view.task) for name, view in watch.tasks.items()}
     for name, view in watch.tasks.items():
         views[name].port_open, views[name].opened_at = view.port_open, view.opened_at
-    return Watch(
+    return AttemptState(
         config=watch.config,
         tasks=views,
         started=watch.started,

@@ -13,7 +13,7 @@ from cloudtrain.config import to_json
 from cloudtrain.events import PlacementTried, UpBegun, places_tried
 from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.records import Records
+from cloudtrain.state import Records
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,239 @@
+"""Files that their node stores itself, by requests that are made and signed here.
+
+No credential goes there: a request is good for one object and a short time (presign.py).
+What this way cannot do comes through this machine instead (relay.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from cloudtrain.artifacts.inventory import SILENCE
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Artifact, Node
+from cloudtrain.node import formats
+from cloudtrain.paths import shown
+from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.shell import Secret
+from cloudtrain.ship import program
+
+LASTS = 3600.0
+"""Seconds that a request is good for, and a second more for each `SLOWEST` bytes of its file and of
+those that are sent before it."""
+
+SLOWEST = 1 << 20
+
+LONGEST = 6 * 86400.0
+"""Seconds: no cloud signs for more than a week."""
+
+WINDOW = 64
+"""Files for which requests are made side by side, while earlier ones are sent."""
+
+COMPLAINT = 4096
+"""Bytes of what a sender says besides its answers: the last are kept."""
+
+MOST = 16 << 20
+"""Bytes of one answer: a file of ten thousand parts has 2 MB."""
+
+
+@dataclass
+class UploadResult:
+    """What became of the files, by source. `changed`: while they were read, or not to be read."""
+
+    arrived: dict[str, Artifact] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    why: str | None = None
+    """Why others are in neither, in the node's or the service's words."""
+
+
+def upload_from_node(
+    node: Node,
+    folder: str,
+    places: Mapping[str, str],
+    sizes: Mapping[str, int],
+    upload: Upload,
+) -> UploadResult:
+    """Has the node store `places` (source in the folder → path in the store).
+
+    Raises NodeUnreachable, and what `upload.stop` raises.
+    """
+    if not places or upload.store.presigner is None:
+        return UploadResult()
+    exchange = _Exchange(places, sizes, upload.store.presigner, upload)
+    first = next(exchange.uploads, None)
+    if first is None:
+        return exchange.sent
+    try:
+        done = upload.transport.run(
+            node,
+            program("uploader").command,
+            stdin=exchange.orders(folder, first),
+            on_stdout=exchange.hear,
+            on_stderr=exchange.overhear,
+            timeout=SILENCE,
+        )
+    finally:
+        exchange.over.set()
+    exchange.settle(done.exit_code)
+    return exchange.sent
+
+
+def lock_of(folder: str) -> str:
+    return f"{folder.rpartition('/')[0]}/{formats.UPLOAD_LOCK}"
+
+
+class _Exchange:
+    """What is asked of a sender and what it answers."""
+
+    def __init__(
+        self,
+        places: Mapping[str, str],
+        sizes: Mapping[str, int],
+        presigner: Presigner,
+        upload: Upload,
+    ) -> None:
+        self.sent = UploadResult()
+        self.over = threading.Event()
+        self.uploads = self._uploads(places, sizes)
+        self._presigner, self._pool, self._stop = presigner, upload.pool, upload.stop
+        self._asked: dict[int, tuple[str, PresignedUpload]] = {}
+        self._number = 0
+        self._rest = b""
+        self._complaint = b""
+        self._commits: list[tuple[str, Artifact, Future[None]]] = []
+
+    def _uploads(
+        self, places: Mapping[str, str], sizes: Mapping[str, int]
+    ) -> Iterator[tuple[str, PresignedUpload]]:
+        """Of each source that the store lets a node store itself, made as they are wanted."""
+
+        def one(source: str) -> PresignedUpload | None:
+            return self._presigner.sign_upload(places[source], sizes[source], expires_in=lasts)
+
+        sources = iter(places)
+        while window := list(islice(sources, WINDOW)):
+            size = sum(sizes[source] for source in (*self._waiting(), *window))
+            lasts = min(LONGEST, LASTS + size / SLOWEST)
+            try:
+                for source, upload in zip(window, self._pool.map(one, window), strict=True):
+                    if upload is None:
+                        return
+                    yield source, upload
+            except CloudtrainError as error:  # the other way tells it in full, or does it
+                self.sent.why = error.message
+                return
+
+    def _waiting(self) -> list[str]:
+        return [source for source, _ in list(self._asked.values())]
+
+    def orders(self, folder: str, first: tuple[str, PresignedUpload]) -> Iterator[bytes]:
+        yield program("uploader").source
+        yield _line({"folder": folder, "lock": lock_of(folder)})
+        yield self._order(*first)
+        for source, upload in self.uploads:
+            if self.over.is_set():
+                return
+            yield self._order(source, upload)
+
+    def _order(self, source: str, upload: PresignedUpload) -> bytes:
+        self._number = number = self._number + 1
+        self._asked[number] = (source, upload)
+        return _line(
+            {
+                "n": number,
+                "source": source,
+                "requests": [revealed(request) for request in upload.requests],
+                "had": sorted(upload.uploaded),
+                "piece": upload.chunk,
+            }
+        )
+
+    def hear(self, data: bytes) -> None:
+        self._stop.check()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST:
+            lines, self._rest = [*lines, self._rest[-COMPLAINT:]], b""
+        for line in lines:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, LookupError, TypeError):  # a shell's greeting, say
+                self.overhear(line + b"\n")
+
+    def overhear(self, data: bytes) -> None:
+        self._stop.check()
+        self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
+
+    def _take(self, told: dict[str, Any]) -> None:
+        source, upload = self._asked.pop(told["n"])
+        why = told.get("why")
+        if why in ("changed", "unread"):
+            self.sent.changed.add(source)
+        elif why is not None:
+            self.sent.why = self.sent.why or shown(" ".join(str(told["text"]).split()))
+        else:
+            artifact = _artifact(upload.path, told)
+            parts = [UploadedPart(**part) for part in told["receipts"]]
+            self._land(source, upload, artifact, parts)
+
+    def _land(
+        self,
+        source: str,
+        upload: PresignedUpload,
+        artifact: Artifact,
+        parts: Sequence[UploadedPart],
+    ) -> None:
+        if len(upload.requests) == 1:
+            self.sent.arrived[source] = artifact
+            return
+        commit = self._pool.submit(self._presigner.complete, upload, parts)
+        self._commits.append((source, artifact, commit))
+
+    def settle(self, exit_code: int) -> None:
+        """Waits for files of several parts to be visible."""
+        if self._asked:  # and not answered
+            words = os.fsdecode(self._complaint).strip().splitlines()
+            self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
+        for source, artifact, commit in self._commits:
+            try:
+                commit.result()
+                self.sent.arrived[source] = artifact
+            except CloudtrainError as error:
+                self.sent.why = error.message
+
+
+def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
+    """Raises ValueError or LookupError for what describes no file."""
+    size, sha256, md5 = told["size"], told["sha256"], told["md5"]
+    digests = re.fullmatch(r"[0-9a-f]{64} ([0-9a-f]{32})?", f"{sha256} {md5}")
+    if type(size) is not int or size < 0 or digests is None:
+        raise ValueError("no file is like that")
+    return Artifact(path=path, size=size, sha256=sha256, md5=md5)
+
+
+def _line(order: Mapping[str, object]) -> bytes:
+    return json.dumps(order).encode("ascii") + b"\n"
+
+
+def revealed(request: PresignedRequest) -> dict[str, object]:
+    """For the stdin of the process that sends it, and nowhere else."""
+    return {
+        "url": request.url.reveal(),
+        "method": request.method,
+        "headers": {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in request.headers.items()
+        },
+        "offset": request.offset,
+        "length": request.length,
+        "before": request.before,
+        "after": request.after,
+    }

@@ -1,0 +1,117 @@
+"""A run's artifacts from the store to a folder here, each verified."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cloudtrain.artifacts.manifest import LandedFile, Manifest, read_manifest
+from cloudtrain.errors import CloudtrainError, NodesError, StoreError
+from cloudtrain.parallel import fan_out
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore, Console
+from cloudtrain.stores.file import PARTIAL, FileStore
+
+SIDE_BY_SIDE = 8
+
+SHOWN = 8
+"""Failures in one message; the rest is counted."""
+
+
+def download_run(run: str, store: ArtifactStore, destination: Path, console: Console) -> Manifest:
+    """Everything that the run's manifest lists, below `destination`, as `<task>/<path>`.
+
+    A file that is there already, as the manifest has it, is left alone, so that the same call
+    goes on where another was cut off. Raises StoreError for each file that is not as it landed.
+    """
+    manifest = read_manifest(store, run)
+    if manifest is None:
+        raise StoreError(
+            f"{store.uri}: nothing of run {run} has landed there",
+            hint="`cloudtrain status` shows the runs; a running one lands at its end, or each "
+            "`artifacts.every`",
+        )
+    if not manifest.complete:
+        console.warn(f"run {run} has not landed whole yet: this is what there is so far")
+    here, began = FileStore(destination.absolute().as_uri()), time.time()
+    groups = by_folder(manifest)
+    failures: list[CloudtrainError] = []
+    with console.stage("fetch", len(groups)) as stage:
+        for folder, files in groups.items():
+            try:
+                new = sum(download_files(run, files, store, here))
+                stage.done(folder, f"{new} new of {len(files)}")
+            except CloudtrainError as error:
+                failures.append(error)
+    with suppress(OSError):
+        here.clear(began)  # half a file, of a fetch that was killed
+        (here.root / PARTIAL).rmdir()
+    if failures:
+        raise all_of(failures)
+    console.say(f"{len(manifest.files)} files of run {run} are in {shown(here.root)}, verified")
+    return manifest
+
+
+def by_folder(manifest: Manifest) -> Mapping[str, list[LandedFile]]:
+    groups: dict[str, list[LandedFile]] = defaultdict(list)
+    for path in sorted(manifest.files):
+        groups[path.partition("/")[0]].append(manifest.files[path])
+    return groups
+
+
+def download_files(
+    run: str, files: Sequence[LandedFile], store: ArtifactStore, here: FileStore
+) -> list[bool]:
+    """Whether each had to be brought."""
+
+    def work(landed: LandedFile) -> bool:
+        if is_here(landed, here):
+            return False
+        here.upload(landed.path, verified(landed, run, store))
+        return True
+
+    return fan_out(files, work, name=lambda each: shown(each.path), workers=SIDE_BY_SIDE)
+
+
+def all_of(errors: Sequence[CloudtrainError]) -> StoreError:
+    lines = [
+        str(failure)
+        for error in errors
+        for failure in (error.failures.values() if isinstance(error, NodesError) else [error])
+    ]
+    more = [f"and {len(lines) - SHOWN} more files"] if len(lines) > SHOWN else []
+    return StoreError("\n".join(lines[:SHOWN] + more), hint=errors[0].hint)
+
+
+def is_here(landed: LandedFile, here: FileStore) -> bool:
+    with suppress(OSError, CloudtrainError):  # what cannot be read is brought anew, or tells why
+        if (here.root / landed.path).stat().st_size == landed.size:
+            return digest_of(here.download(landed.path)) == landed.sha256
+    return False
+
+
+def digest_of(pieces: Iterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def verified(landed: LandedFile, run: str, store: ArtifactStore) -> Iterator[bytes]:
+    """The file's bytes; raises StoreError after the last of them if they are not the right ones,
+    so that who writes them does not keep them."""
+    digest, size = hashlib.sha256(), 0
+    for piece in store.download(f"{run}/{landed.at}"):
+        digest.update(piece)
+        size += len(piece)
+        yield piece
+    if (size, digest.hexdigest()) != (landed.size, landed.sha256):
+        raise StoreError(
+            f"{store.uri.rstrip('/')}/{run}/{shown(landed.at)} is not what landed there: "
+            f"{size} bytes of {landed.size}, or others",
+            hint="the file was changed or damaged in the store; the others have been fetched",
+        )

@@ -1,0 +1,344 @@
+"""Brings what a run's tasks made from their nodes into the store, and tells what is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from cloudtrain import layout
+from cloudtrain.artifacts.inventory import SILENCE, Stop, failed, take_inventory
+from cloudtrain.artifacts.landing import Landing
+from cloudtrain.artifacts.manifest import LandedFile, Manifest
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.run_index import RECORD, index, record_of
+from cloudtrain.artifacts.spool import report_landed, take_parcels_into
+from cloudtrain.artifacts.sync import (
+    SyncResult,
+    SyncSource,
+    is_due,
+    known_files,
+    sync_all,
+    sync_so_far,
+    unchanged,
+)
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.errors import (
+    CloudtrainError,
+    NodeError,
+    NodesError,
+    NotLanded,
+    StoreError,
+)
+from cloudtrain.model import ArtifactRules, Node, Run
+from cloudtrain.node.patterns import matches
+from cloudtrain.parallel import fan_out
+from cloudtrain.paths import is_inside, shown
+from cloudtrain.protocols import Console, Stage, Transport
+from cloudtrain.shell import Command, script
+
+LOGS = "logs"
+NONE: Mapping[str, Path] = {}
+
+UPLOADS = 16
+"""Small files that are stored side by side."""
+
+SHOWN = 10
+"""Names in one message; the rest is counted."""
+
+
+def land_files(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
+    """Lands everything from the tasks' nodes (`nodes`: those there are, by task), once the tasks
+    have ended: all of it is in the store as it is on the nodes, or this raises NotLanded or
+    StoreError. What has landed before stays, also of nodes that are gone. One at a time for a run.
+    """
+    closing = Closing(landing, run, nodes)
+    closing.bring()
+    return closing.complete()
+
+
+def land_so_far(
+    landing: Landing, run: Run, nodes: Mapping[str, Node], logs: Mapping[str, Path] = NONE
+) -> Manifest:
+    """Lands what has changed on the nodes, and `logs` that are here, by their name. A file that
+    changes just now is left for the next time."""
+    ledger = _opened(landing, run)
+    return _land_so_far(landing, ledger, landing.sources(run, nodes), logs)
+
+
+def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
+    """Lands the first task's checkpoint folder alone, before an attempt starts from it."""
+    ledger, node = _opened(landing, run), nodes.get(run.tasks[0].name)
+    held = [landing.checkpoint_source(run, node)] if node is not None else []
+    return _land_so_far(landing, ledger, held, NONE)
+
+
+class Closing:
+    """A run's last landing: one open manifest, from the parcels that are there to its record."""
+
+    def __init__(self, landing: Landing, run: Run, nodes: Mapping[str, Node]) -> None:
+        self._landing, self._sources = landing, landing.sources(run, nodes)
+        self._ledger = _opened(landing, run)
+        take_parcels_into(self._ledger, landing, run, nodes)
+
+    def bring(self) -> Manifest:
+        """Every file of every node, compared by its checksum. Raises NotLanded or StoreError."""
+        landing, ledger = self._landing, self._ledger
+        with landing.console.stage("artifacts", len(self._sources)) as stage:
+
+            def work(source: SyncSource, upload: Upload) -> None:
+                stage.node(source.node.name, "looking for new files")
+                synced = sync_all(source, ledger, upload)
+                _take(synced, source, ledger, landing.console)
+                if synced.detour is not None:
+                    landing.console.say(f"{source.node.name}: {synced.detour}")
+                refuse_unsettled(source, synced)
+                stage.done(source.node.name, _summary(synced))
+
+            _on_every_node(landing, ledger, self._sources, work)
+        return ledger.manifest
+
+    def record(self, run: Run, logs: Mapping[str, Path]) -> None:
+        """The record of the run as it ended, and logs that are here, by their name."""
+        ledger = self._ledger
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            _land_logs(ledger, logs, pool)
+        ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
+        index(run, ledger.store)
+
+    def complete(self) -> Manifest:
+        """Everything is in its place, which is seen there, and the nodes are told."""
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            self._ledger.complete(pool)
+        report_landed(self._sources, self._ledger, self._landing.transport)
+        return self._ledger.manifest
+
+
+def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
+    """What `artifacts.require` names and no task has landed."""
+    paths = [path.partition("/")[2] for path in manifest.files if not _is_record(path)]
+    return tuple(
+        pattern for pattern in rules.require if not any(matches(path, pattern) for path in paths)
+    )
+
+
+def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPoolExecutor) -> None:
+    contents: dict[str, Callable[[], Iterator[bytes]]] = {
+        f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
+    }
+    ledger.add(filter(None, pool.map(partial(_land_here, ledger), contents, contents.values())))
+
+
+def pending_files(
+    landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
+) -> tuple[str, ...]:
+    """Files of any run on these nodes, `<run>/<task>/<path>`, that the store does not hold as they
+    are. Knows the runs from the nodes' disks. Raises NotLanded where a node cannot be asked."""
+    transport, store, cluster = landing.transport, landing.store, landing.cluster
+    try:
+        found = fan_out(
+            nodes, lambda node: runs_on(node, cluster, transport), name=lambda node: node.name
+        )
+        runs = sorted({run for each in found for run, _ in each})
+        ledgers = dict(zip(runs, (ManifestWriter(store, run) for run in runs), strict=True))
+        asked = [
+            (run, landing.source(run, task, node, checkpoint_task(ledgers[run])))
+            for node, each in zip(nodes, found, strict=True)
+            for run, task in each
+        ]
+        lists = fan_out(
+            asked,
+            lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or _Quiet()),
+            name=lambda item: item[1].node.name,
+        )
+    except CloudtrainError as error:
+        raise not_landed(error) from error
+    return tuple(path for each in lists for path in each)
+
+
+def checkpoint_task(ledger: ManifestWriter) -> str:
+    """Whose checkpoint it is that lands, where the run's record is not at hand."""
+    checkpoint = ledger.manifest.checkpoint
+    return checkpoint.task if checkpoint else "chief0"
+
+
+def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, str], ...]:
+    """Runs and their tasks that have a work folder on the node."""
+    done = transport.run(node, listing_runs(cluster), timeout=SILENCE)
+    if done.exit_code != 0:
+        raise failed(node, "its runs cannot be listed", done)
+    rows = os.fsdecode(done.stdout).split("\0")[:-1]
+    parts = [row.split("/") for row in rows]
+    if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
+        raise NodeError(node.name, f"its list of runs makes no sense: {_names(rows)}")
+    return tuple((run, task) for run, task, _ in parts)
+
+
+def listing_runs(cluster: str) -> Command:
+    return script(RUNS, layout.runs_folder(cluster))
+
+
+RUNS = r"""
+[ -d "$1" ] || exit 0
+cd "$1" || exit
+for work in */*/work; do
+    if [ -e "$work" ]; then printf '%s\0' "$work"; fi
+done
+"""
+
+
+def not_landed(error: CloudtrainError) -> CloudtrainError:
+    """Every failure in one error whose exit code says that artifacts are not landed."""
+    failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
+    kind = StoreError if all(isinstance(each, StoreError) for each in failures) else NotLanded
+    if len(failures) == 1 and isinstance(error, kind):
+        return error
+    hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]
+    return kind(
+        "\n".join(dict.fromkeys(str(each) for each in failures)),
+        hint=hints[0] if hints else "the nodes are kept; the same command lands what is missing",
+    )
+
+
+def _opened(landing: Landing, run: Run) -> ManifestWriter:
+    ledger = ManifestWriter(landing.store, run.id)
+    if ledger.lost:
+        landing.console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
+    return ledger
+
+
+def _land_so_far(
+    landing: Landing,
+    ledger: ManifestWriter,
+    sources: Sequence[SyncSource],
+    logs: Mapping[str, Path],
+) -> Manifest:
+    def work(source: SyncSource, upload: Upload) -> None:
+        _take(sync_so_far(source, ledger, upload), source, ledger, landing.console)
+
+    _on_every_node(landing, ledger, sources, work)
+    if logs:
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            _land_logs(ledger, logs, pool)
+        ledger.save()
+    report_landed(sources, ledger, landing.transport)
+    return ledger.manifest
+
+
+def _on_every_node(
+    landing: Landing,
+    ledger: ManifestWriter,
+    sources: Sequence[SyncSource],
+    work: Callable[[SyncSource, Upload], None],
+) -> None:
+    """What has landed is saved, whatever fails. Raises NotLanded or StoreError."""
+    stop = Stop()
+    try:
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            upload = Upload(transport=landing.transport, store=landing.store, pool=pool, stop=stop)
+            fan_out(
+                sources,
+                lambda source: work(source, upload),
+                name=lambda each: each.node.name,
+                on_interrupt=stop.set,
+            )
+    except CloudtrainError as error:
+        with suppress(StoreError):  # the first error is the one to tell
+            ledger.save()
+        raise not_landed(error) from error
+    ledger.save()
+
+
+def _take(synced: SyncResult, source: SyncSource, ledger: ManifestWriter, console: Console) -> None:
+    ledger.add(synced.files, synced.checkpoint)
+    warnings = ledger.warn(source.task, synced.inventory.warnings)
+    for warning in warnings[:SHOWN]:
+        console.warn(warning)
+    if len(warnings) > SHOWN:
+        console.warn(f"{source.task}: {len(warnings) - SHOWN} more like these")
+
+
+def refuse_unsettled(source: SyncSource, synced: SyncResult) -> None:
+    """Raises NotLanded."""
+    unread = list(synced.inventory.unread)
+    if synced.unsettled or unread:
+        what = [f"{source.task}/{path}" for path in synced.unsettled] + unread
+        raise NotLanded(
+            f"{source.node.name}: cannot be read, or changes while it is read: {_names(what)}",
+            hint="make it readable, or end what writes to it; then the same command again lands it",
+        )
+
+
+def _unlanded(
+    source: SyncSource, ledger: ManifestWriter, transport: Transport, stage: Stage
+) -> list[str]:
+    name = source.node.name
+    stage.node(name, "listing its files")
+    inventory = take_inventory(source.node, source.folder, source.patterns, transport)
+    known = known_files(source.task, ledger)
+    due = [file for file in inventory.files if is_due(file, known)]
+
+    def compared(count: int) -> None:
+        stage.node(name, f"{count} of {len(due)} files compared by SHA-256")
+
+    same = unchanged(source, due, known, transport, Stop(), heard=compared)
+    stage.done(name, f"{len(inventory.files)} files")
+    prefix = f"{ledger.manifest.run}/{source.task}"
+    return [f"{prefix}/{file.path}" for file in due if file.path not in same] + [
+        f"{prefix}/{line}" for line in inventory.unread
+    ]
+
+
+def _land_here(
+    ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
+) -> LandedFile | None:
+    """None where it has landed as it is."""
+    digest = hashlib.sha256()
+    for piece in read():
+        digest.update(piece)
+    known = ledger.manifest.files.get(path)
+    if known is not None and known.sha256 == digest.hexdigest():
+        return None
+    place = ledger.place(path)
+    artifact = ledger.store.upload(ledger.key(place), read())
+    return LandedFile(path=path, size=artifact.size, sha256=artifact.sha256, at=place)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                yield piece
+    except OSError as error:
+        raise NotLanded(f"{shown(path)}: {error.strerror or error}") from error
+
+
+def _is_record(path: str) -> bool:
+    return path == RECORD or path.startswith(f"{LOGS}/")
+
+
+def _summary(synced: SyncResult) -> str:
+    size = float(sum(file.size for file in synced.files))
+    units = ["B", "kB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{len(synced.files)} new files, {size:.3g} {units[0]}"
+
+
+def _names(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(shown(path) for path in paths[:SHOWN]) + more
+
+
+class _Quiet:
+    """What is landed beside a training run is not worth a line of its log."""
+
+    def node(self, name: str, text: str) -> None:
+        pass
+
+    def done(self, name: str, text: str = "") -> None:
+        pass

@@ -1,0 +1,102 @@
+"""What of a cluster's runs lands, and by which way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from posixpath import normpath
+from typing import TYPE_CHECKING
+
+from cloudtrain import layout
+from cloudtrain.artifacts.sync import SyncSource
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ArtifactRules, Node, Run
+from cloudtrain.node.patterns import literal
+from cloudtrain.paths import is_inside
+from cloudtrain.protocols import ArtifactStore, Console, Transport
+
+if TYPE_CHECKING:
+    from cloudtrain.cluster.session import Session
+
+OUTPUT = "output/**"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landing:
+    """Of one cluster."""
+
+    cluster: str
+    rules: ArtifactRules
+    checkpoints: str | None
+    """`train.checkpoints`, which lands of a run's first task."""
+    transport: Transport
+    store: ArtifactStore
+    console: Console
+    logs: Callable[[str, str, int], Path] | None = None
+    """Where a log is here, by run, task and attempt: a parcel may have more of it."""
+
+    def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
+        """`nodes`: those there are, by task."""
+        first = run.tasks[0].name
+        return [self.source(run.id, task, node, first) for task, node in nodes.items()]
+
+    def source(self, run: str, task: str, node: Node, first: str) -> SyncSource:
+        """`first`: the run's first task."""
+        folder = self.checkpoint_folder if task == first else None
+        patterns = wanted(self.rules)
+        return SyncSource(
+            task=task,
+            node=node,
+            folder=layout.work_folder(self.cluster, run, task),
+            patterns=(*patterns, f"{literal(folder)}/**") if folder else patterns,
+            checkpoint=folder,
+        )
+
+    def checkpoint_source(self, run: Run, node: Node) -> SyncSource:
+        """The first task's checkpoint folder alone."""
+        folder = self.checkpoint_folder
+        assert folder is not None, "asked only where there is one"
+        task = run.tasks[0].name
+        return SyncSource(
+            task=task,
+            node=node,
+            folder=layout.work_folder(self.cluster, run.id, task),
+            patterns=(f"{literal(folder)}/**",),
+            checkpoint=folder,
+        )
+
+    @property
+    def checkpoint_folder(self) -> str | None:
+        folder = normpath(self.checkpoints) if self.checkpoints else None
+        if folder is not None and not is_inside(folder):
+            raise UsageError(
+                f"train.checkpoints: {self.checkpoints} is not a folder inside the work folder"
+            )
+        return folder
+
+    def log_path(self, run: Run) -> Callable[[str, int], Path] | None:
+        return partial(self.logs, run.id) if self.logs else None
+
+
+def landing_of(session: Session) -> Landing:
+    return Landing(
+        cluster=session.config.name,
+        rules=session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        logs=session.records.log_path,
+    )
+
+
+def nodes_of(session: Session, run: Run) -> dict[str, Node]:
+    """Those that exist, by task."""
+    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
+
+
+def wanted(rules: ArtifactRules) -> tuple[str, ...]:
+    """A task's own output folder always lands: what is only on a node is lost with it."""
+    return tuple(dict.fromkeys((*rules.paths, OUTPUT)))

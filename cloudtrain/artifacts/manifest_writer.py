@@ -1,0 +1,179 @@
+"""A run's manifest while files land: where each may be put, and what the store says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+from cloudtrain.artifacts.manifest import (
+    NAME,
+    Checkpoint,
+    LandedFile,
+    Manifest,
+    downloaded_manifest,
+    write_manifest,
+)
+from cloudtrain.errors import CloudtrainError, StoreError
+from cloudtrain.model import Artifact
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore
+
+BESIDE = "again"
+"""Where a changed file is put while the manifest names the old one at its own place.
+
+Not the name of a task: those end with their index."""
+
+SAVE_EVERY = 10.0
+"""Seconds: what has landed by then is not landed again after this process was killed."""
+
+
+class ManifestWriter:
+    """`manifest` is what has landed so far; files that the store lost are not in it.
+
+    For many threads, but one process: the caller holds the cluster's lock. The store is listed
+    when it is opened and when it settles.
+    """
+
+    def __init__(self, store: ArtifactStore, run: str) -> None:
+        self.store = store
+        held = _held(store, run)
+        self._saved = Manifest(run=run)
+        if NAME in held:
+            self._saved = downloaded_manifest(store, run)
+        self.lost = frozenset(_not_held(store, self._saved, held))
+        if self.lost:  # or landed since it was listed
+            self.lost = frozenset(_not_held(store, self._saved, _held(store, run)))
+        self.manifest = self._saved.without(self.lost)
+        self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
+        """What was there as well: parcels, say."""
+        self._lock = threading.Lock()
+        self._next_save = time.monotonic() + SAVE_EVERY
+
+    def place(self, path: str) -> str:
+        """Where a new version goes: never where the saved manifest says that one is."""
+        old = self._saved.files.get(path)
+        is_taken = old is not None and old.at == path and path not in self.lost
+        return f"{BESIDE}/{path}" if is_taken else path
+
+    def key(self, place: str) -> str:
+        """A place as the store's own path."""
+        return f"{self.manifest.run}/{place}"
+
+    def add(self, files: Iterable[LandedFile], checkpoint: Checkpoint | None = None) -> None:
+        """A checkpoint comes with its files: those of its folder that are not in it are dropped."""
+        with self._lock:
+            new = self.manifest.with_files(files)
+            if checkpoint is not None:
+                new = new.with_checkpoint(checkpoint)
+            self.manifest = new
+            if time.monotonic() >= self._next_save:
+                self._save()
+
+    def warn(self, task: str, warnings: Iterable[str]) -> tuple[str, ...]:
+        """Takes a task's warnings in place of its earlier ones; returns those that are new."""
+        with self._lock:
+            of_task = tuple(f"{task}/{warning}" for warning in warnings)
+            others = (w for w in self.manifest.warnings if not w.startswith(f"{task}/"))
+            known = frozenset(self.manifest.warnings)
+            new = tuple(warning for warning in of_task if warning not in known)
+            self.manifest = replace(self.manifest, warnings=(*others, *of_task))
+            return new
+
+    def save(self) -> None:
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        if self.manifest != self._saved:
+            write_manifest(self.store, self.manifest)
+            old, self._saved = self._saved, self.manifest
+            self._clear(_places(old) - _places(self.manifest))
+        self._next_save = time.monotonic() + SAVE_EVERY
+
+    def _clear(self, places: Iterable[str]) -> None:
+        """Of what we put there and no manifest names any more, nothing is billed for ever."""
+        for place in places:
+            with suppress(CloudtrainError):  # no right to delete: it stays
+                self.store.delete(self.key(place))
+
+    def settle(self, pool: ThreadPoolExecutor) -> None:
+        """Every file at its own place, seen there, and saved. Raises StoreError."""
+        held = self._brought_home(pool)
+        before = _places(self._saved)
+        self.save()
+        self._clear(self._left_over(held) - before)
+
+    def complete(self, pool: ThreadPoolExecutor) -> None:
+        """The same, and there is nothing more to land."""
+        held = self._brought_home(pool)
+        before = _places(self._saved)
+        self.manifest = replace(self.manifest, complete=True)
+        self.save()
+        self._clear(self._left_over(held) - before)
+
+    def _brought_home(self, pool: ThreadPoolExecutor) -> Mapping[str, Artifact]:
+        """What the store has then, by its place."""
+        aside = [each for each in self.manifest.files.values() if each.at != each.path]
+        if aside:  # no place is written over that a saved manifest names
+            self.save()
+            self.add(pool.map(self._bring_home, aside))
+        held = _held(self.store, self.manifest.run)
+        lost = _not_held(self.store, self.manifest, held)
+        if lost:
+            raise StoreError(
+                f"{self.store.uri}: files that were stored are not there any more: "
+                + ", ".join(shown(path) for path in lost[:5]),
+                hint="see who removes them; the same command again stores them again",
+            )
+        return held
+
+    def _left_over(self, held: Iterable[str]) -> set[str]:
+        """What a process that was killed has put, or not removed, where only we put anything."""
+        folders = [BESIDE]
+        if self.manifest.checkpoint is not None:
+            folders.append(f"{self.manifest.checkpoint.task}/{self.manifest.checkpoint.folder}")
+        found = {
+            place for place in held if any(place.startswith(f"{folder}/") for folder in folders)
+        }
+        return found - _places(self.manifest)
+
+    def _bring_home(self, landed: LandedFile) -> LandedFile:
+        self.store.copy(self.key(landed.at), self.key(landed.path))
+        return replace(landed, at=landed.path)
+
+
+def _places(manifest: Manifest) -> set[str]:
+    return {each.at for each in manifest.files.values()}
+
+
+def _held(store: ArtifactStore, run: str) -> dict[str, Artifact]:
+    """All that the store has of a run now, by its place."""
+    prefix = f"{run}/"
+    return {found.path[len(prefix) :]: found for found in store.list(prefix)}
+
+
+def _not_held(store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact]) -> list[str]:
+    """Paths that the manifest lists and the store does not have, or not as they were stored."""
+    return [
+        path
+        for path, each in manifest.files.items()
+        if not _is_held(store, manifest.run, each, held.get(each.at))
+    ]
+
+
+def _is_held(store: ArtifactStore, run: str, landed: LandedFile, held: Artifact | None) -> bool:
+    if held is None or held.size != landed.size:
+        return False
+    if not held.md5 or not landed.md5 or held.md5 == landed.md5:
+        return True
+    # What a store lists as MD5 may be none, as where a key of the user's own encrypts S3's objects
+    # since a while: the bytes decide.
+    digest = hashlib.sha256()
+    for piece in store.download(f"{run}/{landed.at}"):
+        digest.update(piece)
+    return digest.hexdigest() == landed.sha256

@@ -1,0 +1,218 @@
+"""Files from a node into a store as one stream, in constant memory, each with its checksum."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import IO
+
+from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.errors import CloudtrainError, NodeError
+from cloudtrain.model import Artifact, Node
+from cloudtrain.paths import shown
+from cloudtrain.shell import Command, script
+
+SMALL = 1 << 17
+"""Bytes up to which a file is held in memory, so that several are stored side by side."""
+
+MOST_WAITING = 32
+"""Small files of one node that are in memory at most."""
+
+GROWTH = 1 << 30
+"""Bytes by which a file, or all of them, may have grown since they were listed."""
+
+PATH_MAX = 4096
+
+_HEADERS = 8 * 512
+"""Bytes around each file and its name in a stream."""
+
+_CHUNK = 1 << 20
+
+
+def upload_via_client(
+    node: Node,
+    folder: str,
+    places: Mapping[str, str],
+    sizes: Mapping[str, int],
+    upload: Upload,
+) -> dict[str, Artifact]:
+    """Streams `places` (source in the folder → path in the store); what landed whole, by source.
+
+    Side by side with the stream the node itself computes checksums: a file that changed while it
+    was read, or that cannot be read, is not among the results. Raises StoreError, NodeUnreachable,
+    NodeError, and what `upload.stop` raises.
+    """
+    if not places:
+        return {}
+    stop = Stop(upload.stop)
+    with ThreadPoolExecutor(1) as beside:
+        sums = beside.submit(checksums, node, folder, places, upload.transport, stop)
+        try:
+            arrived = stream(node, folder, places, sizes, replace(upload, stop=stop))
+        except BaseException:
+            stop.set()
+            raise
+        expected = sums.result()
+    return {
+        source: artifact
+        for source, artifact in arrived.items()
+        if artifact.sha256 == expected.get(source)
+    }
+
+
+def stream(
+    node: Node,
+    folder: str,
+    places: Mapping[str, str],
+    sizes: Mapping[str, int],
+    upload: Upload,
+) -> dict[str, Artifact]:
+    """What the node sent, as it was stored. Raises NodeError for much more than was announced."""
+    most = {source: sizes[source] + GROWTH for source in places}
+    receiver = _Receiver(node, places, most, upload)
+    left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
+
+    def take(data: bytes) -> None:
+        nonlocal left
+        upload.stop.check()
+        left -= len(data)
+        if left < 0:
+            raise _too_much(node, f"the files in {folder}")
+        receiver.write(data)
+
+    try:
+        done = upload.transport.run(
+            node,
+            packing(folder),
+            stdin=names_on_stdin(places),
+            on_stdout=take,
+            timeout=SILENCE,
+        )
+    finally:
+        receiver.finish()
+    if done.exit_code not in (0, 1, 2):  # tar: 1 a file changed, 2 a file could not be read
+        raise failed(node, f"its files in {folder} cannot be sent", done)
+    return receiver.arrived
+
+
+def packing(folder: str) -> Command:
+    """The files whose names come on stdin, NUL after each, as a GNU tar stream.
+
+    Links are not followed and hard links sent as files:
+    https://www.gnu.org/software/tar/manual/html_node/hard-links.html
+    """
+    return script(PACKING, folder)
+
+
+def names_on_stdin(sources: Iterable[str]) -> bytes:
+    """NUL after each; `./` before each, so that none is taken for an option."""
+    return b"".join(os.fsencode(f"./{source}") + b"\0" for source in sources)
+
+
+PACKING = r"""
+cd "$1" || exit 3
+LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-dereference \
+    --no-recursion --null --verbatim-files-from --files-from=-
+"""
+
+
+class _Receiver:
+    """Unpacks in a thread of its own what `write` is given, and stores each file.
+
+    A failure of the store is raised by the next `write`, or else by `finish`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        places: Mapping[str, str],
+        most: Mapping[str, int],
+        upload: Upload,
+    ) -> None:
+        """`most`: bytes of each file."""
+        self.arrived: dict[str, Artifact] = {}
+        self._node, self._most = node, most
+        self._places, self._store, self._pool = places, upload.store, upload.pool
+        self._waiting: deque[tuple[str, Future[Artifact]]] = deque()
+        self._error: BaseException | None = None
+        read_end, self._write_end = os.pipe()
+        self._thread = threading.Thread(target=self._receive, args=(read_end,))
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._write_end, view) :]
+        except BrokenPipeError:
+            self._thread.join()
+            raise self._error or CloudtrainError("the stream of files ended early") from None
+
+    def finish(self) -> None:
+        os.close(self._write_end)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _receive(self, read_end: int) -> None:
+        with open(read_end, "rb", buffering=0) as pipe:
+            try:
+                self._unpack(pipe)
+                while self._waiting:
+                    self._settle()
+                while pipe.read(_CHUNK):
+                    pass
+            except BaseException as error:  # noqa: BLE001 - raised again by write or finish
+                self._error = error
+                wait([future for _, future in self._waiting])
+
+    def _unpack(self, pipe: IO[bytes]) -> None:
+        """A stream that is cut off is no error here: what did not arrive is missed by its name."""
+        with (
+            contextlib.suppress(tarfile.TarError),
+            tarfile.open(
+                fileobj=pipe, mode="r|", bufsize=1 << 16, encoding="utf-8", errors="surrogateescape"
+            ) as archive,
+        ):
+            while member := archive.next():
+                archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                source = member.name.removeprefix("./")
+                if member.isreg() and source in self._places:
+                    self._take(source, member.size, archive.extractfile(member))
+
+    def _take(self, source: str, size: int, data: IO[bytes] | None) -> None:
+        assert data is not None, "a regular file has data"
+        if size > self._most[source]:
+            raise _too_much(self._node, source)
+        place = self._places[source]
+        if size > SMALL:
+            self.arrived[source] = self._store.upload(place, _pieces(data))
+            return
+        whole = b"".join(_pieces(data))
+        self._waiting.append((source, self._pool.submit(self._store.upload, place, [whole])))
+        if len(self._waiting) >= MOST_WAITING:
+            self._settle()
+
+    def _settle(self) -> None:
+        source, future = self._waiting.popleft()
+        self.arrived[source] = future.result()
+
+
+def _too_much(node: Node, what: str) -> NodeError:
+    return NodeError(
+        node.name,
+        f"{shown(what)}: it sends more than {GROWTH >> 20} MB beyond what it had announced",
+        hint="what writes there so fast? the same command again lands it",
+    )
+
+
+def _pieces(data: IO[bytes]) -> Iterator[bytes]:
+    while piece := data.read(_CHUNK):
+        yield piece

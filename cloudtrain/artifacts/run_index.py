@@ -1,0 +1,178 @@
+"""A run's record in its store: how it gets there, and what another machine learns from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.artifacts.download import verified
+from cloudtrain.artifacts.manifest import LandedFile, read_manifest
+from cloudtrain.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.model import Run
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore
+from cloudtrain.state.folder import CLUSTER_NAME, RUN_ID
+from cloudtrain.state.run_json import run_from_json, run_to_json, time_from_json
+
+RECORD = "run.json"
+FORMAT = 1
+LARGEST = 16 << 20
+"""Bytes: a larger file is no record."""
+
+INDEX = ".runs"
+"""`.runs/<cluster>/<run>` names each run that has a record, so that a cluster's runs are found
+without a listing of all that they made. No run has such an id."""
+
+SIDE_BY_SIDE = 8
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """`as_of`: when the record of a run that goes on was stored, Unix time."""
+
+    run: Run
+    as_of: float | None = None
+
+
+def record_of(run: Run, as_of: float | None = None) -> bytes:
+    facts: dict[str, Any] = {"format": FORMAT, **run_to_json(run)}
+    if as_of is not None:
+        facts["as_of"] = as_of
+    return json.dumps(facts, indent=1).encode("ascii")
+
+
+def store_record(run: Run, store: ArtifactStore, now: float) -> None:
+    """While the run goes on, and no manifest lists its record: the newest replaces the last."""
+    store.upload(f"{run.id}/{RECORD}", [record_of(run, now)])
+    index(run, store)
+
+
+def index(run: Run, store: ArtifactStore) -> None:
+    """After the record, so that every name leads to one."""
+    store.upload(f"{INDEX}/{run.cluster}/{run.id}", [run.id.encode("ascii")])
+
+
+def clusters_in(store: ArtifactStore) -> tuple[str, ...]:
+    """Names of the clusters whose runs have landed there, sorted."""
+    paths = (found.path.split("/") for found in store.list(f"{INDEX}/"))
+    return tuple(sorted({p[1] for p in paths if len(p) == 3 and CLUSTER_NAME.match(p[1])}))
+
+
+class StoredRuns:
+    """The runs of one cluster, asked of its store alone."""
+
+    def __init__(self, store: ArtifactStore, cluster: str) -> None:
+        self.store = store
+        self.cluster = cluster
+
+    def ids(self) -> tuple[str, ...]:
+        """From the oldest on."""
+        prefix = f"{INDEX}/{self.cluster}/"
+        names = (found.path[len(prefix) :] for found in self.store.list(prefix))
+        return tuple(sorted(name for name in names if RUN_ID.match(name)))
+
+    def run(self, run: str) -> StoredRun:
+        """Raises UsageError where there is none, StoreError for a record that makes no sense."""
+        found = self._read(run) if RUN_ID.match(run) else None
+        if found is None or found.run.cluster != self.cluster:
+            raise UsageError(
+                f"{self.cluster} has no run {run!r} in {self.store.uri}", hint=self._hint()
+            )
+        return found
+
+    def latest(self) -> StoredRun:
+        """One that cannot be read is an error: an older run is never taken for the latest."""
+        for run in reversed(self.ids()):
+            found = self._read(run)
+            if found is not None and found.run.cluster == self.cluster:
+                return found
+        raise UsageError(f"no run of {self.cluster} is in {self.store.uri}", hint=self._hint())
+
+    def runs_and_faults(self) -> tuple[tuple[StoredRun, ...], tuple[str, ...]]:
+        """All of them, and what is wrong with the records that cannot be read."""
+
+        def read(run: str) -> StoredRun | CloudtrainError | None:
+            try:
+                return self._read(run)
+            except CloudtrainError as error:
+                return error
+
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            read_all = tuple(pool.map(read, self.ids()))
+        return (
+            tuple(
+                each
+                for each in read_all
+                if isinstance(each, StoredRun) and each.run.cluster == self.cluster
+            ),
+            tuple(each.message for each in read_all if isinstance(each, CloudtrainError)),
+        )
+
+    def _read(self, run: str) -> StoredRun | None:
+        """None where there is no record, as somebody has removed the run."""
+        name = f"{run}/{RECORD}"
+        sizes = [found.size for found in self.store.list(name) if found.path == name]
+        if not sizes:
+            return None
+        try:
+            if sizes[0] > LARGEST:
+                raise ValueError(f"it has {sizes[0]} bytes")
+            return stored_run(run, b"".join(self.store.download(name)))
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{self.store.uri.rstrip('/')}/{name} is not a run's record that this version "
+                f"can read: {shown(error)}",
+                hint="`--run ID` takes another run; `cloudtrain status` lists them",
+            ) from error
+
+    def _hint(self) -> str:
+        ids = self.ids()
+        if ids:
+            return "its latest runs: " + ", ".join(ids[-SHOWN:])
+        others = ", ".join(clusters_in(self.store))
+        return f"runs of these are there: {others}" if others else "no run has landed there"
+
+
+def stored_run(run: str, text: bytes) -> StoredRun:
+    """Raises ValueError saying what is wrong: others may write to a store too."""
+    facts = json.loads(text)
+    found = run_from_json(facts)
+    if facts.get("format") != FORMAT:
+        raise ValueError(f"format {facts.get('format')!r} is not {FORMAT}")
+    if found.id != run:
+        raise ValueError(f"it is the record of run {found.id!r}")
+    as_of = None if facts.get("as_of") is None else time_from_json(facts, "as_of")
+    return StoredRun(run=found, as_of=as_of)
+
+
+class LandedLogs:
+    """A run's logs in its store, as the manifest lists them; it moves on while the run does."""
+
+    def __init__(self, run: str, store: ArtifactStore) -> None:
+        self._run, self._store = run, store
+        self._files = self._listed()
+
+    def read(self, name: str) -> bytes:
+        """`chief0.attempt-1.log`, verified; empty where it has not landed."""
+        landed = self._files.get(f"logs/{name}")
+        if landed is None:
+            return b""
+        try:
+            return self._bytes(landed)
+        except StoreError:
+            self._files = self._listed()
+            newer = self._files.get(landed.path)
+            if newer is None or newer == landed:
+                raise
+            return self._bytes(newer)
+
+    def _bytes(self, landed: LandedFile) -> bytes:
+        return b"".join(verified(landed, self._run, self._store))
+
+    def _listed(self) -> Mapping[str, LandedFile]:
+        manifest = read_manifest(self._store, self._run)
+        return {} if manifest is None else manifest.files

@@ -1,0 +1,334 @@
+"""Parcels that nodes stored while nobody was there (node/agent.py), taken into what has landed."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.artifacts.inventory import SILENCE
+from cloudtrain.artifacts.landing import Landing
+from cloudtrain.artifacts.manifest import Checkpoint
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolFile
+from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
+from cloudtrain.artifacts.sync import SyncSource
+from cloudtrain.errors import CloudtrainError, NodeError
+from cloudtrain.model import Artifact, Node, Run
+from cloudtrain.node import formats
+from cloudtrain.node.listing import nanoseconds
+from cloudtrain.parallel import fan_out
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore, Console, Transport
+from cloudtrain.shell import Command, script
+from cloudtrain.stores import is_on_this_machine
+
+AT_ONCE = 16
+
+
+def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
+    """`begun`: Unix time, so that a later keeper of the attempt has names of its own."""
+    return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class SpoolName:
+    """One in the store, in the order in which a task's were made."""
+
+    attempt: int
+    begun: str
+    number: str
+    task: str
+    path: str
+    size: int = 0
+
+
+_NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
+
+
+def pending_spools(run: str, store: ArtifactStore) -> list[SpoolName]:
+    """Those that have not been taken yet."""
+    return parcels_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
+
+
+def parcels_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
+    prefix = f"{run}/{formats.ARCHIVES}/"
+    sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
+    matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
+    return sorted(
+        SpoolName(
+            task=match[1],
+            attempt=int(match[2]),
+            begun=match[3],
+            number=match[4],
+            path=path,
+            size=sizes[path],
+        )
+        for path, match in matches
+        if match and path + formats.ARCHIVE_TAKEN not in sizes
+    )
+
+
+def ingest_spools(
+    run: Run,
+    store: ArtifactStore,
+    console: Console,
+    *,
+    nodes: Sequence[Node] = (),
+    transport: Transport | None = None,
+    log_path: Callable[[str, int], Path] | None = None,
+) -> None:
+    """Every file of a parcel that is newer than its landed version lands, checked.
+
+    Also of tasks whose nodes are there: one that took the place of another has none of its files.
+    A parcel that cannot be read whole stays. `nodes` are those of the cluster: where one can, it
+    unpacks a parcel and stores its files, which then do not pass this machine. `log_path` names a
+    task's log here, which a parcel may have more of. Safe to be killed at any point, and to be done
+    again. The caller holds the cluster's lock. StoreError.
+    """
+    names = _of_tasks(run, pending_spools(run.id, store))
+    if not names:
+        return
+    console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
+    ledger = ManifestWriter(store, run.id)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        unpackers = SpoolUnpackers(run, nodes, transport, ledger, pool)
+        _take(names, _Taker(ledger, console, unpackers, pool, log_path))
+
+
+def take_parcels_into(
+    ledger: ManifestWriter, landing: Landing, run: Run, nodes: Mapping[str, Node]
+) -> None:
+    """The same of those that were there when the ledger was opened, where the files of `nodes` (by
+    task) land next: their parcels are no news."""
+    names = _of_tasks(run, parcels_among(run.id, ledger.unnamed))
+    news = sum(name.task not in nodes for name in names)
+    if news:
+        text = f"{counted(news)} that nodes stored while nobody was there: taken"
+        landing.console.say(text)
+    if not names:
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        unpackers = SpoolUnpackers(run, tuple(nodes.values()), landing.transport, ledger, pool)
+        _take(names, _Taker(ledger, landing.console, unpackers, pool, landing.log_path(run)))
+
+
+def _of_tasks(run: Run, names: Iterable[SpoolName]) -> list[SpoolName]:
+    tasks = {task.name for task in run.tasks}
+    return [name for name in names if name.task in tasks]
+
+
+def _take(names: Sequence[SpoolName], taker: _Taker) -> None:
+    taken = [name for name in names if taker.take(name)]
+    taker.ledger.settle(taker.pool)
+    delete_spool(taken, taker.ledger.store)
+
+
+def counted(parcels: int) -> str:
+    return f"{parcels} parcel{'s' * (parcels != 1)}"
+
+
+def delete_spool(names: Sequence[SpoolName], store: ArtifactStore) -> None:
+    """Deleted, or marked where there is no right to that."""
+    for name in names:
+        try:
+            store.delete(name.path)
+        except CloudtrainError:
+            store.upload(name.path + formats.ARCHIVE_TAKEN, [b""])
+
+
+def can_spool(store: ArtifactStore) -> bool:
+    """Nothing on a node can store in a folder of this machine."""
+    return not is_on_this_machine(store.uri)
+
+
+def report_landed(
+    sources: Sequence[SyncSource], ledger: ManifestWriter, transport: Transport
+) -> None:
+    """For the keepers on the nodes: by path, the stamp of what the manifest has."""
+    if not can_spool(ledger.store):
+        return
+
+    def tell(source: SyncSource) -> None:
+        files = ledger.manifest.task_files(source.task)
+        stamps = {path: each.stamp for path, each in files.items()}
+        told = json.dumps({"final": ledger.manifest.complete, "files": stamps}).encode("ascii")
+        with suppress(CloudtrainError):  # then its keeper stores what it need not
+            folder = source.folder.rpartition("/")[0]
+            transport.run(source.node, telling(folder), stdin=told, timeout=SILENCE)
+
+    fan_out(sources, tell, name=lambda source: source.node.name)
+
+
+def telling(folder: str) -> Command:
+    return script(TELLING, folder, formats.AGENT_LOCK, formats.LANDED)
+
+
+TELLING = r"""
+cd "$1" 2>/dev/null && [ -e "$2" ] || exit 0
+umask 077
+cat >"$3.new" && mv -f "$3.new" "$3"
+"""
+
+
+# ── One parcel ───────────────────────────────────────────────────────────────
+
+
+class _Taker:
+    """Takes parcels one by one, each where it can be unpacked."""
+
+    def __init__(
+        self,
+        ledger: ManifestWriter,
+        console: Console,
+        unpackers: SpoolUnpackers,
+        pool: ThreadPoolExecutor,
+        log_path: Callable[[str, int], Path] | None,
+    ) -> None:
+        self.ledger, self.pool = ledger, pool
+        self._console, self._unpackers, self._log_path = console, unpackers, log_path
+        self._has_said = False
+
+    def take(self, name: SpoolName) -> bool:
+        """Whether nothing in it is needed any more."""
+        try:
+            is_intact = self._by_a_node(name)
+            if is_intact is None:
+                is_intact = self._here(name)
+        except (ValueError, KeyError, TypeError, tarfile.TarError) as error:
+            self._console.warn(
+                f"{shown(name.path)} is not a parcel that can be read: {error}; it is left"
+            )
+            return False
+        self.ledger.save()
+        return is_intact
+
+    def _by_a_node(self, name: SpoolName) -> bool | None:
+        """None where no node does it; what has landed by then is not landed again."""
+        while (node := self._unpackers.node(name.task)) is not None:
+            try:
+                with self._unpackers.unpacked(node, name.path, name.size) as unpacked:
+                    return self._merge(name, unpacked)
+            except UnpackingUnavailable as error:
+                self._unpackers.none(str(error))
+            except NodeError as error:
+                self._unpackers.lose(node, error.message)
+        return None
+
+    def _here(self, name: SpoolName) -> bool:
+        if not self._has_said:
+            self._has_said = True
+            self._console.say(f"parcels come through this machine: {self._unpackers.why}")
+        try:
+            with tempfile.TemporaryFile() as spool:
+                for piece in self.ledger.store.download(name.path):
+                    spool.write(piece)
+                spool.flush()
+                return self._merge(name, LocalSpool(spool, self.ledger, self.pool))
+        except OSError as error:
+            raise CloudtrainError(
+                f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of {name.path}",
+                hint="make room there, or name another folder in TMPDIR",
+            ) from error
+
+    def _merge(self, name: SpoolName, opened: SpoolArchive) -> bool:
+        """Whether every file that its node read whole is here as it was read."""
+        ledger, intact = self.ledger, {}
+        for file in opened.files:
+            if file.is_intact:
+                intact[file.name] = file
+            elif file.whole:
+                text = f"{shown(name.path)}: {shown(file.name)} is not what its node read"
+                self._console.warn(text)
+        mine = {
+            file.path: file
+            for file in intact.values()
+            if file.name.startswith(formats.ARCHIVED_WORK)
+        }
+        together = _checkpoint(name.task, opened.checkpoint, mine, ledger)
+        inside = tuple(opened.checkpoint["files"]) if opened.checkpoint else ()
+        due = {
+            f"{name.task}/{path}": file
+            for path, file in mine.items()
+            if (path not in inside or together) and _is_newer(file, name.task, ledger)
+        }
+        ledger.add(opened.land(due), together)
+        log = intact.get(f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}")
+        if log is not None:
+            self._take_log(log, name, opened)
+        return all(file.name in intact for file in opened.files if file.whole)
+
+    def _take_log(self, file: SpoolFile, name: SpoolName, opened: SpoolArchive) -> None:
+        """A log only grows: the longest is the newest."""
+        path = f"logs/{name.task}.attempt-{name.attempt}.log"
+        known = self.ledger.manifest.files.get(path)
+        if known is None or known.size < file.size:
+            self.ledger.add(opened.land({path: file}))
+        here = self._log_path(name.task, name.attempt) if self._log_path else None
+        if here is None:
+            return
+        try:
+            _lengthen(here, file.size, partial(opened.rest, path, file))
+        except OSError as error:
+            raise CloudtrainError(
+                f"{shown(here)}: {error.strerror or error}", hint="make it writable, or make room"
+            ) from error
+
+
+def _lengthen(log: Path, size: int, rest: Callable[[int], Iterator[bytes]]) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log.touch(mode=0o600)
+    have = log.stat().st_size
+    if have >= size:
+        return
+    with log.open("r+b") as file:
+        file.seek(have)
+        try:
+            file.writelines(rest(have))
+        except CloudtrainError:  # what it gave so far is not verified
+            file.truncate(have)
+            raise
+
+
+def _checkpoint(
+    task: str, told: Mapping[str, Any] | None, mine: Mapping[str, SpoolFile], ledger: ManifestWriter
+) -> Checkpoint | None:
+    """The parcel's, where all its files are in it, or have landed, as they were together; and
+    where it is newer than the one that has landed."""
+    if told is None or not told["whole"]:
+        return None
+    stamps: Mapping[str, str] = told["files"]
+    known = ledger.manifest.task_files(task)
+    for path, stamp in stamps.items():
+        sent, landed = mine.get(path), known.get(path)
+        if sent is not None and _is_newer(sent, task, ledger):
+            if sent.stamp != stamp:
+                return None
+        elif landed is None or landed.stamp != stamp:
+            return None
+    old = ledger.manifest.checkpoint
+    if old is not None:
+        times = [_changed(ledger.manifest.files[path].stamp) for path in old.paths]
+        if max(map(_changed, stamps.values())) <= max(times):
+            return None
+    paths = tuple(f"{task}/{path}" for path in sorted(stamps))
+    return Checkpoint(task=task, folder=told["folder"], paths=paths)
+
+
+def _is_newer(file: SpoolFile, task: str, ledger: ManifestWriter) -> bool:
+    """By the time at which the node changed it last, which no program can set back."""
+    landed = ledger.manifest.files.get(f"{task}/{file.path}")
+    return landed is None or _changed(file.stamp) > _changed(landed.stamp)
+
+
+def _changed(stamp: str) -> int:
+    """ns; the second of a stamp's times (inventory.py)."""
+    return nanoseconds(stamp.split("/")[1]) if stamp.count("/") == 2 else 0

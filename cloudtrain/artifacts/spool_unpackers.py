@@ -1,0 +1,176 @@
+"""Nodes that fetch parcels from the store, unpack them and store their files (node/unpacker.py).
+
+Like direct.py: a request that is made and signed here, for one object, is all that a node is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain import layout
+from cloudtrain.artifacts import direct_upload
+from cloudtrain.artifacts.download import verified
+from cloudtrain.artifacts.inventory import SILENCE
+from cloudtrain.artifacts.manifest import LandedFile
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.spool_archive import SpoolFile, landed, parse_index
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.errors import CloudtrainError, NodeError
+from cloudtrain.model import Node, Run
+from cloudtrain.paths import shown
+from cloudtrain.protocols import Transport
+from cloudtrain.shell import script
+from cloudtrain.ship import program
+
+PLACE = ".parcel"
+"""Below the run's folder on the node. Not the name of a task: those end with their index."""
+
+TRIED = 3
+"""Nodes that do not answer, after which none is asked any more."""
+
+
+class UnpackingUnavailable(Exception):
+    """Why no node can do it."""
+
+
+class SpoolUnpackers:
+    """The nodes of a run's cluster, as long as they answer."""
+
+    def __init__(
+        self,
+        run: Run,
+        nodes: Sequence[Node],
+        transport: Transport | None,
+        ledger: ManifestWriter,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._run, self._transport = run, transport
+        self._ledger, self._pool = ledger, pool
+        self._nodes = [node for node in nodes if transport and node.state == "running"]
+        self._lost = 0
+        self.why = (
+            "no node is there that could take them"
+            if transport
+            else "no node is asked to take them"
+        )
+
+    def node(self, task: str) -> Node | None:
+        """The one that stored it, if it is there, or another."""
+        names = {each.node for each in self._run.tasks if each.name == task}
+        return min(self._nodes, key=lambda node: node.name not in names, default=None)
+
+    def none(self, why: str) -> None:
+        self._nodes, self.why = [], why
+
+    def lose(self, node: Node, why: str) -> None:
+        self._lost += 1
+        self._nodes.remove(node)
+        if self._lost >= TRIED or not self._nodes:
+            self.none(f"{node.name}: {why}")
+
+    @contextmanager
+    def unpacked(self, node: Node, path: str, size: int) -> Iterator[UnpackedSpool]:
+        """Raises Detour, NodeError; ValueError, KeyError or TypeError for what is no parcel."""
+        assert self._transport is not None
+        place = f"{layout.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
+        folder = f"{place}/files"
+        try:
+            facts = self._fetched(node, folder, path, size)
+            upload = Upload(transport=self._transport, store=self._ledger.store, pool=self._pool)
+            yield UnpackedSpool(node, folder, facts, self._ledger, upload)
+        except NodeError:
+            raise  # nothing can be removed there; the next one to unpack there does it
+        except BaseException:
+            self._remove(node, place)
+            raise
+        self._remove(node, place)
+
+    def _remove(self, node: Node, place: str) -> None:
+        assert self._transport is not None
+        with suppress(CloudtrainError):
+            self._transport.run(node, script('rm -rf -- "$1"', place), timeout=SILENCE)
+
+    def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
+        """What unpacker.py tells."""
+        assert self._transport is not None
+        try:
+            lasts = min(direct_upload.LONGEST, direct_upload.LASTS + size / direct_upload.SLOWEST)
+            presigner = self._ledger.store.presigner
+            request = presigner.sign_download(path, expires_in=lasts) if presigner else None
+        except CloudtrainError as error:
+            raise UnpackingUnavailable(error.message) from error
+        if request is None:
+            raise UnpackingUnavailable("the store gives no node the right to read one")
+        order = {
+            "folder": folder,
+            "lock": direct_upload.lock_of(folder),
+            "request": direct_upload.revealed(request),
+            "size": size,
+        }
+        line = json.dumps(order).encode("ascii") + b"\n"
+        unpacker = program("unpacker")
+        stdin = unpacker.source + line
+        done = self._transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
+        try:
+            facts = json.loads(done.stdout.splitlines()[-1])
+            if not isinstance(facts, dict) or not facts.keys() & {"about", "why", "bad"}:
+                raise ValueError
+        except (ValueError, IndexError):
+            words = os.fsdecode(done.stderr.replace(b"\0", b"")).strip().splitlines()
+            why = shown(words[-1]) if words else f"exit code {done.exit_code}"
+            raise UnpackingUnavailable(f"{node.name}: {why}") from None
+        if "why" in facts:
+            raise UnpackingUnavailable(f"{node.name}: {shown(' '.join(str(facts['why']).split()))}")
+        return facts
+
+
+class UnpackedSpool:
+    """A parcel whose files lie in a folder of a node."""
+
+    def __init__(
+        self,
+        node: Node,
+        folder: str,
+        facts: Mapping[str, Any],
+        ledger: ManifestWriter,
+        upload: Upload,
+    ) -> None:
+        if "bad" in facts:
+            raise ValueError(shown(str(facts["bad"])))
+        members = {str(name): (int(size), n) for n, (name, size, _) in enumerate(facts["members"])}
+        digests = [str(sha256) for _, _, sha256 in facts["members"]]
+        files, self.checkpoint = parse_index(str(facts["about"]), members)
+        self.files = tuple(replace(each, found=digests[each.at]) for each in files)
+        self._node, self._folder = node, folder
+        self._ledger, self._upload = ledger, upload
+
+    def land(self, due: Mapping[str, SpoolFile]) -> list[LandedFile]:
+        """Raises Detour where not all of them are stored as they were read."""
+        ledger = self._ledger
+        places = {str(file.at): ledger.key(ledger.place(path)) for path, file in due.items()}
+        sizes = {str(file.at): file.size for file in due.values()}
+        sent = direct_upload.upload_from_node(self._node, self._folder, places, sizes, self._upload)
+        stored = []
+        for path, file in due.items():
+            artifact = sent.arrived.get(str(file.at))
+            if artifact is None or artifact.sha256 != file.sha256:
+                raise UnpackingUnavailable(
+                    f"{self._node.name}: {sent.why or 'its copy has changed'}"
+                )
+            stored.append(landed(path, file, artifact, ledger))
+        return stored
+
+    def rest(self, path: str, log: SpoolFile, start: int) -> Iterator[bytes]:
+        """From the store, where it is."""
+        ledger, skip = self._ledger, start
+        whole = ledger.manifest.files[path]
+        for piece in verified(whole, ledger.manifest.run, ledger.store):
+            if skip < len(piece):
+                yield piece[skip:]
+            skip = max(0, skip - len(piece))

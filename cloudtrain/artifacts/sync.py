@@ -1,0 +1,209 @@
+"""One task's files brought from its node into the store, until the store has them as they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cloudtrain.artifacts.direct_upload import upload_from_node
+from cloudtrain.artifacts.inventory import Inventory, Stop, checksums, take_inventory
+from cloudtrain.artifacts.manifest import Checkpoint, LandedFile
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.relay import upload_via_client
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.model import Artifact, Node
+from cloudtrain.node.listing import File
+from cloudtrain.protocols import Transport
+
+ROUNDS = 3
+"""How often a file that changes while it is read is read again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncSource:
+    """What of one task lands. `checkpoint` is its checkpoint folder, where that lands too."""
+
+    task: str
+    node: Node
+    folder: str
+    patterns: tuple[str, ...]
+    checkpoint: str | None = None
+
+    def is_checkpoint(self, path: str) -> bool:
+        return self.checkpoint is not None and path.startswith(f"{self.checkpoint}/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """`files` are as they were on the node; `unsettled` were seen there and are not among them."""
+
+    files: tuple[LandedFile, ...]
+    checkpoint: Checkpoint | None
+    unsettled: tuple[str, ...]
+    inventory: Inventory
+    detour: str | None = None
+    """Why files came through this machine though their node might have stored them."""
+
+
+def sync_so_far(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
+    """Brings what changed since the ledger's manifest; again only what changes meanwhile of the
+    checkpoint, whose files are of use only as they were together."""
+    known = ledger.manifest.task_files(source.task)
+    return _sync(source, ledger, upload, known, again=source.is_checkpoint)
+
+
+def sync_all(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
+    """Brings everything: a file whose stamp is the same is also compared by its checksum, and
+    rounds go on until nothing changes any more."""
+    known = known_files(source.task, ledger)
+    return _sync(source, ledger, upload, known, again=lambda path: True)
+
+
+def _sync(
+    source: SyncSource,
+    ledger: ManifestWriter,
+    upload: Upload,
+    known: dict[str, LandedFile],
+    *,
+    again: Callable[[str], bool],
+) -> SyncResult:
+    """`again`: files that are brought once more where they change while they are read."""
+    carrier = _Carrier(source, ledger, upload)
+    fresh: dict[str, LandedFile] = {}
+    for number in range(ROUNDS + 1):
+        inventory = take_inventory(source.node, source.folder, source.patterns, upload.transport)
+        due = [file for file in inventory.files if is_due(file, known)]
+        if number > 0:
+            due = [file for file in due if again(file.path)]
+        if not due or number == ROUNDS:
+            break
+        landed = carrier.bring(due, known)
+        for file in due:  # what an earlier round stored of it may just have been written over
+            if file.path not in landed and file.path in fresh:
+                del fresh[file.path], known[file.path]
+        known.update(landed)
+        fresh.update(landed)
+    unsettled = tuple(file.path for file in due)
+    return replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
+
+
+def known_files(task: str, ledger: ManifestWriter) -> dict[str, LandedFile]:
+    """What has landed, by path in the work folder.
+
+    Stamps are believed after the end (`complete`), when nothing writes through a mapping.
+    """
+    known = ledger.manifest.task_files(task)
+    if ledger.manifest.complete:
+        return known
+    return {path: replace(landed, stamp="") for path, landed in known.items()}
+
+
+def is_due(file: File, known: Mapping[str, LandedFile]) -> bool:
+    landed = known.get(file.path)
+    return landed is None or (landed.size, landed.stamp) != (file.size, file.stamp)
+
+
+def unchanged(
+    source: SyncSource,
+    due: Iterable[File],
+    known: Mapping[str, LandedFile],
+    transport: Transport,
+    stop: Stop,
+    heard: Callable[[int], None] = lambda count: None,
+) -> dict[str, LandedFile]:
+    """Files that only look changed: a touch, a replaced node with a copy of the old one's.
+
+    `heard` is told how many were compared so far.
+    """
+    alike = [file for file in due if file.path in known and known[file.path].size == file.size]
+    names = dict.fromkeys(file.source for file in alike)
+    sums = checksums(source.node, source.folder, names, transport, stop, heard)
+    return {
+        file.path: replace(known[file.path], mtime=file.mtime, stamp=file.stamp)
+        for file in alike
+        if known[file.path].sha256 == sums.get(file.source)
+    }
+
+
+def _outcome(
+    source: SyncSource,
+    inventory: Inventory,
+    fresh: Mapping[str, LandedFile],
+    unsettled: tuple[str, ...],
+) -> SyncResult:
+    """A checkpoint that is not settled stays what it was; a folder without files is none."""
+    paths = tuple(f.path for f in inventory.files if source.is_checkpoint(f.path))
+    settled = not any(source.is_checkpoint(path) for path in unsettled)
+    checkpoint = None
+    if paths and settled and source.checkpoint is not None:
+        checkpoint = Checkpoint(
+            task=source.task,
+            folder=source.checkpoint,
+            paths=tuple(f"{source.task}/{path}" for path in paths),
+        )
+    files = [
+        landed
+        for path, landed in fresh.items()
+        if checkpoint is not None or not source.is_checkpoint(path)
+    ]
+    return SyncResult(
+        files=tuple(files), checkpoint=checkpoint, unsettled=unsettled, inventory=inventory
+    )
+
+
+class _Carrier:
+    def __init__(self, source: SyncSource, ledger: ManifestWriter, upload: Upload) -> None:
+        self._source, self._ledger, self._upload = source, ledger, upload
+        self.detour: str | None = None
+
+    def bring(self, due: Sequence[File], known: Mapping[str, LandedFile]) -> dict[str, LandedFile]:
+        """What has landed now, by path; what changed meanwhile or cannot be read is missing."""
+        landed = unchanged(self._source, due, known, self._upload.transport, self._upload.stop)
+        return landed | self._moved([file for file in due if file.path not in landed])
+
+    def _moved(self, due: Iterable[File]) -> dict[str, LandedFile]:
+        """One file under several names, by links, comes over once."""
+        names: dict[str, list[File]] = defaultdict(list)
+        for file in due:
+            names[file.source].append(file)
+        places = {source: self._key(files[0]) for source, files in names.items()}
+        landed = {}
+        for source, artifact in self._stored(names, places).items():
+            first, *others = names[source]
+            landed[first.path] = self._landed(first, artifact)
+            for other in others:
+                self._ledger.store.copy(artifact.path, self._key(other))
+                landed[other.path] = self._landed(other, artifact)
+        return landed
+
+    def _stored(
+        self, names: Mapping[str, Sequence[File]], places: Mapping[str, str]
+    ) -> dict[str, Artifact]:
+        """By the node itself, and what it cannot store through this machine."""
+        source, upload = self._source, self._upload
+        sizes = {name: files[0].size for name, files in names.items()}
+        sent = upload_from_node(source.node, source.folder, places, sizes, upload)
+        rest = {
+            name: place
+            for name, place in places.items()
+            if name not in sent.arrived and name not in sent.changed
+        }
+        if rest and sent.why is not None:
+            self.detour = f"{len(rest)} files come through this machine: {sent.why}"
+        return sent.arrived | upload_via_client(source.node, source.folder, rest, sizes, upload)
+
+    def _key(self, file: File) -> str:
+        return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))
+
+    def _landed(self, file: File, artifact: Artifact) -> LandedFile:
+        path = f"{self._source.task}/{file.path}"
+        return LandedFile(
+            path=path,
+            size=artifact.size,
+            sha256=artifact.sha256,
+            md5=artifact.md5,
+            at=self._ledger.place(path),
+            mtime=file.mtime,
+            stamp=file.stamp,
+        )

@@ -1,0 +1,309 @@
+"""Machines of the clouds, their accelerators and prices; offline and dated.
+
+A machine's facts come from the packaged table, so that a cluster that is repaired later gets the
+machine that it had; for a machine that the table lacks, from what its cloud reported. Prices come
+from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are
+$/hour of the machine with its accelerators, without disks, addresses and traffic. Sources:
+docs/machines.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from cloudtrain.catalog import availability, table
+from cloudtrain.catalog.aliases import canonical_name
+from cloudtrain.catalog.learned import learned_machines, remember
+from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
+from cloudtrain.model import Accelerator, NodeGroup, NodePlan
+
+__all__ = ["remember"]
+
+VCPUS_PER_GPU = 4
+"""At least so many where we choose, to feed it: as the smallest T4 machine of AWS and Azure has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    provider: str
+    name: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None = None
+    """Built in; or what `cheapest` attaches to it."""
+    attachable: tuple[Accelerator, ...] = ()
+    """What can be attached to it (n1 of GCP)."""
+
+
+def machine_type(provider: str, name: str) -> MachineType | None:
+    """Look a machine type up in the packaged table, in what its cloud reported, and in a refreshed
+    table.
+
+    None if all lack it; it may exist all the same. Google's `-nolssd` machines lack local disks
+    only.
+    """
+    if not is_cloud(provider):
+        return None
+    known = table.packaged(provider).by_name
+    rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
+    for later in (learned_machines, table.refreshed) if not rows else ():
+        told = later(provider)
+        rows = rows or (told.by_name.get(name.lower(), ()) if told else ())
+    if not rows:
+        return None
+    plain = any(row.accelerator is None for row in rows)
+    kinds = dict.fromkeys(row.accelerator for row in rows if row.accelerator is not None)
+    return MachineType(
+        provider=provider,
+        name=rows[0].machine,
+        vcpus=rows[0].vcpus,
+        memory_gib=rows[0].memory_gib,
+        accelerator=None if plain else next(iter(kinds), None),
+        attachable=tuple(kinds) if plain else (),
+    )
+
+
+def is_unknown_machine(provider: str, name: str) -> bool:
+    """True if the cloud has to be asked what this machine is.
+
+    An accelerator that is attached to a machine is no fact of the machine type.
+    """
+    cloud = cloud_of(provider)
+    if cloud is None or takes_accelerators(cloud, name):
+        return False
+    return machine_type(provider, name) is None
+
+
+def takes_accelerators(cloud: Cloud, machine: str) -> bool:
+    """True if accelerators are attached to this machine type instead of built in."""
+    return bool(cloud.attaches) and machine.startswith(cloud.attaches)
+
+
+def cheapest(
+    provider: str, accelerator: Accelerator, *, spot: bool = False, regions: Sequence[str] = ()
+) -> MachineType | None:
+    """Return the cheapest machine with these accelerators, by the packaged table.
+
+    Prices are those of the first region that has one; without any price, the smallest machine is
+    taken. None if no machine has these accelerators. Machines that are not sold on that market, or
+    no longer, are the last choice.
+    """
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return None
+    wanted = replace(accelerator, kind=canonical_name(accelerator.kind))
+    all_rows = [
+        row
+        for row in table.packaged(provider).rows
+        if row.accelerator == wanted and not row.spot and _feeds(row)
+    ]
+    if not all_rows:
+        return None
+    on_sale = [row for row in all_rows if availability.is_sold(cloud, row.machine)]
+    rows = [row for row in on_sale if availability.is_sold(cloud, row.machine, spot=spot)]
+    rows = rows or on_sale or all_rows
+    best = min(rows, key=lambda row: (row.vcpus, row.memory_gib)).machine
+    for region in [*regions, cloud.first_region]:
+        prices = _comparable(provider, rows, region, spot=spot)
+        if prices:
+            best = min(prices, key=lambda machine: prices[machine])
+            break
+    found = machine_type(provider, best)
+    return replace(found, accelerator=wanted, attachable=()) if found else None
+
+
+def _feeds(row: table.Row) -> bool:
+    """Exclude highmem n1 and the smallest n1: they are for configs that name them."""
+    if not row.machine.startswith("n1-"):
+        return True
+    count = row.accelerator.count if row.accelerator else 0
+    return row.machine.startswith("n1-standard") and row.vcpus >= VCPUS_PER_GPU * count
+
+
+def _comparable(
+    provider: str, rows: Sequence[table.Row], region: str, *, spot: bool
+) -> dict[str, float]:
+    """Prices by machine; those of the spot market only if all of them are known."""
+    if spot:
+        others = [table.packaged(provider).row(r.machine, r.accelerator, spot=True) for r in rows]
+        prices = {r.machine: r.prices[region] for r in others if r and region in r.prices}
+        if len(prices) == len(rows):
+            return prices
+    return {row.machine: row.prices[region] for row in rows if region in row.prices}
+
+
+def resolve_group(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGroup:
+    """Fill in the group's machine and accelerator on a cloud; elsewhere return it unchanged.
+
+    A group that `unavailable_reason` objects to is returned unchanged.
+    """
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return group
+    accelerator, machine = group.accelerator, group.machine
+    if accelerator is not None:
+        accelerator = replace(accelerator, kind=canonical_name(accelerator.kind))
+    if machine is None and accelerator is not None:
+        chosen = cheapest(provider, accelerator, spot=group.spot, regions=regions)
+        machine = chosen.name if chosen else None
+    elif machine is None:
+        machine = cloud.default_machine
+    elif accelerator is None:
+        known = machine_type(provider, machine)
+        accelerator = known.accelerator if known else None
+    return replace(group, machine=machine, accelerator=accelerator)
+
+
+# ── prices ───────────────────────────────────────────────────────────────────
+
+
+def price(provider: str, node: NodePlan, place: str) -> float | None:
+    """$/hour of this node in a zone or region, on its market. None if not known."""
+    return price_and_date(provider, node, place)[0]
+
+
+def highest_price(provider: str, node: NodePlan, place: str) -> float | None:
+    """Upper bound in $/hour: without a known spot price, the on-demand price.
+
+    No cloud bills a spot machine above that unless the request names a price of its own.
+    """
+    known = price(provider, node, place)
+    return price(provider, replace(node, spot=False), place) if known is None else known
+
+
+def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | None, date | None]:
+    """The price, and the date of the table that has it."""
+    if node.machine is None or not is_cloud(provider):
+        return None, None
+    region = region_of(provider, place)
+    for each in (table.refreshed(provider), table.packaged(provider)):
+        row = each.row(node.machine, node.accelerator, spot=node.spot) if each else None
+        if each is not None and row is not None and region in row.prices:
+            return row.prices[region], each.date
+    return None, None
+
+
+def as_of(provider: str) -> date:
+    """Date of the newest table on this machine."""
+    return (table.refreshed(provider) or table.packaged(provider)).date
+
+
+def region_of(provider: str, place: str) -> str:
+    """Region of a zone: `us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`, Azure's
+    `eastus-1` → `eastus`.
+    """
+    cloud = cloud_of(provider)
+    return cloud.region_of(place) if cloud else place
+
+
+# ── what cannot be ───────────────────────────────────────────────────────────
+
+
+def unavailable_reason(provider: str, node: NodePlan, *, own_image: bool = False) -> str | None:
+    """Reason why the cloud sells no such node, with an alternative; None if nothing is known
+    against it.
+
+    Machines that the table does not know pass: the cloud has more of them and will answer for
+    itself. Exception: a name that belongs to a machine with GPUs while nobody said which; the node
+    would be set up without them. `own_image`: the config names an image, which may have what the
+    cloud's own images lack.
+    """
+    cloud = cloud_of(provider)
+    return next(_problems(cloud, node, own_image), None) if cloud else None
+
+
+def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
+    provider, machine = cloud.name, node.machine
+    if machine:
+        yield from filter(
+            None,
+            [availability.unavailable_reason(cloud, machine, spot=node.spot, own_image=own_image)],
+        )
+    known = machine_type(provider, machine) if machine else None
+    if node.accelerator is None:
+        if machine and known is None and availability.named_for_gpus(cloud, machine):
+            yield f"{machine} has GPUs by its name, and this version does not know which: {NAME_IT}"
+        return
+    if machine and known is None:
+        takes = takes_accelerators(cloud, machine) or availability.named_for_gpus(cloud, machine)
+        if cloud.attaches and not takes:
+            take = f"on {cloud.title}, {cloud.attaches.rstrip('-')} machines take one"
+            yield f"no accelerator attaches to {machine}: {take}"
+        return
+    wanted = replace(node.accelerator, kind=canonical_name(node.accelerator.kind))
+    if known is not None and (known.accelerator == wanted or wanted in known.attachable):
+        return
+    offered = accelerators(provider)
+    if machine is not None and known is not None and known.accelerator is not None:
+        yield from _misfit(provider, machine, wanted)
+    elif wanted.kind not in {each.kind for each in offered}:
+        yield _unknown_kind(cloud, wanted.kind)
+    elif wanted not in offered:
+        counts = sorted(each.count for each in offered if each.kind == wanted.kind)
+        have = ", ".join(f"{wanted.kind}:{count}" for count in counts)
+        yield f"no machine of {provider} has {wanted}; there is {have}"
+    elif machine is not None:
+        yield from _misfit(provider, machine, wanted)
+
+
+NAME_IT = "name `accelerator: KIND:COUNT` beside it; `cloudtrain check` and `up` ask the cloud"
+
+
+def accelerators(provider: str) -> tuple[Accelerator, ...]:
+    """Accelerators that this cloud sells today on some machine, by the packaged table."""
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return ()
+    rows = [row for row in table.packaged(provider).rows if row.accelerator is not None]
+    return tuple(
+        dict.fromkeys(
+            row.accelerator
+            for row in rows
+            if row.accelerator is not None and availability.is_sold(cloud, row.machine)
+        )
+    )
+
+
+def _unknown_kind(cloud: Cloud, kind: str) -> str:
+    provider = cloud.name
+    kinds = sorted({each.kind for each in accelerators(provider)})
+    gone = availability.retired_kind(cloud, kind)
+    if gone:
+        return f"{kind} is retired: today's equivalent is {gone}"
+    unfit = availability.unfit_kind(cloud, kind)
+    if unfit:
+        return f"{kind} on {provider} cannot be used: {unfit}"
+    others = [
+        other.name
+        for other in clouds()
+        if other is not cloud and kind in {each.kind for each in accelerators(other.name)}
+    ]
+    text = f"{provider} has no accelerator {kind}; it has {', '.join(kinds)}"
+    if others:
+        return f"{text}; {kind} is on {' and '.join(others)}"
+    near = difflib.get_close_matches(kind, kinds, n=1, cutoff=0.5)
+    return f"{text}; did you mean {near[0]}?" if near else text
+
+
+def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
+    known, fitting = machine_type(provider, name), cheapest(provider, wanted)
+    assert known is not None
+    instead = f"; {wanted} is in {fitting.name}" if fitting else ""
+    if known.accelerator is not None:
+        yield f"{known.name} has {known.accelerator}, not {wanted}{instead}"
+    elif known.attachable:
+        same = ", ".join(str(each) for each in known.attachable if each.kind == wanted.kind)
+        takes = f"it takes {same}" if same else f"it takes no {wanted.kind}"
+        yield f"{wanted} does not attach to {known.name}: {takes}{instead}"
+    else:
+        yield f"{known.name} has no accelerator{instead}"
+
+
+def note(provider: str, node: NodePlan) -> str | None:
+    """One line about a machine whose retirement its vendor has announced."""
+    cloud = cloud_of(provider)
+    text = availability.retirement_notice(cloud, node.machine) if cloud and node.machine else None
+    return f"{node.machine}: {text}" if text else None

@@ -1,0 +1,105 @@
+"""How each cloud sells its GPU machines, and which it no longer sells.
+
+Families that a cloud's row of facts does not list are sold on demand and as spot; docs/machines.md
+shows the others (tools/generate_docs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+
+from cloudtrain.catalog import table
+from cloudtrain.cloud import Cloud, Family
+
+
+def today() -> date:
+    return date.today()
+
+
+def named_for_gpus(cloud: Cloud, machine: str) -> bool:
+    return re.fullmatch(cloud.gpu_machines, machine, re.IGNORECASE) is not None
+
+
+def family(cloud: Cloud, machine: str) -> Family | None:
+    for row in cloud.families:
+        if re.fullmatch(row.machines, machine, re.IGNORECASE):
+            return row
+    return None
+
+
+def equivalent(cloud: Cloud, row: Family) -> str:
+    """`Standard_NC4as_T4_v3 (T4:1)`"""
+    has = _built_in(cloud, row.instead)
+    return f"{row.instead} ({has})" if has else row.instead
+
+
+def unavailable_reason(
+    cloud: Cloud, machine: str, *, spot: bool, own_image: bool = False
+) -> str | None:
+    """Reason why no such machine can be rented, with an alternative; None if nothing is known
+    against it.
+    """
+    row = family(cloud, machine)
+    if row is None:
+        return None
+    other = equivalent(cloud, row)
+    if row.gone(today()):
+        since = f"; its end was on {row.retired}" if row.retired else ""
+        text = f"{machine} is retired: no more are made; today's equivalent is {other}"
+        return f"{text}{since}"
+    instead = f"; take {other}" if row.instead else ""
+    if row.arm:
+        return f"{machine} is an ARM machine, and cloudtrain's images are x86-64{instead}"
+    if row.unfit and not own_image:
+        return f"{machine} cannot be used: {row.unfit}{instead}"
+    market = "spot" if spot else "on-demand"
+    return None if market in row.markets else _not_sold(cloud, row, machine, market)
+
+
+def _not_sold(cloud: Cloud, row: Family, machine: str, market: str) -> str:
+    words = " or ".join(filter(None, [", ".join(row.markets[:-1]), row.markets[-1]]))
+    text = f"{cloud.vendor} does not sell {machine} {market.replace('-', ' ')}: only {words}"
+    if "spot" in row.markets:
+        return f"{text}; `spot: true`"
+    return f"{text}, which this version does not use; take {equivalent(cloud, row)}"
+
+
+def retirement_notice(cloud: Cloud, machine: str) -> str | None:
+    """The vendor's announcement of this machine's retirement, if that is still to come."""
+    row = family(cloud, machine)
+    if row is None or row.retired is None or row.gone(today()):
+        return None
+    other = equivalent(cloud, row)
+    return f"{cloud.vendor} retires it on {row.retired}; {other} is today's equivalent"
+
+
+def is_sold(cloud: Cloud, machine: str, *, spot: bool | None = None) -> bool:
+    """True if the machine is sold on that market, or on any market if `spot` is None."""
+    row = family(cloud, machine)
+    if row is None:
+        return True
+    if row.gone(today()) or row.arm or row.unfit:
+        return False
+    return spot is None or ("spot" if spot else "on-demand") in row.markets
+
+
+def retired_kind(cloud: Cloud, kind: str) -> str | None:
+    """Replacement of an accelerator that this cloud no longer rents."""
+    rows = [row for row in cloud.families if row.kind == kind]
+    gone = [row for row in rows if row.gone(today())]
+    if not rows or len(gone) < len(rows):
+        return None
+    has = _built_in(cloud, gone[-1].instead)
+    return has.partition(":")[0] if has else gone[-1].instead
+
+
+def unfit_kind(cloud: Cloud, kind: str) -> str | None:
+    """Reason why this cloud's machines with that accelerator cannot be used."""
+    rows = [row for row in cloud.families if row.kind == kind and row.unfit]
+    return f"{rows[0].unfit}; take {equivalent(cloud, rows[0])}" if rows else None
+
+
+def _built_in(cloud: Cloud, machine: str) -> str:
+    rows = table.packaged(cloud.name).by_name.get(machine.lower(), ())
+    return next((str(row.accelerator) for row in rows if row.accelerator), "")

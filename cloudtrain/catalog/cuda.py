@@ -1,0 +1,215 @@
+"""CUDA toolkit, oldest driver and libraries of each TensorFlow release.
+
+One row each, with its source and the date on which that was read; docs/playbooks.md shows them
+(tools/generate_docs.py). Compute capabilities of the GPUs are in gpus.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+
+from cloudtrain.catalog import gpus
+from cloudtrain.catalog.gpus import Release
+
+_READ = date(2026, 11, 22)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolkit:
+    """Valid from this release until the next row's."""
+
+    since: Release
+    cuda: str
+    driver: str
+    """The oldest that serves it."""
+    source: str
+    read: date = _READ
+
+
+# The oldest driver: docs.nvidia.com/cuda/cuda-toolkit-release-notes, and for any 11.x and 12.x
+# docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
+_TESTED = "https://www.tensorflow.org/install/source#gpu"
+TOOLKITS = (
+    Toolkit(since=(1, 13), cuda="10.0", driver="410.48", source=_TESTED),
+    Toolkit(since=(2, 1), cuda="10.1", driver="418.39", source=_TESTED),
+    Toolkit(since=(2, 4), cuda="11.0", driver="450.80.02", source=_TESTED),
+    Toolkit(since=(2, 5), cuda="11.2", driver="450.80.02", source=_TESTED),
+    Toolkit(since=(2, 12), cuda="11.8", driver="450.80.02", source=_TESTED),
+    Toolkit(since=(2, 15), cuda="12.2", driver="525.60.13", source=_TESTED),
+    Toolkit(since=(2, 16), cuda="12.3", driver="525.60.13", source=_TESTED),
+    Toolkit(since=(2, 18), cuda="12.5", driver="525.60.13", source=_TESTED),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """CUDA packages of one release, each with its exact version."""
+
+    release: Release
+    patch: str
+    """The release's last patch when this was read."""
+    packages: tuple[str, ...]
+    """Requirement lines."""
+    source: str
+    read: date = _READ
+
+
+def _set(suffix: str, versions: str) -> tuple[str, ...]:
+    pairs = (each.split("=") for each in versions.split())
+    return tuple(f"nvidia-{name}-{suffix}=={version}" for name, version in pairs)
+
+
+# CUDA 11.8's libraries serve what was built with 11.2 (TensorFlow 2.11) too, cuDNN 8.7 what was
+# built with 8.1 and 8.6. The extra of 2.14 names TensorRT too, which the index has no wheels of.
+_CUDA_11_8 = _set(
+    "cu11",
+    "cublas=11.11.3.6 cuda-cupti=11.8.87 cuda-nvcc=11.8.89 cuda-runtime=11.8.89 cudnn=8.7.0.84 "
+    "cufft=10.9.0.58 curand=10.3.0.86 cusolver=11.4.1.48 cusparse=11.7.5.86 nccl=2.16.5",
+)
+_CUDA_12_2 = _set(
+    "cu12",
+    "cublas=12.2.5.6 cuda-cupti=12.2.142 cuda-nvcc=12.2.140 cuda-nvrtc=12.2.140 "
+    "cuda-runtime=12.2.140 cudnn=8.9.4.25 cufft=11.0.8.103 curand=10.3.3.141 "
+    "cusolver=11.5.2.141 cusparse=12.1.2.141 nccl=2.16.5 nvjitlink=12.2.140",
+)
+_CUDA_12_3 = _set(
+    "cu12",
+    "cublas=12.3.4.1 cuda-cupti=12.3.101 cuda-nvcc=12.3.107 cuda-nvrtc=12.3.107 "
+    "cuda-runtime=12.3.101 cudnn=8.9.7.29 cufft=11.0.12.1 curand=10.3.4.107 "
+    "cusolver=11.5.4.101 cusparse=12.2.0.103 nccl=2.19.3 nvjitlink=12.3.101",
+)
+_CUDA_12_5 = (
+    "cublas=12.5.3.2 cuda-cupti=12.5.82 cuda-nvcc=12.5.82 cuda-nvrtc=12.5.82 "
+    "cuda-runtime=12.5.82 cudnn=9.3.0.75 cufft=11.2.3.61 curand=10.3.6.82 "
+    "cusolver=11.6.3.83 cusparse=12.5.1.3 nccl={nccl} nvjitlink=12.5.82"
+)
+# CUDA 12.9.1 with what AWS's TensorFlow 2.21 containers train with on T4, A10G and L4: with cuDNN
+# 9.5.1 `fit` of a Conv2D fails there ("Autotuner could not find any supported configs").
+_CUDA_12_9 = _set(
+    "cu12",
+    "cublas=12.9.1.4 cuda-cupti=12.9.79 cuda-nvcc=12.9.86 cuda-nvrtc=12.9.86 "
+    "cuda-runtime=12.9.79 cudnn=9.24.0.43 cufft=11.4.1.4 curand=10.3.10.19 "
+    "cusolver=11.7.5.82 cusparse=12.5.10.65 nccl=2.30.7 nvjitlink=12.9.86",
+)
+
+_EXTRA_14 = "`tensorflow[and-cuda]==2.14.1` on PyPI, without its TensorRT"
+_EXTRA = "`tensorflow[and-cuda]` on PyPI names exactly these"
+_AWS = "https://github.com/aws/deep-learning-containers/pull/6418"
+LIBRARIES = (
+    Libraries(release=(2, 11), patch="2.11.1", packages=_CUDA_11_8, source=_EXTRA_14),
+    Libraries(release=(2, 12), patch="2.12.1", packages=_CUDA_11_8, source=_EXTRA_14),
+    Libraries(release=(2, 13), patch="2.13.1", packages=_CUDA_11_8, source=_EXTRA_14),
+    Libraries(release=(2, 14), patch="2.14.1", packages=_CUDA_11_8, source=_EXTRA_14),
+    Libraries(release=(2, 15), patch="2.15.1", packages=_CUDA_12_2, source=_EXTRA),
+    Libraries(release=(2, 16), patch="2.16.2", packages=_CUDA_12_3, source=_EXTRA),
+    Libraries(release=(2, 17), patch="2.17.1", packages=_CUDA_12_3, source=_EXTRA),
+    Libraries(
+        release=(2, 18),
+        patch="2.18.1",
+        packages=_set("cu12", _CUDA_12_5.format(nccl="2.21.5")),
+        source=_EXTRA,
+    ),
+    Libraries(
+        release=(2, 19),
+        patch="2.19.1",
+        packages=_set("cu12", _CUDA_12_5.format(nccl="2.23.4")),
+        source=_EXTRA,
+    ),
+    Libraries(release=(2, 20), patch="2.20.0", packages=_CUDA_12_9, source=_AWS),
+    Libraries(release=(2, 21), patch="2.21.0", packages=_CUDA_12_9, source=_AWS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """Ubuntu package of NVIDIA's driver, from this architecture on."""
+
+    since: str
+    branch: int
+    open: bool
+    """Its open kernel modules; else the proprietary ones."""
+    source: str
+    read: date = _READ
+
+
+# 580 is the newest of Ubuntu's server branches that serves every kind from Pascal to Blackwell.
+# https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server
+DRIVERS = (
+    Driver(
+        since="Pascal",
+        branch=580,
+        open=False,
+        source="https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588",
+    ),
+    Driver(
+        since="Turing",
+        branch=580,
+        open=True,
+        source="https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/",
+    ),
+)
+
+CUDNN = "nvidia-cudnn-cu12"
+CUDNN_BEFORE_TURING = f"{CUDNN}<9.11"
+CUDNN_BEFORE_TURING_PIN = f"{CUDNN}==9.10.2.21"
+"""cuDNN 9.11 and later have no device code for Pascal and Volta: programs crash in the first
+convolution. https://github.com/conda-forge/tensorflow-feedstock/pull/457 (read 2026-11-22)"""
+_RANGES_SINCE: Release = (2, 20)
+"""Wheels before name each library's exact version, and a cuDNN of before 9.11."""
+
+
+def toolkit(version: str) -> Toolkit:
+    """Return the toolkit of this release; a release newer than the table gets the newest row."""
+    known = [row for row in TOOLKITS if row.since <= _release(version)]
+    return known[-1] if known else TOOLKITS[0]
+
+
+def driver(kind: str) -> Driver:
+    """Return the driver for this kind of GPU; an unknown GPU counts as a newer one."""
+    return DRIVERS[0] if gpus.is_older(kind, "Turing") else DRIVERS[-1]
+
+
+def libraries(version: str) -> tuple[str, ...]:
+    """Return the release's CUDA packages; empty before 2.11 (not on the index) and after the
+    newest row.
+    """
+    found = (row.packages for row in LIBRARIES if row.release == _release(version))
+    return next(found, ())
+
+
+def pins(version: str, kind: str) -> tuple[str, ...]:
+    """Exact CUDA packages for this kind of GPU, for releases whose own requirements are ranges."""
+    if _release(version) < _RANGES_SINCE:
+        return ()
+    old = bool(bounds(version, kind))
+    return tuple(
+        CUDNN_BEFORE_TURING_PIN if old and line.startswith(f"{CUDNN}==") else line
+        for line in libraries(version)
+    )
+
+
+def bounds(version: str, kind: str) -> tuple[str, ...]:
+    """Version bounds that these GPUs need even if the user's packages require other CUDA
+    libraries.
+    """
+    old = _release(version) >= _RANGES_SINCE and gpus.is_older(kind, "Turing")
+    return (CUDNN_BEFORE_TURING,) if old else ()
+
+
+def caution(version: str, kind: str) -> str | None:
+    """One line if the installed libraries are not known to train on this GPU."""
+    if _release(version) < (2, 21) or not bounds(version, kind):
+        return None
+    return (
+        f"TensorFlow {version} on {kind} gets cuDNN 9.10, the last with code for it; whether that"
+        ' trains convolutions with this release is not known: tensorflow: "2.19" is the safe one'
+    )
+
+
+def _release(version: str) -> Release:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise ValueError(f"{version!r} is not a TensorFlow version like 2.21 or 2.21.0")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,169 @@
+"""Downloads today's prices from gpuhunt's catalog into this user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.catalog import gpus, region_of, table
+from cloudtrain.catalog.aliases import canonical_name
+from cloudtrain.cloud import clouds
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Accelerator
+
+TIMEOUT = 30.0
+"""Seconds without an answer; gpuhunt sets none."""
+
+
+def refresh(today: date) -> dict[str, Path]:
+    """Fetch the clouds' prices and write a table for each; cloud → its file.
+
+    Raises UsageError if gpuhunt is not installed or its catalog cannot be downloaded.
+    """
+    try:
+        import gpuhunt
+    except ImportError:
+        raise UsageError(
+            "gpuhunt is not installed: it fetches the prices of today",
+            hint="pip install 'cloudtrain[prices]'",
+        ) from None
+    catalog = gpuhunt.Catalog(auto_reload=False)
+    names = {cloud.name: cloud.gpuhunt for cloud in clouds() if cloud.gpuhunt}
+    with _silent("gpuhunt"), _time_limit(TIMEOUT):
+        try:
+            catalog.load()
+        except gpuhunt.GPUHuntError as error:
+            raise _offline(error.__cause__ or error) from error
+        items = {cloud: catalog.query(provider=name) for cloud, name in names.items()}
+    missing = [cloud for cloud, found in items.items() if not found]
+    if missing:
+        raise _offline(f"it has nothing of {', '.join(missing)}")
+    return {
+        cloud: save(cloud, _version(catalog, names[cloud]) or today, found)
+        for cloud, found in items.items()
+    }
+
+
+def _version(catalog: Any, name: str) -> date | None:
+    """Date of the catalog: catalogs are named after the day on which they were collected,
+    `20261120`.
+    """
+    version = str(getattr(catalog.catalog.get(name), "version", ""))
+    found = re.match(r"(\d{4})(\d\d)(\d\d)", version)
+    return date(int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
+    """Write the table of these gpuhunt items atomically."""
+    text = table.format_table(today, "from gpuhunt's catalog", rows_of(cloud, items))
+    path = table.refreshed_path(cloud)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        os.replace(file.name, path)  # noqa: PTH105
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {error.strerror}", hint="CLOUDTRAIN_CACHE names another folder"
+        ) from error
+    return path
+
+
+def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
+    """Rows of the machines in the packaged table, and of GPU machines that it lacks; a region's
+    dearest zone counts.
+    """
+    known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
+    prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
+    for item in items:
+        name = item.instance_name.lower()
+        if name not in known and _has_gpus(item):
+            known[name] = _facts(item)
+        if name not in known or _is_reserved(item) or item.price <= 0:
+            continue
+        region = region_of(cloud, item.location)
+        there = prices.setdefault((item.instance_name, _accelerator(item), item.spot), {})
+        there[region] = max(item.price, there.get(region, 0.0))
+    rows = []
+    for (machine, accelerator, spot), there in prices.items():
+        facts = known[machine.lower()]
+        rows.append(
+            table.Row(
+                machine=facts.machine,
+                vcpus=facts.vcpus,
+                memory_gib=facts.memory_gib,
+                accelerator=accelerator,
+                spot=spot,
+                prices=there,
+            )
+        )
+    return tuple(rows)
+
+
+def _has_gpus(item: Any) -> bool:
+    return bool(item.gpu_count) and gpus.gpu(str(item.gpu_name)) is not None
+
+
+def _facts(item: Any) -> table.Row:
+    return table.Row(
+        machine=item.instance_name,
+        vcpus=int(item.cpu),
+        memory_gib=float(item.memory),
+        accelerator=_accelerator(item),
+        spot=False,
+        prices={},
+    )
+
+
+def _is_reserved(item: Any) -> bool:
+    """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, and not what
+    we rent.
+    """
+    return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
+
+
+def _accelerator(item: Any) -> Accelerator | None:
+    if not item.gpu_count:
+        return None
+    memory = round(item.gpu_memory or 0)
+    kind = f"{item.gpu_name}-{memory}GB" if item.gpu_name in ("A100", "V100") else item.gpu_name
+    return Accelerator(kind=canonical_name(kind.replace("H100NVL", "H100")), count=item.gpu_count)
+
+
+def _offline(why: object) -> UsageError:
+    return UsageError(
+        f"today's prices cannot be fetched: {why}",
+        hint="without --refresh-prices the table that is here counts",
+    )
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Silence gpuhunt's log, which has a traceback for each provider that fails."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

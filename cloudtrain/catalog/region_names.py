@@ -1,0 +1,43 @@
+"""Checks whether a region name is possible, by how each cloud builds its names.
+
+The price table does not have every region: a new one has a known direction or continent and another
+number. Other names are typing errors, found before any cloud is asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from cloudtrain.catalog import table
+from cloudtrain.cloud import cloud_of, clouds
+
+
+def invalid_region(provider: str, place: str) -> str | None:
+    """Error text for an impossible zone or region, with the nearest known one; None if it may
+    exist.
+    """
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return None
+    region = cloud.region_of(place)
+    known = sorted({name for row in table.packaged(provider).rows for name in row.prices})
+    if region in known:
+        return None
+    if cloud.region and re.fullmatch(cloud.region, region):
+        return None
+    if any(each.region and re.fullmatch(each.region, each.region_of(place)) for each in clouds()):
+        return None  # another cloud's: no slip of the pen, and its own words are better
+    near = difflib.get_close_matches(region, known, n=3, cutoff=cloud.region_likeness)
+    another = not near or near[0].rstrip("0123456789") == region.rstrip("0123456789")
+    if not cloud.region and another:
+        return None
+    near.sort(key=lambda name: _alike(name, region))
+    meant = f": did you mean {place.replace(region, near[-1], 1)!r}?" if near else ""
+    return f"{provider} has no region or zone {place!r}{meant}"
+
+
+def _alike(one: str, other: str) -> tuple[float, int]:
+    """Of two equally near names, prefer the one that begins alike: `us-esat4` is `us-east4`."""
+    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    return difflib.SequenceMatcher(None, one, other).ratio(), same

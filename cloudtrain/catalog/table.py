@@ -1,0 +1,130 @@
+"""Dated price tables: one in each cloud's own folder, and newer ones from `--refresh-prices`."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from cloudtrain.cloud import cloud_of
+from cloudtrain.model import Accelerator
+
+HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One machine with its accelerators on one market. `prices` are $/hour by region."""
+
+    machine: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None
+    spot: bool
+    prices: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    date: date
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[Row, ...]]:
+        """Rows by machine type in lower case; Azure's names do not differ by case alone."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.machine.lower(), []).append(row)
+        return {name: tuple(rows) for name, rows in found.items()}
+
+    def row(self, machine: str, accelerator: Accelerator | None, *, spot: bool) -> Row | None:
+        for row in self.by_name.get(machine.lower(), ()):
+            if row.accelerator == accelerator and row.spot == spot:
+                return row
+        return None
+
+
+@lru_cache(maxsize=8)
+def packaged(provider: str) -> Table:
+    """Return the table of this version."""
+    cloud = cloud_of(provider)
+    assert cloud is not None, f"{provider} is no cloud"
+    return parse_table(cloud.machines.read_text(encoding="utf-8"))
+
+
+def refreshed(provider: str) -> Table | None:
+    """Return the table that this user fetched, if it is newer than the packaged one."""
+    table = read_if_valid(refreshed_path(provider))
+    return table if table is not None and table.date > packaged(provider).date else None
+
+
+def read_if_valid(path: Path) -> Table | None:
+    """Return the table in this file; None if there is no file or no valid table in it."""
+    try:
+        return _at(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=8)
+def _at(path: Path, _changed: int) -> Table:
+    return parse_table(path.read_text(encoding="utf-8"))
+
+
+def refreshed_path(provider: str) -> Path:
+    return cache() / "prices" / f"{provider}.csv"
+
+
+def cache() -> Path:
+    """This user's cache folder."""
+    chosen = os.environ.get("CLOUDTRAIN_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("cloudtrain")
+
+
+def parse_table(text: str) -> Table:
+    """Parse a table. Raises ValueError for any other text."""
+    first, _, rest = text.partition("\n")
+    found = re.match(r"# (\d{4}-\d\d-\d\d)\b", first)
+    if not found:
+        raise ValueError("a table of prices begins with its date")
+    lines = csv.reader(rest.splitlines())
+    head = next(lines, [])
+    if tuple(head[: len(HEAD)]) != HEAD:
+        raise ValueError(f"a table of prices has the columns {', '.join(HEAD)}")
+    regions = head[len(HEAD) :]
+    return Table(date=date.fromisoformat(found[1]), rows=tuple(_rows(lines, regions)))
+
+
+def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
+    for line in lines:
+        machine, vcpus, memory, kind, count, market = (*line, "", "", "", "", "", "")[: len(HEAD)]
+        cells = zip(regions, line[len(HEAD) :], strict=False)
+        yield Row(
+            machine=machine,
+            vcpus=int(float(vcpus)),
+            memory_gib=float(memory),
+            accelerator=Accelerator(kind=kind, count=int(count)) if kind else None,
+            spot=market == "spot",
+            prices={region: float(cell) for region, cell in cells if cell},
+        )
+
+
+def format_table(day: date, source: str, rows: tuple[Row, ...]) -> str:
+    """Format a table as `parse_table` parses it."""
+    regions = sorted({region for row in rows for region in row.prices})
+    lines = [f"# {day.isoformat()} {source}", ",".join([*HEAD, *regions])]
+    for row in rows:
+        kind = (row.accelerator.kind, str(row.accelerator.count)) if row.accelerator else ("", "")
+        facts = [row.machine, f"{row.vcpus}", f"{row.memory_gib:g}", *kind]
+        cells = [f"{row.prices[r]:.6g}" if r in row.prices else "" for r in regions]
+        lines.append(",".join([*facts, "spot" if row.spot else "on-demand", *cells]).rstrip(","))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,45 @@
+"""Which accounts are meant: a file's, a known cluster's, those that --provider names, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cloudtrain.cli.target import config_of
+from cloudtrain.cloud import clouds, providers
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.commands.inventory import AccountRef
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+PROVIDERS = tuple(facts.name for facts in providers() if not facts.takes_hosts)
+PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
+
+
+def provider_options(command: Decorated) -> Decorated:
+    """--provider and --project, for what no file here knows."""
+    project = click.option("--project", metavar="P", help=f"{PROJECTS}.")
+    provider = click.option(
+        "--provider", type=click.Choice(PROVIDERS), help="Ask there, whatever is on record here."
+    )
+    return provider(project(command))
+
+
+def accounts_of(
+    name: str | None, provider: str | None, project: str | None
+) -> tuple[AccountRef, ...]:
+    from cloudtrain.commands.inventory import AccountRef, account_of, accounts
+
+    if name is not None and provider is not None:
+        raise UsageError("the account is told twice", hint="give --provider, or a FILE or NAME")
+    if project is not None and provider is None:
+        raise UsageError("--project is of which cloud?", hint="--provider says it")
+    if provider is not None:
+        return (AccountRef(config=account_of("any", provider, project), named=True),)
+    if name is not None:
+        return (AccountRef(config=config_of(name), named=True),)
+    return accounts()

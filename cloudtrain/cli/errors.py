@@ -1,0 +1,99 @@
+"""An error becomes a few lines on stderr, a JSON document where asked, and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from cloudtrain.cli.process import stdout_is_lost
+from cloudtrain.console.lines import printable
+from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
+
+MOST = 24
+"""Lines of one error that are shown; the JSON and --debug have all."""
+
+
+def show(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Prints the error and returns its exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    failure = _failure(error)
+    lost = stdout_is_lost()
+    if debug:
+        import traceback
+
+        _print("".join(traceback.format_exception(error)))
+    if not (lost and isinstance(error, KeyboardInterrupt | OSError)):
+        _print(_text(failure, debug))
+    if as_json and not lost:
+        document = {name: value for name, value in failure.items() if value is not None}
+        sys.stdout.write(json.dumps({"error": document}, indent=2) + "\n")
+    code = failure["exit_code"]
+    assert isinstance(code, int)
+    return code
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """What is known of it, in the shape that --json prints."""
+    if isinstance(error, CloudtrainError):
+        return _facts(error, error.message, error.exit_code, error.hint) | _more(error)
+    if isinstance(error, click.Abort):
+        return _facts(error, "cancelled: nothing was changed", 130)
+    if isinstance(error, KeyboardInterrupt):
+        return _facts(error, "interrupted", getattr(error, "exit_code", 130))
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        hint = f"`{context.command_path} --help`" if context else None
+        return _facts(error, error.format_message(), 2, hint)
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return _facts(error, f"{place}{error.strerror}", 1)
+    words = " ".join(str(error).split())
+    text = f"internal: {type(error).__name__}: {words}".rstrip(": ")
+    return _facts(error, text, 1, "run it again with --debug and report what it shows")
+
+
+def _facts(
+    error: BaseException, message: str, exit_code: int, hint: str | None = None
+) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "message": message,
+        "hint": hint,
+        "exit_code": exit_code,
+    }
+
+
+def _more(error: CloudtrainError) -> dict[str, Any]:
+    if isinstance(error, ConfigError):
+        return {"problems": [asdict(problem) for problem in error.problems]}
+    if isinstance(error, NodesError):
+        return {"failures": {name: str(failure) for name, failure in error.failures.items()}}
+    if isinstance(error, RunFailed):
+        return {"task_exit_code": error.task_exit_code}
+    return {}
+
+
+def _text(failure: dict[str, Any], debug: bool) -> str:
+    start = "" if failure["exit_code"] >= 128 else "error: "
+    lines = failure["message"].split("\n")
+    if len(lines) > MOST and not debug:
+        left = len(lines) - MOST + 1
+        lines = [*lines[: MOST - 1], f"… and {left} more lines: --debug shows all"]
+    if "problems" in failure:  # each is `file:line: field: text`, for editors and people to jump to
+        text = "".join(f"{start}{line}\n" for line in lines)
+    else:
+        text = start + ("\n" + " " * len(start)).join(lines) + "\n"
+    return text + (f"hint: {failure['hint']}\n" if failure["hint"] else "")
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(printable(text))
+        sys.stderr.flush()
+    except OSError:
+        return  # nobody reads it; the exit code is still there

@@ -1,0 +1,254 @@
+"""What the nodes that exist were made with, against what the config says now.
+
+What the cloud tells of a node is believed; for the rest, what the journal says that it
+was asked for. Records of earlier versions say nothing there: those fields pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.config.location import place_in_file
+from cloudtrain.errors import UsageError
+from cloudtrain.events import Line, Made, nodes_requested
+from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan, TaskId
+
+SHOWN = 3
+"""Names of nodes in one line; the rest is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One field of which nodes differ, in words: they are `there`, the config says `wanted`."""
+
+    nodes: tuple[str, ...]
+    field: str
+    there: str
+    wanted: str
+    replaces: bool = True
+    """Whether nodes that are made anew would not differ."""
+
+    def text(self, config: ClusterConfig) -> str:
+        more = len(self.nodes) - SHOWN
+        names = ", ".join(self.nodes[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+        verb = "is" if len(self.nodes) == 1 else "are"
+        return f"{names} {verb} {self.there}, {self.says(config)}"
+
+    def says(self, config: ClusterConfig) -> str:
+        return f"{place_in_file(config, self.field)} says {self.wanted}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """What `up` must not pass over in silence."""
+
+    extra: tuple[str, ...] = ()
+    """Nodes that the config does not name."""
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Nodes that are to be exchanged."""
+        return tuple(dict.fromkeys(name for each in self.changes for name in each.nodes))
+
+    def lines(self, config: ClusterConfig) -> list[str]:
+        lines = [change.text(config) for change in self.changes]
+        for name in self.extra:
+            task = TaskId.of_node(name, config.name)
+            role = task.role if task else name
+            group = config.nodes.get(role)
+            wanted = f"{group.count} of {role}" if group else f"no {role}"
+            place = place_in_file(config, f"nodes.{role}.count")
+            lines.append(f"{name} exists, {place} says {wanted}")
+        return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    """How one field is compared: in what was asked for (`creation_facts_of`), and in words."""
+
+    name: str
+    key: str
+    words: Mapping[Any, str] = field(default_factory=dict)
+    form: str = "{}"
+
+    def said(self, value: Any) -> str:
+        return self.words.get(value) or self.form.format(value)
+
+
+_FIELDS = (
+    _Field(name="nodes.{role}.machine", key="machine"),
+    _Field(
+        name="nodes.{role}.accelerator", key="accelerator", words={None: "without an accelerator"}
+    ),
+    _Field(
+        name="nodes.{role}.disk_gb",
+        key="disk_gb",
+        words={None: "of the default disk size"},
+        form="of disk_gb {}",
+    ),
+    _Field(name="nodes.{role}.spot", key="spot", words={True: "spot", False: "on demand"}),
+    _Field(name="image", key="image", form="of image {}"),
+    _Field(
+        name="network.subnet",
+        key="subnet",
+        words={None: "in a subnet of cloudtrain's choice"},
+        form="in subnet {}",
+    ),
+    _Field(
+        name="network.private",
+        key="private",
+        words={True: "without a public address", False: "with a public address"},
+    ),
+)
+"""All but placement and lifetime, which are of the whole cluster."""
+
+
+def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
+    """What this node is asked for, as the journal keeps it with its request."""
+    if facts_of(config.provider).takes_hosts:
+        seats = [host for host in config.hosts if host.role == node.role]
+        host = seats[node.index] if node.index < len(seats) else None
+        return {"host": f"{host.user or ''}@{host.address}:{host.port}"} if host else {}
+    if not is_cloud(config.provider):
+        return {}
+    return {
+        "machine": node.machine,
+        "accelerator": str(node.accelerator) if node.accelerator else None,
+        "disk_gb": node.disk_gb,
+        "spot": node.spot,
+        "image": config.image,
+        "subnet": config.network.subnet,
+        "private": config.network.private,
+        "lifetime": config.limits.max_lifetime,
+    }
+
+
+def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
+    """Between the plan and these nodes, which exist."""
+    planned = {node.name: node for node in plan.nodes}
+    recorded = nodes_requested(events)
+    there = {
+        node.name: _facts(node, planned[node.name], recorded.get(node.name, {}), plan.config)
+        for node in nodes
+        if node.name in planned
+    }
+    return Drift(
+        extra=tuple(node.name for node in nodes if node.name not in planned),
+        changes=tuple(_merged(_changes(plan, there))),
+    )
+
+
+def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
+    """The same without asking anybody, for the nodes that a record tells of."""
+    planned = {node.name for node in plan.nodes}
+    there = {name: facts for name, facts in recorded.items() if name in planned}
+    return Drift(
+        extra=tuple(name for name in recorded if name not in planned),
+        changes=tuple(_merged(_changes(plan, there))),
+    )
+
+
+def refuse_drift(found: Drift, config: ClusterConfig) -> None:
+    """Raises UsageError for anything that differs, with what would be done about it."""
+    lines = found.lines(config)
+    if not lines:
+        return
+    cures = []
+    if any(change.replaces for change in found.changes):
+        cures.append("`cloudtrain up --replace` exchanges the nodes that differ")
+    if found.extra:
+        cures.append("`cloudtrain up --shrink` deletes what is too much")
+    lands = ", after landing what they hold; or" if cures else ""
+    hint = " and ".join(cures) + f"{lands} `cloudtrain down {config.name}` first"
+    raise UsageError("\n".join(lines), hint=hint.strip())
+
+
+def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
+    """Of one node: the record's, and over them what the cloud tells now."""
+    facts = dict(recorded)
+    if not is_cloud(config.provider):
+        return facts
+    if node.machine:
+        same = node.machine.lower() == (planned.machine or "").lower()
+        facts["machine"] = planned.machine if same else node.machine
+    # One on demand may be in a spot node's place: a restart was told to make it (spot_retries).
+    may_be_dearer = planned.spot and config.train.spot_retries is not None
+    facts["spot"] = node.spot or may_be_dearer
+    if node.placement:
+        facts["placement"] = node.placement
+    if node.disk_gb and planned.disk_gb and node.disk_gb < planned.disk_gb:
+        facts["disk_gb"] = node.disk_gb
+    return facts
+
+
+def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
+    """One for each node and field."""
+    config = plan.config
+    for node in plan.nodes:
+        facts = there.get(node.name)
+        if facts is None:
+            continue
+        wanted = creation_facts_of(config, node)
+        if facts.get("host", wanted.get("host")) != wanted.get("host"):
+            yield Change(
+                nodes=(node.name,),
+                field=f"hosts[{_host_number(config, node)}].address",
+                there=f"on {facts['host'].strip('@')}",
+                wanted=str(wanted.get("host")).strip("@"),
+                replaces=False,
+            )
+        for each in _FIELDS:
+            if each.key not in facts or each.key not in wanted:
+                continue
+            if facts[each.key] != wanted[each.key] and not _chosen(each.key, config, node, facts):
+                yield Change(
+                    nodes=(node.name,),
+                    field=each.name.format(role=node.role),
+                    there=each.said(facts[each.key]),
+                    wanted=each.said(wanted[each.key]),
+                )
+        place = facts.get("placement")
+        if place and not any(serves(wish, place) for wish in config.placement):
+            yield Change(
+                nodes=(node.name,),
+                field="placement",
+                there=f"in {place}",
+                wanted=", ".join(config.placement),
+            )
+
+
+def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
+    """A machine that the file does not name was chosen by the table of that day: another choice
+    today is no change of the file."""
+    group = config.nodes[node.role]
+    if key == "machine":
+        same = facts.get("accelerator", node.accelerator and str(node.accelerator))
+        return group.machine is None and same == (node.accelerator and str(node.accelerator))
+    if key == "accelerator":  # by the machine that it comes with
+        return group.accelerator is None and facts.get("machine") == node.machine
+    return False
+
+
+def serves(wish: str, place: str) -> bool:
+    """Whether a zone is the one that `placement` names, or in the region that it names."""
+    wish, place = (text.replace(" ", "").lower() for text in (wish, place))
+    return re.fullmatch(rf"{re.escape(wish)}(-.*|[a-z])?", place) is not None
+
+
+def _merged(changes: Iterator[Change]) -> Iterator[Change]:
+    """Nodes that differ in the same way are one change."""
+    found: dict[Change, list[str]] = {}
+    for change in changes:
+        found.setdefault(replace(change, nodes=()), []).extend(change.nodes)
+    for change, nodes in found.items():
+        yield replace(change, nodes=tuple(nodes))
+
+
+def _host_number(config: ClusterConfig, node: NodePlan) -> int:
+    seats = [number for number, host in enumerate(config.hosts) if host.role == node.role]
+    return seats[node.index] if node.index < len(seats) else 0

@@ -1,0 +1,188 @@
+"""A lock that several machines heed: a small file beside a cluster's artifacts, good for a minute
+unless its holder renews it. What it protects never ends for want of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.ownership import this_machine
+from cloudtrain.cluster.session import Handle
+from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
+from cloudtrain.owner import login
+from cloudtrain.protocols import Console, StoreBackend, Swapped
+
+LASTS = 60.0
+"""Seconds from a renewal, by the store's clock: longer never stands in anybody's way."""
+EVERY = 20.0
+"""Seconds between two renewals, and between two tries where it was lost or could not be had."""
+FIRST_ANSWER_SECONDS = 15.0
+"""Seconds for a store to answer at first; later it may still be had."""
+FAREWELL = 5.0
+"""Seconds for it to be given back at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseHolder:
+    """Who works on a cluster, as a store has it. Read by whatever version comes after."""
+
+    owner: str
+    machine: str
+    boot: str
+    """Of the host: what is of another one may be a copy of this machine."""
+    host: str
+    pid: int
+    doing: str
+    since: float
+    renewed: int = 0
+
+    def __str__(self) -> str:
+        since = time.strftime("%H:%M:%S", time.localtime(self.since))
+        where = f"pid {self.pid}, of {self.owner} on {self.host}, since {since}"
+        return f"`cloudtrain {self.doing}` ({where})"
+
+    @property
+    def is_here(self) -> bool:
+        """Of this machine, whose lock we hold: it has ended, though it left its lease."""
+        return self.machine == this_machine() and self.boot == boot_id() != ""
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def holding_lease(
+    handle: Handle, doing: str, console: Console, *, must: bool = True
+) -> Iterator[None]:
+    """For who holds the cluster's lock on this machine. Raises LeasedError where another machine
+    is at work on it, unless not `must`: then it is had once it is free.
+
+    Only where the config names a store, on a cloud; without an answer of the store there is none.
+    """
+    config = handle.config
+    if not is_cloud(config.provider) or config.artifacts.store is None:
+        yield
+        return
+    keeper = LeaseRenewer(handle, doing, console)
+    keeper.start()
+    try:
+        keeper.await_first(must=must)
+        yield
+    finally:
+        keeper.end()
+
+
+class LeaseRenewer(threading.Thread):
+    """Takes the lease, renews it, takes it again where it was lost, and gives it back."""
+
+    def __init__(self, handle: Handle, doing: str, console: Console) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._lent, self._config, self._console = handle, handle.config, console
+        self._path = f".leases/{self._config.provider}/{self._config.name}.json"
+        self._me = LeaseHolder(
+            owner=login(),
+            machine=this_machine(),
+            boot=boot_id(),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            doing=doing,
+            since=time.time(),
+        )
+        self._version = ""
+        self._other: LeaseHolder | None = None
+        self._tried, self._ending = threading.Event(), threading.Event()
+        self._told: set[str] = set()
+
+    def await_first(self, *, must: bool) -> None:
+        if not self._tried.wait(FIRST_ANSWER_SECONDS):
+            self._tell("silent", f"the store does not answer: no lease on {self._config.name} yet")
+        elif must and self._other is not None:
+            raise LeasedError(
+                f"{self._config.name} is in use on another machine: {self._other}",
+                hint=f"wait until it has ended; {LASTS:.0f} s after that machine's end it is free",
+            )
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join(FAREWELL)
+
+    def run(self) -> None:
+        store: StoreBackend | None = None
+        while True:
+            try:
+                store = self._lent.store
+                self._keep(store)
+            except CloudtrainError as error:
+                self._explain(error)
+            first = not self._tried.is_set()
+            self._tried.set()
+            if self._other is not None and not first:
+                self._tell("lost", f"another machine is at work too: {self._other}; going on")
+            if self._ending.wait(EVERY):
+                break
+        if store is not None and self._version:
+            with contextlib.suppress(CloudtrainError):
+                store.swap(self._path, None, self._version)
+
+    def _keep(self, store: StoreBackend) -> None:
+        """Ours, or `_other` says whose it is."""
+        self._me = replace(self._me, renewed=self._me.renewed + 1)
+        data = json.dumps({"format": 1, "lasts": LASTS, **asdict(self._me)}).encode()
+        answer = store.swap(self._path, data, self._version)
+        if not answer.done and self._may_take(answer):
+            answer = store.swap(self._path, data, answer.version)
+        self._version = answer.version if answer.done else ""
+        self._other = None if answer.done else holder_of(answer)
+
+    def _may_take(self, there: Swapped) -> bool:
+        """Free, over its time, or of this machine; so is our own, of which an answer was lost."""
+        return not there.version or there.age > lease_seconds(there) or holder_of(there).is_here
+
+    def _explain(self, error: CloudtrainError) -> None:
+        if isinstance(error, NoBucketError) and self._config.artifacts.create:
+            return  # it is about to be made
+        self._tell("none", f"no lease on {self._config.name} in its store: {error.message}")
+
+    def _tell(self, kind: str, text: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            self._console.say(text)
+
+
+def holder_of(there: Swapped) -> LeaseHolder:
+    """What cannot be read is somebody's all the same, for as long as it lasts."""
+    try:
+        facts = json.loads(there.data)
+        return LeaseHolder(
+            owner=str(facts["owner"]),
+            machine=str(facts["machine"]),
+            boot=str(facts["boot"]),
+            host=str(facts["host"]),
+            pid=int(facts["pid"]),
+            doing=str(facts["doing"]),
+            since=float(facts["since"]),
+        )
+    except (ValueError, LookupError, TypeError):
+        nobody = "unknown"
+        return LeaseHolder(
+            owner=nobody, machine=nobody, boot="", host=nobody, pid=0, doing="…", since=0.0
+        )
+
+
+def lease_seconds(there: Swapped) -> float:
+    """Seconds; never longer than a lease of this version."""
+    try:
+        return min(LASTS, float(json.loads(there.data)["lasts"]))
+    except (ValueError, LookupError, TypeError):
+        return LASTS

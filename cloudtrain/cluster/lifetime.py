@@ -1,0 +1,110 @@
+"""A new `limits.max_lifetime`: the end of the nodes that exist is moved, where the cloud can."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError, StepFailed, UsageError
+from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
+from cloudtrain.model import Node
+
+LEAST = 60.0
+"""Seconds that a new end lies ahead."""
+SAME = 60.0
+"""Seconds by which two ends may differ: clouds count a lifetime from different moments."""
+
+
+def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
+    """Where the end is to be another one; None where it stays. It counts from the creation of the
+    cluster. Raises UsageError for one that is over already."""
+    known = known_end(session.records.events())
+    wanted = session.config.limits.max_lifetime
+    if known is None or not session.nodes:
+        return None
+    if known.moving is None and known.lifetime == wanted:
+        return None
+    if known.moving is not None and known.moving.lifetime == wanted:
+        return known.moving
+    if wanted is None:
+        return ClusterEnd(lifetime=None, expires=None)
+    expires = _counted(session, known, wanted)
+    if expires < (time.time() if now is None else now) + LEAST:
+        name = session.config.name
+        raise UsageError(
+            f"limits.max_lifetime of {words(wanted)}: {name} was made at {moment(known.born)}, "
+            f"so that it would have ended at {moment(expires)}",
+            hint=f"`cloudtrain down {name}` ends it now",
+        )
+    return ClusterEnd(lifetime=wanted, expires=expires)
+
+
+def _counted(session: Session, known: Lifetime, wanted: float) -> float:
+    ends = [node.expires for node in session.nodes if node.expires is not None]
+    agree = len(ends) == len(session.nodes) and max(ends) - min(ends) <= SAME
+    if known.moving is None and known.lifetime is not None and agree:
+        return min(ends) + wanted - known.lifetime
+    return known.born + wanted
+
+
+def record_move(session: Session, end: ClusterEnd) -> None:
+    """Written before anything is moved, so that a move that is cut off is gone on with."""
+    session.records.journal(EndMoveBegun(lifetime=end.lifetime, expires=end.expires))
+
+
+def move_ends(session: Session, end: ClusterEnd) -> Session:
+    """Every node that runs ends then; those that do already are left alone."""
+    due = [node for node in session.nodes if not ends_at(node, end)]
+    if not due:
+        return session
+
+    def tell(node: Node, line: str) -> None:
+        done = session.transport.ask(node, line)
+        if done.exit_code != 0:
+            words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+            raise StepFailed(node.name, f"its end cannot be moved: exit {done.exit_code} {words}")
+
+    names = [node.name for node in due]
+    session.console.say(f"{session.config.name} now ends {at(end)}")
+    session.provider.move_ends(session.config.name, names, end.expires, tell)
+    return session.refreshed()
+
+
+def settle_end(session: Session, end: ClusterEnd) -> Session:
+    """The rest of the nodes follow, and the move has come to its end."""
+    session = move_ends(session, end)
+    left = [node.name for node in session.nodes if not ends_at(node, end)]
+    if left:
+        raise CloudtrainError(
+            f"the end of {', '.join(left)} is not moved: the cloud tells another one",
+            hint="`cloudtrain up` tries again",
+        )
+    session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires))
+    return session
+
+
+def ends_at(node: Node, end: ClusterEnd) -> bool:
+    if node.expires is None or end.expires is None:
+        return node.expires is end.expires
+    return abs(node.expires - end.expires) <= SAME
+
+
+def at(end: ClusterEnd) -> str:
+    if end.expires is None:
+        return "only by `cloudtrain down` (limits.max_lifetime: off)"
+    return f"at {moment(end.expires)}"
+
+
+def moment(unix: float) -> str:
+    return datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def words(seconds: float | None) -> str:
+    """`2h`, as the file has it."""
+    if seconds is None:
+        return "off"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"

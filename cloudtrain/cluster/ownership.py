@@ -1,0 +1,124 @@
+"""Whose a cluster is; nobody changes another's without saying so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from cloudtrain.cloud import is_cloud
+from cloudtrain.console.times import clock, duration
+from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.events import made_here
+from cloudtrain.model import Node, Owner
+from cloudtrain.owner import login, machine_id, matches_owner, owner_of
+from cloudtrain.protocols import Console, Provider
+from cloudtrain.state import Records, home
+
+
+def this_machine() -> str:
+    return machine_id(home())
+
+
+def current_owner(provider: Provider, console: Console | None = None) -> Owner:
+    """Whose what is made here now will be. Where the cloud does not tell who we are, it is this
+    user's of this machine, and that is said."""
+    try:
+        principal, why = provider.principal(), ""
+    except CloudError as error:
+        principal, why = None, f": {error.message}"
+    owner = owner_of(principal, this_machine())
+    if principal is None and console is not None and is_cloud(provider.name):
+        console.warn(
+            f"{provider.name} does not tell who you are{why}\n"
+            f"what is made is labelled as of {owner.name} on {owner.machine}"
+        )
+    return owner
+
+
+def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
+    """Also what was made on this machine while its account had another principal, and what
+    nobody's name stands on. Asks who we are only where that decides."""
+    if not owner.id:
+        return True
+    if owner.is_login:
+        return owner.id == login()
+    if owner.machine == this_machine() and records.has_keys():
+        return True
+    nobody, known = owner_of(None, this_machine()), current_owner(provider)
+    if owner.id in {nobody.id, known.id}:
+        return True
+    # Without an account's word a login name is all there is; the machine may have been renamed.
+    return known.id == nobody.id and owner.name == nobody.name and records.has_keys()
+
+
+def refuse_other_owners(
+    records: Records, provider: Provider, nodes: Sequence[Node], *, owner: str | None = None
+) -> None:
+    """Raises UsageError where a node is of somebody else than us, or than `owner` where told."""
+    owners = {node.owner.id: node.owner for node in nodes if node.owner.id}
+    _refuse(records, provider, owners, nodes, owner)
+
+
+def refuse_other_owners_resources(
+    records: Records, provider: Provider, *, owner: str | None
+) -> None:
+    """The same of what has no node: somebody may be just making the first. Not asked where the
+    record has something made from here: then the name was free."""
+    if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
+        return
+    held = [each for each in provider.sweep() if each.cluster == records.name]
+    owners = {one.id: one for each in held for one in each.owners}
+    _refuse(records, provider, owners, (), owner)
+
+
+def _refuse(
+    records: Records,
+    provider: Provider,
+    owners: Mapping[str, Owner],
+    nodes: Sequence[Node],
+    owner: str | None,
+) -> None:
+    if owner is None:
+        others = [one for one in owners.values() if not is_mine(one, provider, records)]
+    else:
+        others = [one for one in owners.values() if not matches_owner(one, owner)]
+    if not others:
+        return
+    raise UsageError(
+        "\n".join(
+            [
+                f"{records.name} is not {f'of {owner}' if owner else 'yours'}",
+                *(f"of {described(one)}" for one in others),
+                ", ".join(facts(nodes)),
+            ]
+        ),
+        hint="give yours another `name:`; `status`, `logs` and `fetch` show what this one does",
+    )
+
+
+def owner_lines(nodes: Sequence[Node]) -> list[str]:
+    """Lines for who is about to touch what may be another's."""
+    owners = sorted({described(node.owner) for node in nodes})
+    return [*(f"of {owner}" for owner in owners), ", ".join(facts(nodes))]
+
+
+def facts(nodes: Sequence[Node]) -> list[str]:
+    """Age, what runs, end."""
+    now = time.time()
+    created = min((node.created for node in nodes if node.created is not None), default=None)
+    expires = min((node.expires for node in nodes if node.expires is not None), default=None)
+    running = sum(node.state == "running" for node in nodes)
+    known = [f"{running} of {len(nodes)} nodes running"]
+    if created is not None:
+        known.append(f"made {duration(max(0.0, now - created))} ago")
+    if expires is not None:
+        word = "ends" if expires > now else "overdue since"
+        known.append(f"{word} {clock(expires)}")
+    return known
+
+
+def described(owner: Owner) -> str:
+    if not owner.id:
+        return "an owner that is not told"
+    where = f", made on {owner.machine}" if owner.machine else ""
+    return f"{owner.name}{where}" if owner.is_login else f"{owner.name} ({owner.id}){where}"

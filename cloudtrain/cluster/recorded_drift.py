@@ -1,0 +1,82 @@
+"""What `up` would change, by the record here alone: nobody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from cloudtrain.cloud import cloud_of
+from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
+from cloudtrain.cluster.lifetime import words
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.session import recorded_config
+from cloudtrain.config.location import place_in_file
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import Made, known_end, nodes_standing
+from cloudtrain.model import ClusterConfig, Node, Plan
+from cloudtrain.state import Records
+
+
+def recorded_drift(plan: Plan) -> Drift:
+    """Against the nodes that are on record here; nobody is asked."""
+    nodes = on_record(plan)
+    if not nodes:
+        return Drift()
+    found = drift_by_record(plan, nodes)
+    return replace(found, changes=(*found.changes, *fixed_ends(plan, nodes)))
+
+
+def on_record(plan: Plan) -> dict[str, Made]:
+    """The nodes that exist by the record here, each with what it was asked for; what a record of
+    an earlier version does not tell is taken from the config that it has."""
+    records = Records(plan.config.name)
+    if not records.is_open():
+        return {}
+    found = nodes_standing(records.events())
+    if any(not facts for facts in found.values()):
+        with suppress(CloudtrainError):
+            before = make_plan(recorded_config(records))
+            known = {node.name: creation_facts_of(before.config, node) for node in before.nodes}
+            return {name: facts or known.get(name, {}) for name, facts in found.items()}
+    return found
+
+
+def fixed_end(config: ClusterConfig) -> str:
+    """Why a node that runs keeps its end; "" if the end can be moved."""
+    cloud = cloud_of(config.provider)
+    return cloud.fixed_end if cloud else ""
+
+
+def lifetime_note(plan: Plan) -> tuple[str, ...]:
+    """What `up` would do about another lifetime, by the record here."""
+    config = plan.config
+    known = known_end(Records(config.name).events())
+    wanted = config.limits.max_lifetime
+    if fixed_end(config) or known is None or known.lifetime == wanted:
+        return ()
+    place = place_in_file(config, "limits.max_lifetime")
+    return (
+        f"{config.name} is made with max_lifetime {words(known.lifetime)}, {place} says "
+        f"{words(wanted)}: `up` moves the end of its nodes",
+    )
+
+
+def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
+    """Another lifetime, where the cloud cannot move the end of a node that runs."""
+    config = plan.config
+    known = known_end(Records(config.name).events())
+    wanted = config.limits.max_lifetime
+    why = fixed_end(config)
+    if not why or known is None or known.lifetime == wanted:
+        return ()
+    planned = [node.name for node in plan.nodes]
+    names = [node if isinstance(node, str) else node.name for node in nodes]
+    return (
+        Change(
+            nodes=tuple(name for name in names if name in planned),
+            field="limits.max_lifetime",
+            there=f"made with max_lifetime {words(known.lifetime)} ({why})",
+            wanted=words(wanted),
+        ),
+    )

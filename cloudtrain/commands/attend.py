@@ -1,0 +1,28 @@
+"""`cloudtrain attend`: what a detached run is handed to; users meet it as `logs -f` and `train`."""
+
+from __future__ import annotations
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.billing_notice import report_billed_on_failure
+from cloudtrain.model import Run
+from cloudtrain.protocols import Console
+from cloudtrain.runs.background import DOING
+from cloudtrain.runs.supervise import supervise_run as attend_run
+from cloudtrain.state import Records
+
+
+def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
+    """The active run of the cluster at its end; None where there is none."""
+    records = Records(name)
+    with records.lock(DOING, wait=wait):
+        run = records.active_run()
+        if run is None:
+            return None
+        handle = Handle(recorded_config(records))
+        with (
+            holding_lease(handle, DOING, console, must=False),
+            open_session(handle, console) as session,
+            report_billed_on_failure(session),
+        ):
+            return attend_run(session, run)

@@ -1,0 +1,55 @@
+"""What the nodes that exist cost from now on, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cloudtrain.catalog.estimate import price_of, total
+from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.session import Session
+from cloudtrain.console.prices import dollars
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.protocols import Console, Provider
+
+NAMED = 8
+"""Nodes in one line; the rest is counted."""
+
+
+@contextmanager
+def report_billed_on_failure(session: Session) -> Iterator[None]:
+    """Whoever is left with nodes that make a bill knows which, how large, and until when."""
+    try:
+        yield
+    except CloudtrainError:
+        report_billed(session.config, session.provider, session.console)
+        raise
+
+
+def report_billed(config: ClusterConfig, provider: Provider, console: Console) -> None:
+    """Nothing where no node is, or none is billed. A cloud that does not answer hides no error."""
+    if not is_cloud(config.provider):
+        return
+    with suppress(CloudtrainError):
+        nodes = provider.nodes(config.name)
+        if nodes:
+            console.warn(
+                f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "
+                "and ends them"
+            )
+
+
+def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
+    """`still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`"""
+    names = ", ".join(node.name for node in nodes[:NAMED])
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    price = total(price_of(config, node) for node in nodes)
+    cost = f"{dollars(price)}/hour" if price is not None else "price not known"
+    ends = [node.expires for node in nodes]
+    last = max((end for end in ends if end is not None), default=None)
+    until = "without an end (limits.max_lifetime is off)"
+    if last is not None and None not in ends:
+        until = f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(last))}"
+    return f"still billed: {names}{more}, {cost}, {until}"

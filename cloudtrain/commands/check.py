@@ -1,0 +1,289 @@
+"""`cloudtrain check`: what would stop `up` or `train`; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from cloudtrain import catalog
+from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.drift import refuse_drift
+from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
+from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
+from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.offline_checks import (
+    evaluator_note,
+    launched,
+    missing_script,
+    setup_problems,
+    too_long,
+)
+from cloudtrain.commands.price import price
+from cloudtrain.commands.trial_machine import try_machine
+from cloudtrain.config import read_secrets
+from cloudtrain.errors import (
+    CloudError,
+    CloudtrainError,
+    ConfigError,
+    NoBucketError,
+    NodeError,
+    NodesError,
+    PreflightError,
+    UsageError,
+)
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
+
+
+def check(
+    plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """Every finding, the good ones too. `deep`: where a rehearsal on the account is
+    shown. `ignore`: findings that stop nothing."""
+    handle = Handle(plan.config, plan)
+    found = findings(handle, deep=deep, ignore=ignore)
+    return (*found, *script(plan.config), *noted(plan.config), *drift_finding(handle.plan))
+
+
+def noted(config: ClusterConfig) -> tuple[Finding, ...]:
+    """What works, but hardly as it was meant."""
+    found = (evaluator_note(config), tensorflow.keras_warning(config))
+    return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
+
+
+def drift_finding(plan: Plan) -> tuple[Finding, ...]:
+    """What `up` would refuse of a file that has changed, by the record here; none where no node
+    is on record."""
+    if not on_record(plan):
+        return ()
+    try:
+        refuse_drift(recorded_drift(plan), plan.config)
+    except UsageError as error:
+        text, hint = error.message, error.hint
+        return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
+    text = "; ".join(lifetime_note(plan)) or "its nodes are as the file says"
+    return (Finding(what="cluster", ok=True, text=text),)
+
+
+def findings(
+    handle: Handle, *, deep: Console | None = None, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """All that does not depend on what exists already."""
+    refusal = learn_machines(handle)
+    config, plan = handle.config, handle.plan
+    fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
+    if all(finding.ok for finding in fitting):
+        asked = ignored((*price(plan), *handle.provider.check(plan)), ignore)
+        fitting = (*fitting, *asked)
+        if deep is not None:
+            fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
+    return (
+        *fitting,
+        setup(config),
+        *command(plan),
+        code(config),
+        secrets(config),
+        store(handle),
+    )
+
+
+def learn_machines(handle: Handle) -> tuple[Finding, ...]:
+    """Asks the cloud what the machines are that no table here knows, keeps its answer, and plans
+    with it. What comes of it is a finding only where that was refused, and a machine's name says
+    GPUs."""
+    config = handle.config
+    names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
+    unknown = [name for name in names if catalog.is_unknown_machine(config.provider, name)]
+    provider = handle.provider if unknown else None
+    if not isinstance(provider, TellsMachines):
+        return ()
+    try:
+        told = provider.machine_facts(handle.plan, unknown)
+    except CloudError as error:
+        if not plan_errors(handle.plan):
+            return ()
+        text, hint = error.message, error.hint
+        return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),)
+    catalog.remember(config.provider, told)
+    handle.plan_again()
+    return ()
+
+
+def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Finding, ...]:
+    return tuple(
+        replace(found, ok=True, told=False, text=f"ignored: {found.text}")
+        if not found.ok and found.what in ignore
+        else found
+        for found in findings
+    )
+
+
+def deep_check(
+    provider: Provider, plan: Plan, found: tuple[Finding, ...], console: Console
+) -> tuple[Finding, ...]:
+    """Not where it cannot come to its end. A cloud that judges the very requests without carrying
+    them out is asked to; on any other, one small machine goes up and down."""
+    wrong = [finding.what for finding in found if not finding.ok]
+    if wrong:
+        text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
+        return (Finding(what="rehearsal", ok=True, text=text, told=False),)
+    rehearsed = provider.dry_run(plan)
+    if is_cloud(plan.config.provider) and not any(finding.told for finding in rehearsed):
+        return (try_machine(plan.config, console),)
+    return rehearsed
+
+
+def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
+    """Raises one error with the words of all that are bad, and the exit code of the worst."""
+    bad = [finding for finding in findings(handle, ignore=ignore) if not finding.ok]
+    if not bad:
+        return
+    text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
+    hint = next((finding.hint for finding in bad if finding.hint), None)
+    if {finding.what for finding in bad} == {"quota"}:
+        way = "`--ignore quota` goes on where that is not so"
+        hint = f"{hint}; {way}" if hint else way
+    worst = max((finding.error or UsageError for finding in bad), key=exit_code)
+    raise of_kind(worst, text, hint)
+
+
+def refuse_missing_script(config: ClusterConfig) -> None:
+    """Before a run that could only fail: `up` alone warns of it, as the code may come later."""
+    missing = missing_script(config)
+    if missing is not None:
+        raise PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
+
+
+def exit_code(kind: type[Exception]) -> int:
+    return kind.exit_code if issubclass(kind, CloudtrainError) else 1
+
+
+def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainError:
+    """An error of that class, or, where that wants more than words (one node, several failures, a
+    file's problems), of the nearest class above it that does not; with the exit code of `kind`."""
+    simple = next(
+        each
+        for each in kind.__mro__
+        if each is CloudtrainError
+        or (issubclass(each, CloudtrainError) and not issubclass(each, WANTS_MORE))
+    )
+    error: CloudtrainError = simple(text, hint=hint)
+    return error.copy_with(exit_code=exit_code(kind))
+
+
+WANTS_MORE = (ConfigError, NodeError, NodesError)
+
+
+def machines(plan: Plan) -> tuple[Finding, ...]:
+    """Known before any cloud is asked; nothing to say where no machine is rented."""
+    if not is_cloud(plan.config.provider):
+        return ()
+    wrong = plan_errors(plan)
+    if wrong:
+        return (
+            Finding(
+                what="machines",
+                ok=False,
+                text="\n".join(wrong),
+                hint=CHOOSES,
+                error=UsageError,
+            ),
+        )
+    chosen = dict.fromkeys(f"{node.machine}" for node in plan.nodes)
+    text = "; ".join(plan_notes(plan)) or ", ".join(chosen)
+    return (Finding(what="machines", ok=True, text=text),)
+
+
+def gpu_support(plan: Plan) -> tuple[Finding, ...]:
+    """Whether TensorFlow has code for the GPUs; said only where it has not."""
+    wrong = without_code(plan)
+    if not wrong:
+        return ()
+    text = "\n".join(wrong)
+    return (Finding(what="gpus", ok=False, text=text, hint=OTHER_GPUS, error=UsageError),)
+
+
+def setup(config: ClusterConfig) -> Finding:
+    """Versions that cannot be had together, from what each release says of itself."""
+    wrong = setup_problems(config)
+    if wrong:
+        text = "\n".join(str(problem) for problem in wrong)
+        return Finding(what="setup", ok=False, text=text, error=UsageError)
+    version = config.setup.tensorflow
+    text = f"TensorFlow {version}" if version else "none"
+    if config.setup.requirements:
+        text += f" and {config.setup.requirements}"
+    note = tensorflow.keras_note(config)
+    return Finding(what="setup", ok=True, text=f"{text}; {note}" if note else text)
+
+
+def command(plan: Plan) -> tuple[Finding, ...]:
+    """What could not be started; nothing to say of what can."""
+    wrong = too_long(plan.config, launched(plan))
+    text = "\n".join(str(problem) for problem in wrong)
+    return (Finding(what="command", ok=False, text=text, error=UsageError),) if wrong else ()
+
+
+def script(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Whether the file that the command names is delivered; nothing to say where it is."""
+    missing = missing_script(config)
+    return (
+        (Finding(what="script", ok=False, text=missing, error=PreflightError),) if missing else ()
+    )
+
+
+def code(config: ClusterConfig) -> Finding:
+    place = config.code.path
+    if place is not None:
+        folder = config.folder / place
+        if not folder.is_dir():
+            return Finding(
+                what="code",
+                ok=False,
+                text=f"there is no folder {folder}",
+                hint="code.path is relative to the config file",
+                error=UsageError,
+            )
+        return Finding(what="code", ok=True, text=str(folder))
+    if config.code.git is None:
+        return Finding(what="code", ok=True, text="none")
+    try:
+        source = code_playbook.resolve(config)
+    except CloudtrainError as error:
+        return Finding(
+            what="code", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+    who = "this machine" if isinstance(source, code_playbook.PrivateCode) else "each node"
+    return Finding(
+        what="code", ok=True, text=f"{config.code.git} at {source.digest[:10]}, fetched by {who}"
+    )
+
+
+def secrets(config: ClusterConfig) -> Finding:
+    try:
+        read_secrets(config, os.environ)
+    except CloudtrainError as error:
+        return Finding(
+            what="secrets", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+    return Finding(what="secrets", ok=True, text=", ".join(config.secrets) or "none")
+
+
+def store(handle: Handle) -> Finding:
+    """Whether the store takes a file, tried by writing, reading and deleting one."""
+    config = handle.config
+    if config.artifacts.store is None:
+        return Finding(what="store", ok=True, text="artifacts come home to this machine")
+    try:
+        handle.store.check()
+    except CloudtrainError as error:
+        if isinstance(error, NoBucketError) and config.artifacts.create:
+            text = f"{config.artifacts.store}: does not exist yet: `up` makes it"
+            return Finding(what="store", ok=True, text=text)
+        return Finding(
+            what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+    return Finding(what="store", ok=True, text=config.artifacts.store)

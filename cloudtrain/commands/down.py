@@ -1,0 +1,213 @@
+"""`cloudtrain down`: lands the artifacts, destroys everything, asks what is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cloudtrain.artifacts.land import not_landed
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.ownership import refuse_other_owners, refuse_other_owners_resources
+from cloudtrain.cluster.provision import start_stopped
+from cloudtrain.cluster.session import (
+    Handle,
+    Session,
+    open_session,
+    recorded_config,
+    refuse_other_account,
+    refuse_other_folder,
+    without_keys,
+)
+from cloudtrain.commands.pending_artifacts import land_what_is_left
+from cloudtrain.commands.spools import ingest_before_down
+from cloudtrain.commands.stop_run import stop_run
+from cloudtrain.errors import (
+    CloudtrainError,
+    LeftoverError,
+    NodesError,
+    NotLanded,
+    RunFailed,
+    UsageError,
+)
+from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
+from cloudtrain.listing import Listing, NotAsked
+from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.protocols import Console, Provider, Stage
+from cloudtrain.runs import idle
+from cloudtrain.runs.background import DOING
+from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.state import Records
+
+
+def down(
+    name: str,
+    config: ClusterConfig | None,
+    *,
+    discard: bool,
+    adopt: bool = False,
+    owner: str | None = None,
+    console: Console,
+) -> None:
+    """Nothing of the cluster is left, and nothing that was only on its nodes is lost.
+
+    Raises NotLanded (exit 5, nodes kept) unless `discard`, LeftoverError (exit 6), LockedError.
+    """
+    records = Records(name)
+    config = config or recorded_config(records)
+    refuse_other_account(config, records)
+    refuse_other_folder(config, records, adopt=adopt)
+    handle = Handle(config)
+    with (
+        records.lock("down", wait=await_lock(records, console)),
+        holding_lease(handle, "down", console),
+    ):
+        destroy_cluster(handle, discard=discard, owner=owner, console=console)
+
+
+ALREADY = 3600.0
+"""Seconds that are waited for a `down` by `limits.idle` that has begun."""
+
+
+def await_lock(records: Records, console: Console) -> float:
+    """How long to wait for the lock. A background process that attends to a run lands and leaves,
+    one that takes an idle cluster down does what is wanted; a person's command is not disturbed,
+    and named by the lock's error."""
+    holder = records.holder()
+    if holder is not None and holder.doing == idle.DOING:
+        console.say(f"{records.name} goes down already, as it was idle (limits.idle): waiting")
+        return ALREADY
+    if holder is not None and holder.doing == DOING and records.active_run() is not None:
+        stop_run(records.name, console=console)
+    return 0.0
+
+
+def destroy_cluster(
+    handle: Handle, *, discard: bool, owner: str | None = None, console: Console
+) -> None:
+    """`down` for who holds the lock already. A full disk here keeps no bill running."""
+    config, records, provider = handle.config, handle.records, handle.provider
+    records.goes_on_without_room = True
+    nodes = provider.find(config.name)
+    refuse_other_owners(records, provider, nodes, owner=owner)
+    if not nodes:
+        refuse_other_owners_resources(records, provider, owner=owner)
+    unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
+    landed = records.is_open() and being_destroyed(records.events())
+    if nodes and not discard and not landed:
+        refuse_unlandable(config, records, nodes, owner)
+        try:
+            with open_session(handle, console, owner=owner) as session:
+                land_everything(session)
+        except UsageError:
+            raise
+        except CloudtrainError as error:
+            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+            raise not_landed(error) from error
+    if not discard:
+        ingest_before_down(handle, console)
+    elif (active := records.active_run()) is not None:
+        console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
+    expected = pending_nodes(records.events())
+    if not unseen:  # else the next `down` has to land what is there
+        records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
+    with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
+        with deletion_progress(stage, [node.name for node in nodes], "being deleted"):
+            not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
+        for node in nodes:
+            stage.done(node.name, "gone")
+    records.close()
+    report_not_asked(not_asked, console)
+    if records.left_out:
+        console.warn(f"{records.folder}: no room: what was done is not all on record")
+    console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+@contextmanager
+def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator[None]:
+    """What takes long and says nothing by itself is said to go on, each second to the stage."""
+    over = threading.Event()
+
+    def say() -> None:
+        began = time.monotonic()
+        while not over.wait(1.0):
+            for name in names[:1]:
+                stage.node(name, f"{text} for {time.monotonic() - began:.0f} s")
+
+    thread = threading.Thread(target=say, name="going on", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
+    """Where its nodes may be and nobody could look: what they hold has not landed."""
+    where = provider.whereabouts
+    silent = [each.place for each in found.not_asked if not each.denied]
+    if where is None or not where.complete:
+        return tuple(silent)
+    return tuple(place for place in silent if where.has(place))
+
+
+def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
+    """Places without an answer in which, by the record, nothing of the cluster ever was."""
+    silent = [str(each) for each in not_asked if not each.denied]
+    denied = [each.place for each in not_asked if each.denied]
+    if silent:
+        console.warn(f"not asked: {', '.join(silent)}; by the record it never was there")
+    if denied:
+        console.warn(f"not asked, as this account may not use them: {', '.join(denied)}")
+
+
+def refuse_unlandable(
+    config: ClusterConfig, records: Records, nodes: tuple[Node, ...], owner: str | None
+) -> None:
+    """Without the cluster's keys nothing can be landed. Raises NotLanded, or LeftoverError where
+    only hosts that do not answer are meant: nobody knows whether anything is there."""
+    if records.has_keys():
+        return
+    why = without_keys(config, nodes)
+    if isinstance(why, NodesError):
+        raise LeftoverError(why.message, hint=why.hint)
+    places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
+    there = f"`cloudtrain down` where it was made{f' ({places})' if places else ''} lands them"
+    raise NotLanded(
+        f"{why.message}: what they hold cannot be landed from here, and they are kept",
+        hint=there if owner else f"{there}; here, --discard destroys what they hold",
+    )
+
+
+def land_everything(session: Session) -> None:
+    """Ends the run that goes on, and lands what the nodes hold of every run, asked of both sides.
+
+    Without a run on record nothing has ever run there: a record is written before the first task
+    starts, in the folder of the keys without which no task can be started.
+    """
+    if not session.records.runs():
+        return
+    session = start_stopped(session)
+    end_active_run(session)
+    end_orphans(session)
+    left = land_what_is_left(session)
+    if left:
+        raise NotLanded(
+            f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",
+            hint="`cloudtrain down` tries again; with --discard it destroys them",
+        )
+
+
+def end_active_run(session: Session) -> None:
+    active = session.records.active_run()
+    if active is None:
+        return
+    if active.state != "landing":
+        session.records.ask_stop(active.id)
+    try:
+        supervise_run(session, active)
+    except (RunFailed, NotLanded) as error:
+        session.console.warn(error.message)

@@ -1,0 +1,63 @@
+"""`cloudtrain exec`: one command on the nodes, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Node, NodePlan
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Console
+from cloudtrain.runs.background import watching_idle
+from cloudtrain.shell import Command
+from cloudtrain.state import Records
+
+
+def execute(
+    name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
+) -> int:
+    """Runs it with each argument as written, shows every node's output; the highest exit code,
+    not 0 where a node that was meant is left out, which is told last."""
+    records = Records(name)
+    with (
+        watching_idle(records),
+        records.in_use(),
+        open_session(Handle(recorded_config(records)), console) as session,
+    ):
+        meant = [node for node in session.nodes if is_meant(node, roles)]
+        nodes = [node for node in meant if node.state == "running"]
+        if not nodes:
+            raise UsageError(
+                f"{name} has no running node" + (f" of {', '.join(roles)}" if roles else ""),
+                hint=f"its nodes: {', '.join(map(node_words, session.nodes)) or 'none'}",
+            )
+
+        def run(node: Node) -> int:
+            done = session.transport.run(
+                node,
+                Command(tuple(command)),
+                on_stdout=lambda data: console.task_output(node.task, data),
+                on_stderr=lambda data: console.task_output(node.task, data),
+            )
+            return done.exit_code
+
+        codes = fan_out(nodes, run, name=lambda node: node.name)
+        left_out = [node_words(node) for node in meant if node not in nodes]
+        there = {node.name for node in session.nodes}
+        planned = [node for node in session.plan.nodes if is_meant(node, roles)]
+        left_out += [f"{node.task} (gone)" for node in planned if node.name not in there]
+    for node in left_out:
+        console.warn(f"left out: {node}")
+    return max([int(bool(left_out)), *(code if code >= 0 else 128 - code for code in codes)])
+
+
+def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:
+    return not roles or bool({node.role, node.task} & set(roles))
+
+
+def node_words(node: Node) -> str:
+    """`worker0 (stopped)`"""
+    if node.state == "running":
+        return node.task
+    return f"{node.task} ({node.state}{': ' if node.fault else ''}{node.fault})"

@@ -1,0 +1,82 @@
+"""Where a run is known: on record here, or in its store, to which it landed from any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from cloudtrain.artifacts.run_index import StoredRuns
+from cloudtrain.cluster.session import artifact_store, recorded_config, store_at
+from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.protocols import ArtifactStore
+from cloudtrain.state import Records, known_clusters
+from cloudtrain.stores import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRun:
+    """A run, and the way to its store. `records` is None where this machine has none of it."""
+
+    run: Run
+    store: Callable[[], ArtifactStore]
+    records: Records | None
+
+
+def find_run(
+    name: str, run: str | None, *, config: ClusterConfig | None, uri: str | None
+) -> FoundRun:
+    """The cluster's latest run, or the one of that id.
+
+    What is on record here counts; then the store of the config (of a FILE, or of the last `up`).
+    `uri` is a store that is asked instead of all that. Raises UsageError, StoreError.
+    """
+    if uri is not None or name not in known_clusters():
+        return in_store(name, run, config, uri)
+    try:
+        return on_record(Records(name), run)
+    except UsageError as unknown:
+        try:
+            return in_store(name, run, config, None)
+        except CloudtrainError:
+            if config is not None and run is None:
+                raise
+            raise unknown from None
+
+
+def on_record(records: Records, run: str | None) -> FoundRun:
+    wanted = records.run(run) if run is not None else records.latest_run()
+    if wanted is None:
+        raise UsageError(f"{records.name} has had no run", hint="`cloudtrain train` starts one")
+    return FoundRun(
+        run=wanted,
+        store=cache(lambda: artifact_store(recorded_config(records), records)),
+        records=records,
+    )
+
+
+def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str | None) -> FoundRun:
+    store = shared_store(name, config, uri)
+    runs = StoredRuns(store, name)
+    found = runs.run(run) if run is not None else runs.latest()
+    return FoundRun(run=found.run, store=lambda: store, records=None)
+
+
+def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> ArtifactStore:
+    """The store that other machines see too. Raises UsageError where none is named."""
+    config = config or config_on_record(name)
+    uri = uri or (config.artifacts.store if config else None)
+    if uri is None:
+        raise UsageError(
+            f"{name} is not on record here, and its config names no artifacts.store",
+            hint="what it made is on the machine that ran it; --store URI names another place",
+        )
+    return store_at(uri, config) if config else open_store(uri)
+
+
+def config_on_record(name: str) -> ClusterConfig | None:
+    try:
+        return recorded_config(Records(name)) if name in known_clusters() else None
+    except ConfigError:
+        return None

@@ -1,0 +1,38 @@
+"""`cloudtrain forget`: removes the record of a cluster that is down."""
+
+from __future__ import annotations
+
+from cloudtrain.cluster.session import open_provider, recorded_config
+from cloudtrain.errors import UsageError
+from cloudtrain.protocols import Console
+from cloudtrain.state import Records
+
+
+def forget(name: str, *, discard: bool, console: Console) -> None:
+    """Nothing of it is on record here any more. What landed in a store stays there.
+
+    Raises UsageError while it is up, or where artifacts are nowhere but in the record.
+    """
+    records = Records(name)
+    with records.lock("forget"):
+        if records.is_open():
+            refuse_existing(records)
+        landed = records.folder / "artifacts"  # as session.artifact_store has it
+        if not discard and any(path.is_file() for path in landed.rglob("*")):
+            raise UsageError(
+                f"{name} had no `artifacts.store`: what it made is only in {landed}",
+                hint=f"`cloudtrain fetch {name} DIR` copies it; with --discard it is deleted too",
+            )
+        records.remove()
+    console.say(f"{name} is forgotten")
+
+
+def refuse_existing(records: Records) -> None:
+    """The record says that it is up; its provider knows better, and has to be asked."""
+    config = recorded_config(records)
+    nodes = open_provider(config).nodes(records.name)
+    if nodes:
+        raise UsageError(
+            f"{records.name} is up: {', '.join(node.name for node in nodes)}",
+            hint=f"`cloudtrain down {records.name}` first: it lands what they hold",
+        )

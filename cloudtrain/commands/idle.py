@@ -1,0 +1,84 @@
+"""`cloudtrain idle`: the process that takes a cluster down when nobody has used it for
+`limits.idle`; users meet it as a line of `status`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import Handle, recorded_config
+from cloudtrain.commands.attend import attend
+from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
+from cloudtrain.events import IdleDownFailed
+from cloudtrain.protocols import Console
+from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.runs.idle import DOING, idle_limit, last_use
+from cloudtrain.state import Records
+
+POLL = 5.0
+"""Seconds between two looks at the records; less where the limit is short."""
+
+DOWNS = Retry(pause=60.0, backoff=2.0, longest=1800.0)
+"""Tries to take it down, until one succeeds; the first pause is no longer than the limit."""
+
+
+def idle(
+    name: str,
+    *,
+    console: Console,
+    clock: Clock = CLOCK,
+) -> None:
+    """Returns when the cluster is down, `limits.idle` is off, or another process watches.
+
+    No lock of the cluster is held while it waits. What it did not manage, it tries again.
+    """
+    records = Records(name)
+    while idle_limit(records) is not None:
+        try:
+            with records.watch_lock():
+                watch(records, console, clock)
+        except LockedError:
+            return
+        # Whoever brought it up again meanwhile saw a watcher, and started none: look once more.
+
+
+def watch(records: Records, console: Console, clock: Clock) -> None:
+    busy, not_before, failures = 0.0, 0.0, 0
+    while (limit := idle_limit(records)) is not None:
+        now = clock.now()
+        if records.holder() is not None or records.is_in_use():
+            busy, not_before, failures = now, 0.0, 0
+        elif now >= max(last_use(records) + limit, busy + limit, not_before):
+            try:
+                finish(records, limit, console, clock)
+                failures = 0
+            except LockedError:
+                continue
+            except CloudtrainError as error:
+                failures += 1
+                pause = replace(DOWNS, pause=min(limit, DOWNS.pause)).pause_after(failures)
+                not_before = clock.now() + pause
+                records.journal(IdleDownFailed(why=str(error)))
+                console.warn(f"{error}\nthe nodes are kept; tried again in {pause:.0f} s")
+        clock.sleep(min(POLL, limit / 4))
+
+
+def finish(records: Records, limit: float, console: Console, clock: Clock) -> None:
+    """Takes it down; or, where a run goes on that nobody attends to (its process was killed),
+    attends to that first: it lands, and is never ended for being alone."""
+    if records.active_run() is not None:
+        console.say(f"nobody attends to the run of {records.name}: this process does")
+        try:
+            attend(records.name, console=console, wait=0.0)
+        except RunFailed as error:
+            console.warn(error.message)
+        return
+    handle = Handle(recorded_config(records))
+    with records.lock(DOING), holding_lease(handle, DOING, console):
+        # Somebody may have come and gone, or opened a shell, while the lock was not held.
+        used_since = clock.now() < last_use(records) + limit
+        if used_since or records.is_in_use() or records.active_run() is not None:
+            return
+        console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")
+        destroy_cluster(handle, discard=False, console=console)

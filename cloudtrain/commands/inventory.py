@@ -1,0 +1,209 @@
+"""`cloudtrain ls --cloud` and `gc`: what accounts hold under our labels, asked of them alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cloudtrain.cloud import Cloud, facts_of, providers
+from cloudtrain.cluster.ownership import is_mine
+from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
+from cloudtrain.commands.node_notes import overdue
+from cloudtrain.errors import (
+    CloudtrainError,
+    ConfigError,
+    CredentialsError,
+    NodesError,
+    NotAskedError,
+)
+from cloudtrain.events import Event
+from cloudtrain.listing import NotAsked
+from cloudtrain.model import ClusterConfig, Holding, Node
+from cloudtrain.owner import matches_owner
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Console, Provider
+from cloudtrain.state import Records, known_clusters
+from cloudtrain.strategies.custom import CUSTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountRef:
+    """Whose holdings are asked for: of the config only provider, project, endpoints count."""
+
+    config: ClusterConfig
+    named: bool
+    """Somebody asked for this very account, so that it must answer."""
+
+    @property
+    def key(self) -> tuple[str, str | None, str | None]:
+        return (self.config.provider, self.config.project, self.config.endpoints.compute)
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, [self.config.provider, self.config.project]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldCluster:
+    """`known_clusters`: the keys of this cluster are here, so that `down NAME` lands its work. `mine`: it
+    is of the account's principal, or of nobody in particular."""
+
+    holding: Holding
+    known: bool
+    mine: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether a node of it is at work, or about to be, and its time is not over."""
+        now = time.time()
+        alive = [node for node in self.holding.nodes if node.state != "stopped"]
+        return any(node.expires is None or node.expires > now for node in alive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionScope:
+    """What `gc` was told to delete besides what has expired or has no running node."""
+
+    name: str | None = None
+    """This cluster alone, in whatever state."""
+    owner: str | None = None
+    """Whose, by name, id or principal; None: one's own."""
+    running: bool = False
+
+    def covers(self, held: HeldCluster) -> bool:
+        """Whether it is of those that are meant, running or not."""
+        if held.known or self.name not in (None, held.holding.cluster):
+            return False
+        if self.owner is None:
+            return held.mine
+        return all(matches_owner(owner, self.owner) for owner in held.holding.owners)
+
+    def takes(self, held: HeldCluster) -> bool:
+        return self.covers(held) and (self.running or self.name is not None or not held.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountInventory:
+    account: AccountRef
+    held: tuple[HeldCluster, ...] = ()
+    not_asked: tuple[NotAsked, ...] = ()
+    error: CloudtrainError | None = None
+
+    @property
+    def overdue(self) -> tuple[Node, ...]:
+        return tuple(
+            node for held in self.held for node in overdue(held.holding.nodes, time.time())
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """6 for nodes that exist after their end, and for places that did not answer. An account
+        that nobody named need not have credentials; regions that it may not use are no fault."""
+        if self.overdue or any(not each.denied for each in self.not_asked):
+            return NotAskedError.exit_code
+        if self.error is None or (
+            isinstance(self.error, CredentialsError) and not self.account.named
+        ):
+            return 0
+        return self.error.exit_code
+
+
+def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
+    """Enough of a config to find and destroy a cluster that no file here knows."""
+    return ClusterConfig(
+        name=name, provider=provider, project=project, strategy=CUSTOM.name, nodes={}
+    )
+
+
+def accounts() -> tuple[AccountRef, ...]:
+    """Those of the clusters known here, then each cloud whose extra is installed, and `local`."""
+    found: dict[tuple[str, str | None, str | None], AccountRef] = {}
+    for name in known_clusters():
+        try:
+            config = recorded_config(Records(name))
+        except ConfigError:
+            continue
+        if not facts_of(config.provider).takes_hosts:
+            account = AccountRef(config=config, named=Records(name).is_open())
+            found.setdefault(account.key, account)
+    asked = {account.config.provider for account in found.values()}
+    for row in sorted(providers(), key=lambda row: isinstance(row, Cloud)):
+        if row.takes_hosts or row.name in asked or missing_extra(row.name) is not None:
+            continue
+        config = account_of("any", row.name, None)
+        found[(row.name, None, None)] = AccountRef(config=config, named=False)
+    return tuple(found.values())
+
+
+def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
+    """All of them side by side; an account that does not answer says why."""
+
+    def one(account: AccountRef) -> AccountInventory:
+        try:
+            provider = open_provider(account.config)
+            holdings = provider.sweep()
+            held = tuple(held_of(holding, provider, account.config) for holding in holdings)
+        except (CloudtrainError, NodesError) as error:
+            return AccountInventory(account=account, error=error)
+        return AccountInventory(account=account, held=held, not_asked=holdings.not_asked)
+
+    return tuple(fan_out(accounts, one, name=str))
+
+
+def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> HeldCluster:
+    records = Records(holding.cluster)
+    return HeldCluster(
+        holding=holding,
+        known=is_known(holding.cluster, account),
+        mine=all(is_mine(owner, provider, records) for owner in holding.owners),
+    )
+
+
+def is_known(cluster: str, account: ClusterConfig) -> bool:
+    """Whether what is here opens the nodes that this cluster may have in that account.
+
+    Where one of the two names no project, both may mean the same one.
+    """
+    try:
+        records = Records(cluster)
+        recorded = recorded_config(records)
+    except CloudtrainError:
+        return False
+    projects = {recorded.project, account.project} - {None}
+    same = recorded.provider == account.provider and len(projects) < 2
+    return same and records.is_open() and records.has_keys()
+
+
+def delete_leftovers(
+    answers: Sequence[AccountInventory], wanted: DeletionScope, console: Console
+) -> tuple[str, ...]:
+    """Destroys all that is wanted; the names. What became known since they were listed is left
+    alone.
+
+    Raises LeftoverError, or NodesError with every failure.
+    """
+    work = [
+        (answer.account, held.holding)
+        for answer in answers
+        for held in answer.held
+        if wanted.takes(held)
+    ]
+
+    def one(item: tuple[AccountRef, Holding]) -> str | None:
+        account, orphan = item
+        with Records(orphan.cluster).lock("gc"):
+            if is_known(orphan.cluster, account.config):
+                return None
+            with suppress(NotAskedError):  # the next look names those places
+                open_provider(account.config).destroy(orphan.cluster, no_record)
+        stage.done(orphan.cluster, "gone")
+        return orphan.cluster
+
+    with console.stage("orphans", len(work)) as stage:
+        done = fan_out(work, one, name=lambda item: item[1].cluster, workers=8)
+    return tuple(name for name in done if name is not None)
+
+
+def no_record(event: Event, /) -> None:
+    """Labels alone tell what is left of an orphan; a record would make it a known cluster."""

@@ -1,0 +1,157 @@
+"""`cloudtrain logs`: what every task wrote, its name before each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from cloudtrain.artifacts.run_index import LandedLogs
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.find_run import FoundRun, find_run
+from cloudtrain.commands.spools import ingest_before_reading
+from cloudtrain.errors import LockedError, UsageError
+from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.protocols import Console, Stage
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.state import Records
+
+LOOKS = Retry(pause=0.2)
+"""Looks at a run that another process attends to."""
+CHUNK = 1 << 16
+
+
+def logs(
+    name: str,
+    *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
+    follow: bool = False,
+    roles: Sequence[str] = (),
+    tail: int | None = None,
+    run: str | None = None,
+    console: Console,
+    clock: Clock = CLOCK,
+) -> None:
+    """The latest run's logs, or those of `run`. With `follow`, until the run has ended: where
+    nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
+    found = find_run(name, run, config=config, uri=store)
+    shown = Only(console, roles)
+    if found.run.ended is None:
+        ingest_before_reading(found, console, "logs")
+    if found.records is None:
+        show_landed(found, shown, tail)
+        if follow and found.run.ended is None:
+            raise UsageError(
+                f"run {found.run.id} goes on, and is followed only where it was started: the keys "
+                "of its nodes are there alone",
+                hint="the same without -f shows what has landed, anew each `artifacts.every`",
+            )
+        return
+    records, id = found.records, found.run.id
+    offsets = show(records, found, shown, tail)
+    if follow and found.run.ended is None:
+        poll_until(lambda: stay(records, id, shown, offsets), LOOKS, clock=clock)
+
+
+Offsets = dict[tuple[str, int], int]
+
+
+def show(records: Records, found: FoundRun, console: Console, tail: int | None) -> Offsets:
+    """Every log as far as it is here, attempt by attempt; where each was left. What is not here
+    of a run that has ended, from the store."""
+    offsets: Offsets = {}
+    landed: LandedLogs | None = None
+    for task, attempt, path in log_files(records, found.run):
+        if path.exists():
+            data = path.read_bytes()
+        elif found.run.ended is None:
+            data = b""
+        else:
+            landed = landed or LandedLogs(found.run.id, found.store())
+            data = landed.read(name_of(task, attempt))
+        offsets[task.name, attempt] = len(data)
+        console.task_output(task.name, last_lines(data, tail))
+    return offsets
+
+
+def show_landed(found: FoundRun, console: Console, tail: int | None) -> None:
+    landed = LandedLogs(found.run.id, found.store())
+    for attempt in found.run.attempts:
+        for task in found.run.tasks:
+            data = landed.read(name_of(task, attempt.number))
+            console.task_output(task.name, last_lines(data, tail))
+
+
+def name_of(task: Task, attempt: int) -> str:
+    """As its log is called in the store."""
+    return f"{task.name}.attempt-{attempt}.log"
+
+
+def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
+    """The run at its end; None while another process attends to it: what it wrote is shown."""
+    try:
+        with watching_idle(records), records.lock("logs -f"):
+            run = records.run(id)
+            advance(records, run, console, offsets)
+            if run.ended is not None:
+                return run
+            handle = Handle(recorded_config(records))
+            with (
+                holding_lease(handle, "logs -f", console, must=False),
+                open_session(handle, console) as session,
+            ):
+                return supervise_run(session, run)
+    except LockedError:
+        run = records.run(id)
+        advance(records, run, console, offsets)
+        return run if run.ended is not None else None
+
+
+def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
+    """What has been added since."""
+    for task, attempt, path in log_files(records, run):
+        offset = offsets.get((task.name, attempt), 0)
+        if not path.exists() or path.stat().st_size <= offset:
+            continue
+        with path.open("rb") as log:
+            log.seek(offset)
+            while data := log.read(CHUNK):
+                offset += len(data)
+                console.task_output(task.name, data)
+        offsets[task.name, attempt] = offset
+
+
+def log_files(records: Records, run: Run) -> Iterator[tuple[Task, int, Path]]:
+    for attempt in run.attempts:
+        for task in run.tasks:
+            yield task, attempt.number, records.log_path(run.id, task.name, attempt.number)
+
+
+def last_lines(data: bytes, tail: int | None) -> bytes:
+    if tail is None:
+        return data
+    return b"".join(data.splitlines(keepends=True)[-tail:]) if tail > 0 else b""
+
+
+class Only:
+    """A console that shows the output of some roles alone."""
+
+    def __init__(self, console: Console, roles: Sequence[str]) -> None:
+        self._console, self._roles = console, frozenset(roles)
+
+    def say(self, text: str) -> None:
+        self._console.say(text)
+
+    def warn(self, text: str) -> None:
+        self._console.warn(text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return self._console.stage(title, total)
+
+    def task_output(self, task: str, data: bytes) -> None:
+        if not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles:
+            self._console.task_output(task, data)

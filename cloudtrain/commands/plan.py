@@ -1,0 +1,142 @@
+"""`cloudtrain plan`: every node, TF_CONFIG and command as they would be; offline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cloudtrain.catalog.billed_after_end import after_the_end
+from cloudtrain.catalog.estimate import Estimate, estimate
+from cloudtrain.cluster.plan import (
+    CHOOSES,
+    OTHER_GPUS,
+    deciding_tasks,
+    plan_errors,
+    plan_notes,
+    tasks,
+    without_code,
+)
+from cloudtrain.cluster.recorded_drift import lifetime_note, recorded_drift
+from cloudtrain.commands.offline_checks import (
+    launched,
+    notes,
+    setup_problems,
+    too_long,
+    unknown_places,
+)
+from cloudtrain.config import line_of
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.model import ClusterConfig, NodePlan, Plan
+from cloudtrain.runs.task_launch import TaskLaunch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTask:
+    """One node, and its task as `train` would start it."""
+
+    node: NodePlan
+    price_per_hour: float | None
+    """$, without disks, addresses and traffic; None where not known, 0 where nothing is billed."""
+    command: str
+    """Addresses that only `up` brings stand as `<node name>`."""
+    tf_config: str | None
+    """JSON; None where the strategy sets none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """What `up` and `train` would make and run, by the config, the tables and the record here."""
+
+    plan: Plan
+    tasks: tuple[PlannedTask, ...]
+    deciding: tuple[str, ...]
+    """Names of the tasks whose end with exit code 0 is the run's success."""
+    differs: tuple[str, ...]
+    """Where the nodes on record here are not as this plan: what `up` would refuse, or move."""
+    notes: tuple[str, ...]
+    """What works, but hardly as it was meant."""
+    bill: Estimate | None
+    """None where nothing is billed."""
+
+    @property
+    def config(self) -> ClusterConfig:
+        return self.plan.config
+
+    @property
+    def price_at_most(self) -> float | None:
+        """$ until `limits.max_lifetime`; None where the price is not known or nothing ends it."""
+        lifetime = self.config.limits.max_lifetime
+        if self.bill is None:
+            return 0.0
+        if self.bill.most is None or not lifetime:
+            return None
+        return self.bill.most * lifetime / 3600
+
+
+def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
+    """Every node, TF_CONFIG and command. Offline: asks nobody and changes nothing.
+
+    Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
+    for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
+    `ignore`: findings that stop nothing.
+    """
+    config = plan.config
+    refuse_machines(plan, ignore)
+    started = launched(plan)
+    places = () if "placement" in ignore else unknown_places(config)
+    problems = (*setup_problems(config), *places, *too_long(config, started))
+    if problems:
+        raise ConfigError(problems)
+    cost, end = estimate(plan), after_the_end(plan)
+    return PlanReport(
+        plan=plan,
+        tasks=tuple(
+            PlannedTask(
+                node=node,
+                price_per_hour=cost.nodes[node.name] if cost else 0.0,
+                command=launch.command,
+                tf_config=_tf_config(launch),
+            )
+            for node, launch in zip(plan.nodes, started, strict=True)
+        ),
+        deciding=tuple(sorted(deciding_tasks(tasks(plan), config))),
+        differs=(*recorded_drift(plan).lines(config), *lifetime_note(plan)),
+        notes=(*plan_notes(plan), *notes(config), *([end] if end else [])),
+        bill=cost,
+    )
+
+
+def _tf_config(launch: TaskLaunch) -> str | None:
+    value = launch.environment.get("TF_CONFIG")
+    return None if value is None else str(value)
+
+
+def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
+    """Raises UsageError with everything that is wrong with them, each with its line."""
+    told = {
+        hint: wrong
+        for what, wrong, hint in (
+            ("machines", plan_errors(plan), CHOOSES),
+            ("gpus", without_code(plan), OTHER_GPUS),
+        )
+        if wrong and what not in ignore
+    }
+    if told:
+        lines = [_at_its_line(plan.config, text) for wrong in told.values() for text in wrong]
+        raise UsageError("\n".join(lines), hint="; ".join(told))
+
+
+def _at_its_line(config: ClusterConfig, text: str) -> str:
+    """`gcp.yaml:14: nodes.worker: …`, where the file can still be read."""
+    role = text.partition(":")[0].removeprefix("nodes.")
+    place = line_of(config, ("nodes", role, "machine"))
+    return f"{place}: {text}" if place else text
+
+
+def refresh_prices() -> dict[str, str]:
+    """Fetch today's prices into this user's cache; cloud → the file that they are in now."""
+    from datetime import date
+
+    from cloudtrain.catalog.refresh import refresh
+
+    return {cloud: str(path) for cloud, path in refresh(date.today()).items()}

@@ -1,0 +1,98 @@
+"""`cloudtrain run`: up, train, land the artifacts, down: one command, nothing left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import (
+    Handle,
+    Session,
+    open_session,
+    record_cluster,
+    refuse_other_account,
+    refuse_other_folder,
+)
+from cloudtrain.commands.billing_notice import report_billed
+from cloudtrain.commands.check import refuse, refuse_missing_script
+from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
+from cloudtrain.commands.train import new_run
+from cloudtrain.commands.up import create_cluster, make_store
+from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
+from cloudtrain.model import Plan, Run
+from cloudtrain.protocols import Console
+from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.supervise import supervise_run
+
+
+def run(
+    plan: Plan,
+    *,
+    keep_on_failure: bool = False,
+    adopt: bool = False,
+    ignore: Collection[str] = (),
+    console: Console,
+) -> Run:
+    """The landed run, its cluster gone. Whatever happens, also an interrupt, ends in `down`.
+
+    The exceptions: what cannot be landed keeps its nodes (exit 5), and `keep_on_failure` those of
+    a failed run. A run that goes on from a killed `cloudtrain run` is joined, not started again.
+    """
+    handle, config = Handle(plan.config, plan), plan.config
+    records = handle.records
+    with watching_idle(records), records.lock("run"), holding_lease(handle, "run", console):
+        refuse_other_account(config, records)
+        refuse_other_folder(config, records, adopt=adopt)
+        refuse(handle, ignore)
+        if records.active_run() is None:
+            refuse_missing_script(config)
+        records.create()
+        with open_session(handle, console) as session:
+            decide_drift(session, NOTHING)
+        record_cluster(config, records)
+        make_store(handle, console)
+        try:
+            done = up_and_train(handle, console)
+        except (NotLanded, StoreError):
+            console.warn(
+                f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
+                "they hold and destroys them, with --discard it destroys it too"
+            )
+            report_billed(config, handle.provider, console)
+            raise
+        except BaseException as error:
+            if isinstance(error, RunFailed) and keep_on_failure:
+                report_billed(config, handle.provider, console)
+                raise
+            clean_up(handle, console, error)
+            raise
+        destroy_cluster(handle, discard=False, console=console)
+        return done
+
+
+def up_and_train(handle: Handle, console: Console) -> Run:
+    with open_session(handle, console) as session:
+        session = create_cluster(session, decide_drift(session, NOTHING))
+        return supervise_run(session, joined(session) or new_run(session, ()))
+
+
+def joined(session: Session) -> Run | None:
+    active = session.records.active_run()
+    if active is not None:
+        session.console.say(f"joining run {active.id}, which goes on")
+    return active
+
+
+def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
+    """`down` after a failure. The first error stays the one that is told; a second joins it."""
+    name = handle.config.name
+    if not isinstance(error, CloudtrainError):
+        console.warn(f"interrupted: ending the run and taking {name} down")
+    try:
+        destroy_cluster(handle, discard=False, console=console)
+    except CloudtrainError as second:
+        raise NodesError({"run": error, "down": second}) from error
+    except KeyboardInterrupt:
+        console.warn(f"interrupted again: nodes may be left; `cloudtrain down {name}` ends them")
+        raise

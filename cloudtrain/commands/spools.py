@@ -1,0 +1,48 @@
+"""What nodes stored while nobody was there, taken by a command that reads or ends a run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pending_spools
+from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.find_run import FoundRun
+from cloudtrain.errors import CloudtrainError, LockedError
+from cloudtrain.model import Run
+from cloudtrain.protocols import ArtifactStore, Console
+from cloudtrain.state import Records
+
+
+def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
+    """Who attends to the run takes them itself. Another machine than the one that started the run
+    only reads, as two that change one manifest would undo each other's work."""
+    try:
+        store = found.store()
+        if not can_spool(store):
+            return
+        if found.records is not None:
+            with found.records.lock(doing):
+                take(found.records, found.run, store, console)
+        elif left := pending_spools(found.run.id, store):
+            console.warn(
+                f"{counted(len(left))} that nodes stored while nobody was there: not taken yet; "
+                f"`cloudtrain fetch {found.run.cluster}` does it where the run was started"
+            )
+    except LockedError:
+        return
+    except CloudtrainError as error:
+        console.warn(f"what nodes stored while nobody was there is not taken: {error}")
+
+
+def ingest_before_down(handle: Handle, console: Console) -> None:
+    """For who holds the lock. They stay in the store where they cannot be taken, for `fetch`."""
+    runs = handle.records.runs()
+    for run in [run for run in runs if run.ended is None or run == runs[-1]]:
+        try:
+            take(handle.records, run, handle.store, console)
+        except CloudtrainError as error:
+            console.warn(f"what nodes stored while nobody was there is not taken: {error}")
+
+
+def take(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
+    ingest_spools(run, store, console, log_path=partial(records.log_path, run.id))

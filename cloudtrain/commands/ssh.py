@@ -1,0 +1,34 @@
+"""`cloudtrain ssh`: the system's own ssh, with the cluster's keys and pinned host keys."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.background import watch_idle
+from cloudtrain.ssh.keys import load_identity
+from cloudtrain.state import Records
+
+
+def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
+    """The argv of ssh to one node: `worker0`, its whole name, or a role's first; default: first.
+
+    This process is to become that ssh: the cluster counts as in use until it ends.
+    """
+    records = Records(name)
+    nodes = open_provider(recorded_config(records)).nodes(name)
+    for one in sorted(nodes, key=lambda one: one.index):
+        if node is None or node in (one.task, one.name, one.role):
+            break
+    else:
+        raise UsageError(
+            f"{name} has no node {node or ''}".rstrip(),
+            hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
+        )
+    records.begin_use()
+    watch_idle(records)
+    path = write_ssh_config(records, load_identity(records.folder), nodes)
+    remote = [shlex.join(command)] if command else []
+    return ["ssh", "-F", str(path), one.name, *remote]

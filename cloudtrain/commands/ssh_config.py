@@ -1,0 +1,19 @@
+"""`cloudtrain ssh-config`: entries by which OpenSSH's programs reach the nodes by their names."""
+
+from __future__ import annotations
+
+from cloudtrain.cluster.session import open_provider, recorded_config
+from cloudtrain.errors import UsageError
+from cloudtrain.ssh import keys
+from cloudtrain.state import Records
+
+
+def ssh_config(name: str) -> str:
+    """Of the nodes that exist now, whose host keys are pinned by this too."""
+    records = Records(name)
+    nodes = open_provider(recorded_config(records)).nodes(name)
+    if not nodes:
+        raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` makes them")
+    identity = keys.load_identity(records.folder)
+    keys.write_known_hosts(identity, nodes)
+    return keys.ssh_config(identity, nodes)

@@ -1,0 +1,264 @@
+"""`cloudtrain status`: clusters, their nodes as their provider lists them now, and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cloudtrain.cloud import facts_of
+from cloudtrain.commands.node_notes import CostSoFar, cost_of, overdue
+from cloudtrain.errors import (
+    CloudtrainError,
+    LeftoverError,
+    NotAskedError,
+    RateError,
+    StoreError,
+    TransientError,
+)
+from cloudtrain.events import nodes_requested
+from cloudtrain.model import ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.runs.idle import IdleState, idle_state
+from cloudtrain.state import LockHolder, Records, known_clusters
+from cloudtrain.stores import is_on_this_machine
+
+OVERDUE = LeftoverError.exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterStatus:
+    name: str
+    provider: str | None
+    """As the record has it; None where that cannot be read."""
+    strategy: str | None
+    open: bool | None
+    """False once `down` has seen that nothing is left; None: not on record here, and not known."""
+    since: float | None
+    """The first event on record, Unix time."""
+    holder: LockHolder | None
+    """Who works on it now."""
+    nodes: tuple[Node, ...] | None
+    """As the provider lists them; None where it was not asked or did not answer."""
+    runs: tuple[Run, ...]
+    """From the oldest on."""
+    faults: tuple[str, ...]
+    """Records that cannot be read."""
+    prices: Mapping[str, float | None] = field(default_factory=dict)
+    """Node name → $/hour of the machine that it is, without disks; None where not known."""
+    ceilings: Mapping[str, float | None] = field(default_factory=dict)
+    """The same as it is at most."""
+    planned: tuple[str, ...] | None = None
+    """Names of the nodes that the record's config has; None where nobody asked."""
+    made: frozenset[str] = frozenset()
+    """Names of those that were asked for, by the record."""
+    error: CloudtrainError | None = None
+    """Why the provider did not answer."""
+    store: str | None = None
+    """Where the runs were read, as none is on record here."""
+    idle: IdleState | None = None
+    """When it goes down by itself, as nobody uses it."""
+    still_billed: str | None = None
+    """What nodes that have ended cost on until `down`."""
+    as_of: Mapping[str, float] = field(default_factory=dict)
+    """Run id → when its record was stored, Unix time: of those that went on then."""
+
+    def cost(self, now: float) -> CostSoFar | None:
+        """$ so far of the nodes that exist; None where these are not known."""
+        if self.nodes is None:
+            return None
+        return cost_of(self.nodes, self.prices, self.ceilings, now)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Nodes of the plan that do not exist."""
+        if self.nodes is None or self.open is False:
+            return ()
+        there = {node.name for node in self.nodes}
+        return tuple(name for name in self.planned or () if name not in there)
+
+    def exit_code(self, now: float) -> int:
+        """Nodes that are made or destroyed just now are not missing."""
+        if self.error is not None:
+            silent = isinstance(self.error, TransientError | RateError)
+            return NotAskedError.exit_code if silent else self.error.exit_code
+        if overdue(self.nodes or (), now):
+            return OVERDUE
+        changing = self.holder is not None and self.holder.doing in ("up", "down")
+        return 1 if self.missing and not changing else 0
+
+    @property
+    def ends(self) -> float | None:
+        """Unix time at which the first of its nodes ends by itself."""
+        return min((n.expires for n in self.nodes or () if n.expires is not None), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport:
+    clusters: tuple[ClusterStatus, ...]
+    store: str | None = None
+    """Where they were looked for, if not here."""
+
+    def exit_code(self, now: float) -> int:
+        return max((cluster.exit_code(now) for cluster in self.clusters), default=0)
+
+
+def status(
+    name: str | None,
+    *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
+    offline: bool,
+) -> StatusReport:
+    """Of one cluster, or all that are known here. Those taken down are asked for by name only.
+
+    Of one that is not on record here, and with `store` of all that are there, the runs are those
+    that landed. `offline` reads records alone and loads nothing that it can do without.
+    """
+    if store is not None or (config is not None and config.name not in known_clusters()):
+        return StatusReport(clusters=landed(name, config, store), store=store)
+    names = known_clusters() if name is None else (name,)
+    recorded = [on_record(name) for name in names]
+    if offline:
+        return StatusReport(clusters=tuple(recorded))
+    if config is not None and not recorded[0].runs:
+        recorded = [with_landed(recorded[0], config)]
+    return StatusReport(
+        clusters=tuple(
+            asked(watched(one)) if one.open or name is not None else one for one in recorded
+        )
+    )
+
+
+def landed(
+    name: str | None, config: ClusterConfig | None, uri: str | None
+) -> tuple[ClusterStatus, ...]:
+    """As the store has them, and the nodes as the provider lists them where a config names it.
+
+    Raises StoreError where the store cannot be read.
+    """
+    from cloudtrain.artifacts.run_index import clusters_in
+    from cloudtrain.stores import open_store
+
+    refuse_no_folder(uri)
+    if name is None:
+        assert uri is not None, "without a name, it is a store's clusters that are meant"
+        return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
+    cluster = in_store(name, config, uri)
+    if config is None or facts_of(config.provider).on_this_machine:
+        return (cluster,)  # whose nodes are on their own machine alone
+    cluster = asked(cluster, config)
+    return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
+
+
+def refuse_no_folder(uri: str | None) -> None:
+    """For a reader, a `file://` store without its folder is no empty one but a wrong name."""
+    if uri is None or not is_on_this_machine(uri):
+        return
+    from cloudtrain.stores.file import FileStore
+
+    if not FileStore(uri).root.is_dir():
+        raise StoreError(
+            f"{uri}: there is no such folder", hint="--store is `artifacts.store` of the config"
+        )
+
+
+def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> ClusterStatus:
+    from cloudtrain.artifacts.run_index import StoredRuns
+    from cloudtrain.commands.find_run import shared_store
+
+    store = None if lacks_store(config, uri) else shared_store(name, config, uri)
+    stored, faults = StoredRuns(store, name).runs_and_faults() if store else ((), ())
+    return ClusterStatus(
+        name=name,
+        provider=config.provider if config else None,
+        strategy=config.strategy if config else None,
+        open=None,
+        since=None,
+        holder=None,
+        nodes=None,
+        runs=tuple(each.run for each in stored),
+        faults=faults,
+        store=store.uri if store else None,
+        as_of={each.run.id: each.as_of for each in stored if each.as_of is not None},
+    )
+
+
+def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
+    """One that is on record here without a run, with those that other machines have made."""
+    try:
+        found = in_store(cluster.name, config, None)
+    except CloudtrainError:
+        return cluster
+    if not found.runs:
+        return cluster
+    return replace(cluster, runs=found.runs, as_of=found.as_of, store=found.store)
+
+
+def lacks_store(config: ClusterConfig | None, uri: str | None) -> bool:
+    return uri is None and config is not None and config.artifacts.store is None
+
+
+def on_record(name: str) -> ClusterStatus:
+    records = Records(name)
+    runs, faults = records.runs_and_faults()
+    config: dict[str, Any] = {}
+    try:
+        config = records.config()
+    except CloudtrainError as error:
+        faults = (error.message, *faults)
+    return ClusterStatus(
+        name=name,
+        provider=config.get("provider"),
+        strategy=config.get("strategy"),
+        open=records.is_open(),
+        since=records.since(),
+        holder=records.holder(),
+        nodes=None,
+        runs=runs,
+        faults=faults,
+        idle=idle_state(records) if records.watcher() is not None else None,
+    )
+
+
+def watched(cluster: ClusterStatus) -> ClusterStatus:
+    """The same, with `limits.idle` obeyed from now on: what watched may have ended with this
+    machine."""
+    from cloudtrain.runs.background import watch_idle
+
+    records = Records(cluster.name)
+    return replace(cluster, idle=idle_state(records)) if watch_idle(records) else cluster
+
+
+def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
+    """The same with its nodes, or with the reason why they are not known."""
+    from cloudtrain.catalog.estimate import prices_of
+    from cloudtrain.cluster.plan import make_plan
+    from cloudtrain.cluster.session import open_provider, recorded_config
+
+    try:
+        config = config or recorded_config(Records(cluster.name))
+        nodes = open_provider(config).nodes(cluster.name)
+    except CloudtrainError as error:
+        return replace(cluster, error=error)
+    prices = {node.name: prices_of(config, node) for node in nodes}
+    return replace(
+        cluster,
+        nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
+        prices={name: price for name, (price, _) in prices.items()},
+        ceilings={name: most for name, (_, most) in prices.items()},
+        planned=tuple(node.name for node in make_plan(config).nodes),
+        made=frozenset(nodes_requested(Records(cluster.name).events())),
+        still_billed=_kept(config, nodes),
+    )
+
+
+def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
+    """Of stopped nodes, on a cloud that bills what they leave."""
+    from cloudtrain.catalog import billed_after_end
+
+    stopped = [node for node in nodes if node.state == "stopped"]
+    left = billed_after_end.left_by(config)
+    if left is None or not stopped:
+        return None
+    disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
+    return billed_after_end.describe(left, disks, address=not config.network.private)

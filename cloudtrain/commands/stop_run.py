@@ -1,0 +1,69 @@
+"""`cloudtrain stop-run`: ends the run on every node and lands its artifacts."""
+
+from __future__ import annotations
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.pending_artifacts import land_what_is_left
+from cloudtrain.errors import LockedError, UsageError
+from cloudtrain.model import Run
+from cloudtrain.protocols import Console
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.state import Records
+
+LOOKS = Retry(pause=0.2)
+"""Looks whether the one who attends to the run is done, or gone."""
+
+
+def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
+    """The stopped run, landed. Whoever attends to it does the work; nobody: this process."""
+    records = Records(name)
+    run = records.active_run()
+    if run is None:
+        return stop_orphans(records, console)
+    records.ask_stop(run.id)
+    console.say(f"stopping run {run.id}")
+    stopped = poll_until(lambda: stopped_here(records, run.id, console), LOOKS, clock=clock)
+    return stopped or records.run(run.id)
+
+
+def stopped_here(records: Records, id: str, console: Console) -> Run | None:
+    """The run at its end; None while another process attends to it."""
+    try:
+        with watching_idle(records), records.lock("stop-run"):
+            run = records.run(id)
+            if run.ended is not None:
+                return run
+            handle = Handle(recorded_config(records))
+            with (
+                holding_lease(handle, "stop-run", console),
+                open_session(handle, console) as session,
+            ):
+                return supervise_run(session, run)
+    except LockedError:
+        run = records.run(id)
+        return run if run.ended is not None else None
+
+
+def stop_orphans(records: Records, console: Console) -> Run:
+    """The run whose tasks outlived it, as their node was away when it ended: ended too, landed."""
+    nothing = UsageError(
+        f"{records.name} has no run that goes on", hint="`cloudtrain status` lists runs"
+    )
+    if not records.is_open() or not records.runs():
+        raise nothing
+    handle = Handle(recorded_config(records))
+    with (
+        watching_idle(records),
+        records.lock("stop-run"),
+        holding_lease(handle, "stop-run", console),
+        open_session(handle, console) as session,
+    ):
+        ended = end_orphans(session)
+        if not ended:
+            raise nothing
+        land_what_is_left(session)
+    return next((run for run in reversed(records.runs()) if run.id in ended), records.runs()[-1])

@@ -1,0 +1,146 @@
+"""`cloudtrain train`: launches one run and follows it; Ctrl-C detaches, the run goes on."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import string
+import time
+from collections.abc import Sequence
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.plan import tasks
+from cloudtrain.cluster.provision import await_known_states
+from cloudtrain.cluster.session import (
+    Handle,
+    Session,
+    open_session,
+    record_cluster,
+    recorded_config,
+    refuse_other_folder,
+)
+from cloudtrain.commands.billing_notice import report_billed_on_failure
+from cloudtrain.commands.offline_checks import LONGEST
+from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.protocols import Console
+from cloudtrain.runs.background import attend_in_background, watching_idle
+from cloudtrain.runs.supervise import start_detached, supervise_run
+from cloudtrain.runs.tasks import save_run
+from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.state import Records
+
+
+def train(
+    name: str,
+    config: ClusterConfig | None,
+    *,
+    arguments: Sequence[str] = (),
+    detach: bool = False,
+    adopt: bool = False,
+    console: Console,
+) -> Run:
+    """The run at its end, or started where `detach` is asked. Raises RunFailed, PreflightError, …
+
+    KeyboardInterrupt is raised on after the run was handed to a process in the background.
+    """
+    records = Records(name)
+    config = config or recorded_config(records)
+    refuse_other_folder(config, records, adopt=adopt)
+    handle = Handle(config)
+    run: Run | None = None
+    try:
+        with (
+            watching_idle(records),
+            records.lock("train"),
+            holding_lease(handle, "train", console),
+            open_session(handle, console) as session,
+        ):
+            session = await_known_states(session)
+            if decide_drift(session, NOTHING).end is not None:
+                console.warn(
+                    "limits.max_lifetime is not what the nodes were made with: `cloudtrain up` "
+                    "moves their end"
+                )
+            refuse_second_run(session)
+            record_cluster(config, records)
+            run = new_run(session, arguments)
+            with report_billed_on_failure(session):
+                if not detach:
+                    return supervise_run(session, run)
+                run = start_detached(session, run)
+    except KeyboardInterrupt:
+        if run is not None:
+            attend_in_background(records, run, console)
+        raise
+    attend_in_background(records, run, console)
+    return run
+
+
+def refuse_second_run(session: Session) -> None:
+    name = session.config.name
+    silent = [node for node in session.nodes if node.fault]
+    if silent:
+        raise UsageError(
+            "\n".join(f"{node.name}: {node.fault}" for node in silent),
+            hint=f"`cloudtrain check {session.config.source or name}` asks each of them",
+        )
+    missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
+    if missing:
+        raise UsageError(
+            f"{name} is not up; not running: {', '.join(missing)}",
+            hint=f"`cloudtrain up {session.config.source or name}` creates or repairs it",
+        )
+    active = session.records.active_run()
+    if active is not None and active.state == "landing":
+        raise UsageError(
+            f"run {active.id} of {name} has ended, but is not landed yet",
+            hint=f"`cloudtrain stop-run {name}` lands it; `cloudtrain down {name}` too",
+        )
+    if active is not None:
+        raise UsageError(
+            f"run {active.id} of {name} is going on",
+            hint=f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it",
+        )
+
+
+def runs(session: Session, name: str) -> bool:
+    node = session.node(name)
+    return node is not None and node.state == "running"
+
+
+def new_run(session: Session, arguments: Sequence[str]) -> Run:
+    """A run on record, with the code as it is now delivered to every node."""
+    config = session.config
+    if not config.train.command:
+        raise UsageError(
+            "the config has no train.command", hint="add `train: {command: python train.py}`"
+        )
+    command = " ".join([config.train.command, *map(shlex.quote, arguments)])
+    if len(command.encode("utf-8", "surrogateescape")) > LONGEST:
+        raise UsageError(
+            f"the command has more than {LONGEST:,} bytes with its arguments: no node can start it",
+            hint="put them in a file that `code:` delivers",
+        )
+    run_id = new_id()
+    return save_run(
+        session,
+        Run(
+            id=run_id,
+            cluster=config.name,
+            command=command,
+            tasks=tasks(session.plan, session.nodes),
+            state="starting",
+            created=time.time(),
+            code=prepare_nodes(session),
+            store=f"{session.store.uri.rstrip('/')}/{run_id}",
+        ),
+    )
+
+
+def new_id() -> str:
+    """Sorts by time (UTC); the end keeps two of one second apart."""
+    alphabet = string.ascii_lowercase + string.digits
+    end = "".join(secrets.choice(alphabet) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + end

@@ -1,0 +1,107 @@
+"""`cloudtrain up`: creates the cluster and makes it ready; run again, it repairs and continues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lifetime import move_ends, record_move, settle_end
+from cloudtrain.cluster.provision import ensure_nodes
+from cloudtrain.cluster.session import (
+    Handle,
+    Session,
+    is_of_the_nodes_cloud,
+    open_session,
+    record_cluster,
+    refuse_other_account,
+    refuse_other_folder,
+)
+from cloudtrain.commands.check import refuse
+from cloudtrain.commands.offline_checks import missing_script
+from cloudtrain.commands.replace_nodes import (
+    NOTHING,
+    AllowedChanges,
+    DriftDecision,
+    decide_drift,
+    delete_nodes,
+)
+from cloudtrain.commands.rollback import report_or_roll_back
+from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
+from cloudtrain.model import Cluster, ClusterConfig, Plan
+from cloudtrain.protocols import Console
+from cloudtrain.runs.background import watching_idle
+from cloudtrain.setup.prepare import prepare_nodes
+
+
+def up(
+    plan: Plan,
+    *,
+    allowed: AllowedChanges = NOTHING,
+    adopt: bool = False,
+    ignore: Collection[str] = (),
+    give_back: bool = False,
+    console: Console,
+) -> Cluster:
+    """Every node of the plan exists, answers over SSH and has what `setup:` and `code:` name.
+
+    Raises UsageError where nodes that exist differ from the config and that is not `allowed` to
+    be cured; what its provider raises, StepFailed for a playbook, LockedError. `give_back`: where
+    it fails, the nodes that it made are deleted.
+    """
+    handle, config = Handle(plan.config, plan), plan.config
+    records = handle.records
+    with watching_idle(records), records.lock("up"), holding_lease(handle, "up", console):
+        refuse_other_account(config, records)
+        refuse_other_folder(config, records, adopt=adopt)
+        refuse(handle, ignore)
+        missing = missing_script(config)
+        if missing is not None:
+            console.warn(missing)
+        records.create()
+        with open_session(handle, console) as session:
+            settled = decide_drift(session, allowed)
+            record_cluster(config, records)
+            make_store(handle, console)
+            with report_or_roll_back(session, settled.going, back=give_back):
+                session = create_cluster(session, settled)
+                prepare_nodes(session)
+            records.journal(UpCompleted())
+    if config.limits.idle is not None:
+        console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
+    return Cluster(name=config.name, nodes=session.nodes)
+
+
+def make_store(handle: Handle, console: Console) -> None:
+    """The bucket, where `artifacts.create` asks for it and there is none, tried by writing."""
+    config = handle.config
+    if not config.artifacts.create or config.artifacts.store is None:
+        return
+    store = handle.store
+    handle.records.journal(ResourceRequested(what="store", name=store.uri))
+    if store.create(_near(config)):
+        console.say(f"made the store {store.uri}, which is never deleted by cloudtrain")
+        store.check()
+
+
+def _near(config: ClusterConfig) -> str | None:
+    """The first placement, where nodes and store are of one cloud."""
+    near = is_of_the_nodes_cloud(config.artifacts.store or "", config) and config.placement
+    return config.placement[0] if near else None
+
+
+def create_cluster(session: Session, settled: DriftDecision) -> Session:
+    """Every node exists, answers and has the end that it is to have, after what is settled was
+    done: for who holds the lock already."""
+    if settled.going:
+        session = delete_nodes(session, settled.going)
+    if settled.end is not None and session.nodes:
+        record_move(session, settled.end)
+        session = move_ends(session, settled.end)
+    session.records.journal(UpBegun(nodes=session.plan.names))
+    before = bool(session.nodes)
+    session = ensure_nodes(session)
+    if settled.end is not None and before:
+        session = settle_end(session, settled.end)
+    # A node of an `up` that was cut off may have been listed only now.
+    decide_drift(session, NOTHING)
+    return session

@@ -1,0 +1,69 @@
+"""What goes on when this process has ended: processes of their own that outlive the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cloudtrain.model import Run
+from cloudtrain.protocols import Console
+from cloudtrain.runs.idle import idle_limit
+from cloudtrain.state import Records
+
+DOING = "attend"
+"""What the lock says that such a process does; it gives way to `down` and `stop-run`."""
+
+
+def attend_in_background(records: Records, run: Run, console: Console) -> None:
+    """Starts `cloudtrain attend`: it restarts, ends and lands the run as this process would have.
+
+    The tasks on the nodes need neither; without it nobody would stop a parameter server or land
+    the artifacts. Secrets reach it by its environment only, as they reached this process.
+    """
+    start_process(records, "attend")
+    console.say(
+        f"run {run.id} goes on in the background: `cloudtrain logs -f {run.cluster}` follows it, "
+        f"`cloudtrain stop-run {run.cluster}` ends it"
+    )
+
+
+def watch_idle(records: Records) -> bool:
+    """Starts `cloudtrain idle` where `limits.idle` is set and no such process watches yet.
+
+    It ends with the cluster. It does not outlive this machine's own end: every command that looks
+    at the cluster calls this. Whether one watches now.
+    """
+    if idle_limit(records) is None:
+        return False
+    if records.watcher() is None:
+        start_process(records, "idle")
+    return True
+
+
+@contextmanager
+def watching_idle(records: Records) -> Iterator[None]:
+    """From the end of this command on, however it ends."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            watch_idle(records)
+        raise
+    watch_idle(records)
+
+
+def start_process(records: Records, command: str) -> None:
+    """`cloudtrain COMMAND NAME`, detached, its words in `COMMAND.log` of the cluster's folder."""
+    log = records.folder / f"{command}.log"
+    with log.open("ab") as file:
+        log.chmod(0o600)
+        subprocess.Popen(
+            [sys.executable, "-m", "cloudtrain", command, records.name],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd="/",
+        )

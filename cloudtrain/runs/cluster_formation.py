@@ -1,0 +1,71 @@
+"""Whether the tasks of an attempt were one cluster: pure, as watch.py is."""
+
+from __future__ import annotations
+
+from cloudtrain.model import Cause
+from cloudtrain.runs.state_machine import JOINED_LATE, AttemptState, never_served, serves
+
+TOO_SHORT = 2.0
+"""Seconds: who ended sooner has not even imported TensorFlow, and is not said to have trained."""
+
+
+def detect_formation(watch: AttemptState, now: float) -> bool:
+    """Whether the cluster stands, seen for the first time: all that serve are open at once."""
+    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    if watch.formed_after is not None or not views:
+        return False
+    if not all(view.port_open for view in views):
+        return False
+    last = max(view.opened_at or now for view in views)
+    if any(view.ended_at is not None and view.ended_at + JOINED_LATE < last for view in views):
+        return False
+    told = [view.served.after for view in views if view.served and view.served.after is not None]
+    watch.formed_after = max(told) if len(told) == len(views) else now - watch.started
+    return True
+
+
+def trained_as_one(watch: AttemptState) -> bool | None:
+    """Whether the tasks trained as one; None where that is not known, or not asked."""
+    if watch.formed_after is not None:
+        return True
+    alone = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    lives = [
+        view.served.never
+        for view in alone
+        if view.served and view.served.never is not None and never_served(watch, view)
+    ]
+    return False if any(life >= TOO_SHORT for life in lives) else None
+
+
+def separate_trainings_failure(watch: AttemptState) -> Cause | None:
+    """Tasks that all ended well, each by itself, are no success: so many models that know nothing
+    of each other."""
+    if trained_as_one(watch) is not False:
+        return None
+    count = sum(view.task.role != "evaluator" for view in watch.tasks.values())
+    return Cause(
+        task="",
+        node="",
+        kind="not_clustered",
+        text=f"the tasks never formed a cluster: {count} separate trainings",
+        hint="make the strategy from TF_CONFIG, before anything else; tasks that are meant to be "
+        "independent have `strategy: custom`, a cluster by other means `train.tf_config: false`",
+    )
+
+
+def separate_trainings_note(watch: AttemptState) -> str | None:
+    """What to say of a run that ended well where the ports leave the question open."""
+    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    if trained_as_one(watch) is not None or not views:
+        return None
+    if not all(view.served is not None and view.served.never is not None for view in views):
+        return None
+    if any(view.served is not None and view.served.elsewhere for view in views):
+        return (
+            "no task opened the port of its TF_CONFIG, but they listened on others: whether they "
+            "trained as one cluster is not known (`train.tf_config: false` if that is meant)"
+        )
+    return (
+        "no task opened the port of its TF_CONFIG, and they ended too soon to have trained: "
+        "whether they were one cluster is not known"
+    )

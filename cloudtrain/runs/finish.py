@@ -1,0 +1,120 @@
+"""The end of a run: everything that it made is landed and verified, and its outcome recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cloudtrain.artifacts.land import Closing, missing, not_landed
+from cloudtrain.artifacts.landing import landing_of, nodes_of
+from cloudtrain.cluster.plan import deciding_tasks, first_task
+from cloudtrain.cluster.provision import start_stopped
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
+from cloudtrain.events import LandingFailed, RunEnded
+from cloudtrain.model import Cause, Run
+from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
+
+
+def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
+    """Lands the run and records how it ended. Raises RunFailed, NotLanded or StoreError.
+
+    `failed_by` is the error that kept the run from going on: recorded here, raised by the caller.
+    """
+    run = final_state(session, run, failed_by)
+    try:
+        session = start_stopped(session)
+        tell_gone(session, run)
+        closing = Closing(landing_of(session), run, nodes_of(session, run))
+        lacking = land_run(session, run, closing)
+        if run.state == "succeeded" and lacking:
+            run = fail_without_required(run, lacking)
+        run = replace(run, ended=time.time())
+        closing.record(run, log_files(session, run))
+        closing.complete()
+    except CloudtrainError as error:
+        # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
+        session.records.journal(LandingFailed(run=run.id, why=str(error)))
+        raise not_landed(error) from error
+    save_run(session, run)
+    session.records.journal(RunEnded(run=run.id, state=run.state, exit_code=run.exit_code))
+    if run.state == "failed" and failed_by is None:
+        raise failure(run)
+    return run
+
+
+def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
+    """A run whose scripts ended well, and whose model was never made, has failed: all that was made
+    is landed, and nothing more is on the nodes."""
+    roles = {task.role for task in run.tasks}
+    hint = "see where the script saves: below {output}, or below what artifacts.paths names?"
+    if "chief" not in roles:
+        hint += " With `chief: false` a script that saves only as `chief` saves nothing"
+    cause = Cause(
+        task="",
+        node="",
+        kind="require",
+        text=f"the scripts ended well, but no task made what artifacts.require names: "
+        f"{', '.join(lacking)}",
+        hint=hint,
+    )
+    attempt = replace(run.attempts[-1], cause=cause)
+    return replace(
+        run,
+        state="failed",
+        exit_code=RunFailed.exit_code,
+        attempts=(*run.attempts[:-1], attempt),
+    )
+
+
+def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:
+    """The run in its final state, before anything about landing is known."""
+    last = run.attempts[-1] if run.attempts else None
+    if failed_by is not None:
+        return replace(run, state="failed", exit_code=failed_by.exit_code)
+    if last is not None and last.cause is not None:
+        return replace(run, state="failed", exit_code=RunFailed.exit_code)
+    winners = deciding_tasks(run.tasks, session.config)
+    if last is not None and all(last.exits.get(name) == 0 for name in winners):
+        return replace(run, state="succeeded", exit_code=0)
+    return replace(run, state="stopped", exit_code=RunFailed.exit_code)
+
+
+def tell_gone(session: Session, run: Run) -> None:
+    for task in run.tasks:
+        if session.node(task.node) is None:
+            session.console.warn(
+                f"{task.node} does not exist any more: what it had not landed is lost"
+            )
+
+
+def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
+    """Everything from every node that exists; what `artifacts.require` names and is not there."""
+    if not all_ends_known(run):
+        end_orphans(session)
+        return land_nodes(session, run, closing)
+    try:
+        return land_nodes(session, run, closing)
+    except NotLanded:
+        if not end_orphans(session):  # what a task left behind may write still
+            raise
+        return land_nodes(session, run, closing)
+
+
+def land_nodes(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
+    manifest = closing.bring()
+    if run.state == "succeeded" and not manifest.files:
+        session.console.warn(
+            "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "
+            "names, does"
+        )
+    return missing(manifest, session.config.artifacts)
+
+
+def failure(run: Run) -> RunFailed:
+    cause = run.attempts[-1].cause or Cause(
+        task=first_task(run.tasks).name, node="", kind="exit", text="failed"
+    )
+    return RunFailed(causes.describe(cause), hint=cause.hint, task_exit_code=cause.exit_code)

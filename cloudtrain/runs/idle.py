@@ -1,0 +1,52 @@
+"""Whether a cluster is idle, by what is on record here: no run, and nobody on its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain import events
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.state import Records
+
+DOING = "idle"
+"""What the lock says while an idle cluster is landed and ended; `down` waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleState:
+    """`due`: when the cluster goes down, Unix time; None while it is in use.
+    `fault`: why the last try did not succeed."""
+
+    due: float | None
+    fault: str | None = None
+
+
+def idle_limit(records: Records) -> float | None:
+    """Seconds; None where `limits.idle` is off, or nothing is known that could be ended."""
+    if not records.is_open():
+        return None
+    try:
+        limits = records.config().get("limits")
+    except CloudtrainError:
+        return None
+    limit = limits.get("idle") if isinstance(limits, dict) else None
+    return float(limit) if isinstance(limit, int | float) else None
+
+
+def idle_state(records: Records) -> IdleState | None:
+    """None where it may be so for ever."""
+    limit = idle_limit(records)
+    if limit is None:
+        return None
+    due = None if is_used(records) else last_use(records) + limit
+    return IdleState(due=due, fault=events.idle_fault(records.events()))
+
+
+def is_used(records: Records) -> bool:
+    """A run that goes on, a command that holds the cluster, or an open `ssh` or `exec`."""
+    return records.holder() is not None or records.is_in_use() or records.active_run() is not None
+
+
+def last_use(records: Records) -> float:
+    """Unix time."""
+    return max(events.last_use(records.events()), records.last_use(), records.configured())

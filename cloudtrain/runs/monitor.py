@@ -1,0 +1,269 @@
+"""Stays with a running attempt until it is decided, and ends what is left of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from queue import Empty
+
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import TasksJoined
+from cloudtrain.model import Cause, Run
+from cloudtrain.parallel import fan_out
+from cloudtrain.retry import Clock
+from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.cluster_formation import (
+    detect_formation,
+    separate_trainings_failure,
+    separate_trainings_note,
+)
+from cloudtrain.runs.node_agents import NodeAgents
+from cloudtrain.runs.periodic_sync import PeriodicSync
+from cloudtrain.runs.state_machine import TAIL, AttemptState, Decision, TaskState, decide, serves
+from cloudtrain.runs.tail import (
+    AttemptEnded,
+    Event,
+    Follower,
+    HeartbeatSeen,
+    LogBytes,
+    NodeSilent,
+    OutOfMemoryKill,
+    PortOpened,
+    PreemptionNoticed,
+    listening_ports,
+)
+from cloudtrain.runs.task_commands import AttemptEnd
+from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
+
+TICK = 0.25
+"""Seconds between two looks at what has come in."""
+
+LOST_AFTER = 60.0
+"""Seconds without an answer, while another node answers, after which a node counts as lost."""
+
+ALONE_LOST_AFTER = 300.0
+"""The same where no node answers, but the provider does: more likely our own network."""
+
+LAST_WORDS = 15.0
+"""Seconds that are waited for the last bytes of a task that was ended."""
+
+
+HANGING = frozenset({"stalled", "not_started", "deadline"})
+"""Causes of which no log tells: what the processes were doing is kept before they are ended."""
+
+
+def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
+    """What was seen of the attempt, and why it failed; None: it is done, or was stopped."""
+    watch = new_watch(session, run)
+    follower = Follower(
+        run,
+        run.attempts[-1].number,
+        {node.name: node for node in session.nodes},
+        session.transport,
+        lambda task: session.records.log_path(run.id, task.name, run.attempts[-1].number),
+        session.console,
+    )
+    follower.start()
+    try:
+        decision = until_decided(session, run, watch, follower)
+        left = [name for name, view in watch.tasks.items() if not view.ended]
+        if left and decision.cause is not None and decision.cause.kind in HANGING:
+            dump_stacks(session, run)
+        stop_tasks(session, run, left)
+        drain_ended(session, watch, follower)
+    finally:
+        follower.close()
+    if decision.verdict == "done":
+        tell_when_formed(session, run, watch)
+        return watch, refuse_separate_trainings(session, watch)
+    return watch, decision.cause
+
+
+def refuse_separate_trainings(session: Session, watch: AttemptState) -> Cause | None:
+    """Why what ended well is no success after all: known once every node has told what it saw."""
+    cause = separate_trainings_failure(watch)
+    doubt = separate_trainings_note(watch) if cause is None else None
+    if doubt is not None:
+        session.console.warn(doubt)
+    return cause
+
+
+def new_watch(session: Session, run: Run) -> AttemptState:
+    now = session.clock.now()
+    attempt = run.attempts[-1]
+    views = {}
+    for task in run.tasks:
+        view = TaskState(task=task, last_byte=now)
+        path = session.records.log_path(run.id, task.name, attempt.number)
+        if path.exists():
+            with path.open("rb") as log:
+                log.seek(max(0, path.stat().st_size - TAIL))
+                view.tail = log.read()
+        views[task.name] = view
+    deadline = session.config.train.deadline
+    if attempt.clustered:  # told before, to a process that is gone
+        for view in views.values():
+            view.port_open = True
+    return AttemptState(
+        config=session.config,
+        tasks=views,
+        started=attempt.started,
+        formed_after=attempt.formed_after if attempt.clustered else None,
+        deadline=run.created + deadline if deadline is not None else None,
+    )
+
+
+def until_decided(session: Session, run: Run, watch: AttemptState, follower: Follower) -> Decision:
+    meanwhile, keeping = PeriodicSync(session, run), NodeAgents(session, run)
+    probes = Probes(session)
+    while True:
+        drain(watch, follower, session.clock)
+        probes.look(watch)
+        tell_when_formed(session, run, watch)
+        meanwhile.look(watch)
+        keeping.look()
+        watch.stop_asked = session.records.stop_asked(run.id)
+        decision = decide(watch, session.clock.now())
+        for warning in decision.warnings:
+            session.console.warn(warning)
+        if decision.verdict != "go_on":
+            if decision.cause is not None:  # told before a long transfer is waited for
+                session.console.warn(causes.sentence(decision.cause))
+            meanwhile.wait()
+            return decision
+        if decision.stop:
+            stop_tasks(session, run, decision.stop)
+
+
+def tell_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
+    """Said once, and on record for who looks at the run meanwhile or follows it later."""
+    if not detect_formation(watch, session.clock.now()):
+        return
+    after = round(watch.formed_after or 0.0, 1)
+    session.console.say(f"cluster formed after {after:g} s")
+    session.records.journal(TasksJoined(run=run.id, after=after))
+    attempt = replace(run.attempts[-1], clustered=True, formed_after=after)
+    save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
+
+
+def drain(watch: AttemptState, follower: Follower, clock: Clock) -> None:
+    """Takes in all events that have come; waits for a first one."""
+    try:
+        event = follower.events.get(timeout=TICK)
+        while True:
+            take(watch, event, clock.now())
+            event = follower.events.get_nowait()
+    except Empty:
+        return
+
+
+def take(watch: AttemptState, event: Event, now: float) -> None:
+    view = watch.tasks[event.task]
+    if isinstance(event, NodeSilent):
+        if view.unreachable_since is None:
+            view.unreachable_since = now
+        return
+    view.unreachable_since = None
+    if isinstance(event, LogBytes):
+        view.saw(event.data, now)
+    elif isinstance(event, PreemptionNoticed):
+        view.notice = event.notice.given
+    elif isinstance(event, PortOpened):
+        view.served = event.served
+        if event.served.after is not None:
+            has_opened(watch, view, now)
+    elif isinstance(event, OutOfMemoryKill):
+        view.starved = event.starved
+    elif isinstance(event, AttemptEnded):
+        over(view, event.end, now)
+    elif isinstance(event, HeartbeatSeen):
+        view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
+
+
+def has_opened(watch: AttemptState, view: TaskState, now: float) -> None:
+    view.opened(now)
+    if watch.first_port is None:
+        watch.first_port = now
+
+
+def over(view: TaskState, end: AttemptEnd, now: float) -> None:
+    view.ended_at = now
+    if end.exit_code is not None:
+        view.exit_code = end.exit_code
+    elif end.state == "lost":
+        view.lost = (
+            "its processes vanished, and who watched them too: killed, or the node restarted"
+        )
+    else:
+        view.lost = "its node knows nothing of it any more"
+
+
+def drain_ended(session: Session, watch: AttemptState, follower: Follower) -> None:
+    """The last bytes and exit codes of tasks that were just ended."""
+    limit = session.clock.now() + LAST_WORDS
+    while session.clock.now() < limit:
+        if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):
+            return
+        drain(watch, follower, session.clock)
+
+
+class Probes:
+    """Looks that cost a call: which ports are open, and whether a silent node still exists."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next_ports = 0.0
+        self._next_lost = 0.0
+
+    def look(self, watch: AttemptState) -> None:
+        now = self._session.clock.now()
+        waiting = [
+            view
+            for view in watch.tasks.values()
+            if not view.port_open and not view.ended and serves(watch, view.task)
+        ]
+        if waiting and now >= self._next_ports:
+            self._ports(watch, waiting, now)
+            self._next_ports = self._session.clock.now() + 1.0
+        silent = [
+            view for view in watch.tasks.values() if view.unreachable_since and not view.ended
+        ]
+        if silent and now >= self._next_lost:
+            self._lost(watch, silent, now)
+            self._next_lost = self._session.clock.now() + 3.0
+
+    def _ports(self, watch: AttemptState, waiting: list[TaskState], now: float) -> None:
+        def ask(view: TaskState) -> bool:
+            node = self._session.node(view.task.node)
+            if node is None or view.unreachable_since is not None:
+                return False
+            try:
+                return view.task.name in listening_ports([view.task], node, self._session.transport)
+            except CloudtrainError:
+                return False
+
+        for view, is_open in zip(
+            waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
+        ):
+            if is_open:
+                has_opened(watch, view, now)
+
+    def _lost(self, watch: AttemptState, silent: list[TaskState], now: float) -> None:
+        try:
+            existing = {node.name: node for node in self._session.refreshed().nodes}
+        except CloudtrainError as error:
+            self._session.console.warn(f"the provider does not answer: {error}")
+            return
+        others_answer = len(silent) < sum(not view.ended for view in watch.tasks.values())
+        for view in silent:
+            node = existing.get(view.task.node)
+            quiet = now - (view.unreachable_since or now)
+            if node is None or node.state == "gone":
+                view.lost = "its node is gone"
+            elif node.state == "stopped":
+                view.lost = "its node was stopped"
+            elif quiet >= (LOST_AFTER if others_answer else ALONE_LOST_AFTER):
+                why = f": {node.fault}" if node.fault else ""
+                view.lost = f"its node has not answered for {quiet:.0f} s{why}"
+            if view.lost is not None:
+                view.ended_at = now

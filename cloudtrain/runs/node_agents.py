@@ -1,0 +1,195 @@
+"""Keepers beside the tasks: what is only on a node is stored also when nobody is here.
+
+The laptop sleeps, and the process that attends to the run with it; the cloud still ends a node at
+its lifetime's end, or takes it back. A keeper (node/agent.py) needs nobody then: it has the
+right to store some parcels, signed here. Each process that attends to the run begins new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+
+from cloudtrain.artifacts.direct_upload import revealed
+from cloudtrain.artifacts.landing import landing_of
+from cloudtrain.artifacts.spool import ingest_spools, spool_name
+from cloudtrain.cloud import cloud_of
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.parallel import fan_out
+from cloudtrain.presign import PresignedUpload
+from cloudtrain.ship import program
+
+LASTS = 7 * 24 * 3600.0
+"""Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
+
+RENEW = 1800.0
+"""Seconds after which rights are made anew: what signed them may be short-lived itself. Google's
+sessions are not signed, and are not free of calls."""
+
+RETRY = 60.0
+"""Seconds after which it is tried again where it failed."""
+
+PARCELS, PARCELS_MEANWHILE = 12, 24
+"""Rights for each task: for the end, and with `artifacts.every`."""
+
+TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
+"""Seconds: between two looks; between parcels when the end is near; between two questions for a
+notice; from a task's end until its files are stored, where no client lands them."""
+
+
+def ingest_left_spools(session: Session, run: Run) -> None:
+    """What nodes stored while nobody was here, before anything else of the run is landed or read.
+
+    Raises StoreError.
+    """
+    ingest_spools(
+        run,
+        session.store,
+        session.console,
+        nodes=session.nodes,
+        transport=session.transport,
+        log_path=partial(session.records.log_path, run.id),
+    )
+
+
+class NodeAgents:
+    """Looked at while a run is attended to; works in a thread of its own."""
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session, self._run = session, run
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        now = self._session.clock.now()
+        if now < self._next or (self._thread and self._thread.is_alive()):
+            return
+        self._next = now + RETRY
+        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        after = start_agents(self._session, self._run)
+        self._next = self._session.clock.now() + after
+
+
+def start_agents(session: Session, run: Run) -> float:
+    """A keeper beside every task whose node is there. Where none can be, a warning says so.
+
+    Seconds after which their rights are to be made anew.
+    """
+    there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
+    now, agent = session.clock.now(), program("agent")
+    sessions = False
+
+    def begin(item: tuple[Task, Node]) -> str | None:
+        nonlocal sessions
+        task, node = item
+        try:
+            uploads = presigned_uploads(session, run, task, node, now)
+            if not uploads:
+                return None
+            sessions = uploads[0].resumable
+            told = agent_order(session, run, task, node, uploads, now)
+            stdin = agent.source + json.dumps(told).encode("ascii") + b"\n"
+            done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
+        except CloudtrainError as error:
+            return f"{task.name}: {error.message}"
+        if done.stdout.split() != [b"keeping"]:
+            words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            return f"{task.name}: {words[-1] if words else f'exit code {done.exit_code}'}"
+        return None
+
+    failures = [why for why in fan_out(there, begin, name=lambda item: item[1].name) if why]
+    if failures:
+        session.console.warn(
+            "while nobody attends to the run, nothing lands from " + "; ".join(failures[:3])
+        )
+    return LASTS / 2 if sessions else RENEW
+
+
+def presigned_uploads(
+    session: Session, run: Run, task: Task, node: Node, now: float
+) -> list[PresignedUpload]:
+    """One for each parcel; none where the store gives no node a right. Raises StoreError."""
+    count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
+    lasts = min(LASTS, end_of(node, now) - now)
+    attempt = run.attempts[-1].number
+
+    presigner = session.store.presigner
+    if presigner is None:
+        return []
+
+    def upload(number: int) -> PresignedUpload | None:
+        name = spool_name(run.id, task.name, attempt, int(now), number)
+        return presigner.sign_upload(name, None, expires_in=lasts)
+
+    first = upload(0)
+    if first is None:
+        return []
+    with ThreadPoolExecutor(8) as pool:
+        return [first, *filter(None, pool.map(upload, range(1, count)))]
+
+
+def end_of(node: Node, now: float) -> float:
+    return node.expires if node.expires is not None else now + LASTS
+
+
+def last_sync(node: Node, created: float) -> float:
+    """Unix time of the last sync: ten minutes before the node's end, or 5 % of its life, but at
+    least two minutes. Infinite where no end is known."""
+    if node.expires is None:
+        return float("inf")
+    life = node.expires - (node.created if node.created is not None else created)
+    return node.expires - max(120.0, min(600.0, life / 20))
+
+
+def asked_for_a_notice(provider: str, node: Node) -> dict[str, object] | None:
+    """How this node asks whether it is taken. CLOUDTRAIN_METADATA is another address for that."""
+    cloud = cloud_of(provider)
+    if cloud is None or cloud.preemption is None or not node.spot:
+        return None
+    told = asdict(cloud.preemption)
+    address = os.environ.get("CLOUDTRAIN_METADATA") or told["address"]
+    return {**told, "address": address, "node": node.name}
+
+
+def agent_order(
+    session: Session,
+    run: Run,
+    task: Task,
+    node: Node,
+    uploads: Sequence[PresignedUpload],
+    now: float,
+) -> dict[str, object]:
+    """What a keeper is told. It holds rights: for its stdin, and nothing else."""
+    config = session.config
+    what = landing_of(session).source(run.id, task.name, node, run.tasks[0].name)
+    last = last_sync(node, run.created)
+    until = min(end_of(node, now), now + LASTS)
+    return {
+        **TIMES,
+        "folder": what.folder.rpartition("/")[0],
+        "attempt": run.attempts[-1].number,
+        "patterns": what.patterns,
+        "checkpoint": what.checkpoint,
+        "every": config.artifacts.every or 0.0,
+        "until": until,
+        "last": min(last, until),
+        "metadata": asked_for_a_notice(config.provider, node),
+        "tickets": [
+            {
+                "n": number,
+                "requests": [revealed(request) for request in upload.requests],
+                "piece": upload.chunk,
+            }
+            for number, upload in enumerate(uploads)
+        ],
+    }

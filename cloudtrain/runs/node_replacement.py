@@ -1,0 +1,162 @@
+"""Lost nodes made again for the next attempt, waited for where there is no room for them now.
+
+An interruption of a spot node *is* the zone being out of that machine: the others are kept, and
+billed, until it can be had again or the wait is over.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.provision import create_nodes
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.model import Node, Plan, Run
+from cloudtrain.protocols import Console, Stage
+from cloudtrain.retry import Retry, poll_until
+
+REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
+"""Requests for a node that cannot be had yet, until the wait for it is over."""
+
+TICK = 0.5
+"""Seconds between two looks whether the run is to be stopped."""
+
+GIVEN_UP = (
+    "a lost node is made again beside the others, and was asked for as long as {} lets it: a "
+    "longer `limits.wait`, or `train.spot_retries` for one on demand; what has landed stays"
+)
+
+
+def replace_lost_nodes(session: Session, run: Run) -> Session | None:
+    """Every node of the plan runs. None: the run is to be stopped.
+
+    Waits for CAPACITY and QUOTA with backoff: within `limits.wait`, the run's deadline, and the
+    life of the nodes that are left. After `train.spot_retries` refusals a spot node is made on
+    demand, within `limits.max_price`. Raises what the provider raises at the end of all that.
+    """
+    clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
+    until = _until(session, run, clock.now())
+    plan, refusals = session.plan, 0
+
+    def make() -> Session:
+        heard = session if not refusals else replace(session, console=_Muted(session.console))
+        return create_nodes(heard, plan)
+
+    def refused(error: CloudError, pause: float, _: float) -> None:
+        nonlocal plan, refusals
+        refusals += 1
+        plan = _on_demand(session, plan, refusals)
+        _tell(session, error, pause, until)
+
+    def is_stopped(pause: float) -> bool:
+        looks = Retry(pause=TICK, deadline=pause)
+        asked = poll_until(lambda: session.records.stop_asked(run.id) or None, looks, clock=clock)
+        return asked is not None
+
+    try:
+        made = replace(REQUESTS, deadline=until.moment - clock.now()).call(
+            make,
+            on=(CapacityError, QuotaError),
+            before_pause=refused,
+            clock=replace(clock, sleep=is_stopped),
+        )
+    except (CapacityError, QuotaError) as error:
+        if session.records.stop_asked(run.id):
+            return None
+        # Not more places: a repair is where the other nodes are.
+        raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
+    if refusals:
+        session.console.say(f"{', '.join(_missing(session))}: there again")
+    return replace(made, console=session.console)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Until:
+    """Unix time, and the field that says so."""
+
+    moment: float
+    why: str
+
+
+def _until(session: Session, run: Run, now: float) -> _Until:
+    limits, train = session.config.limits, session.config.train
+    ends = [_Until(moment=now + (limits.wait or 0.0), why="limits.wait")]
+    if train.deadline is not None:
+        ends.append(_Until(moment=run.created + train.deadline, why="train.deadline"))
+    lives = [node.expires for node in session.nodes if node.expires is not None]
+    if lives:
+        ends.append(_Until(moment=min(lives), why="limits.max_lifetime"))
+    return min(ends, key=lambda end: end.moment)
+
+
+def _tell(session: Session, error: CloudError, pause: float, until: _Until) -> None:
+    """One line a round: what is missing, why, and how long that may go on."""
+    first = error.message.splitlines()[0]
+    last = time.strftime("%H:%M UTC", time.gmtime(until.moment))
+    session.console.warn(
+        f"{', '.join(_missing(session))} cannot be had again yet: {first}; "
+        f"asked again in {pause:.0f} s, until {last} ({until.why})"
+    )
+
+
+def _missing(session: Session) -> list[str]:
+    there = {node.name for node in session.nodes if _runs(node)}
+    return [node.name for node in session.plan.nodes if node.name not in there]
+
+
+def _runs(node: Node) -> bool:
+    return node.state in ("starting", "running")
+
+
+def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:
+    """The plan with its missing spot nodes on demand, once that is wanted, and can be paid."""
+    retries = session.config.train.spot_retries
+    if retries is None or refusals != retries:
+        return plan
+    missing = set(_missing(session))
+    spot = [node.name for node in plan.nodes if node.spot and node.name in missing]
+    nodes = tuple(replace(n, spot=n.spot and n.name not in spot) for n in plan.nodes)
+    dearer = replace(plan, nodes=nodes)
+    if not spot:
+        return plan
+    what = f"{', '.join(spot)}: refused {refusals} times as spot (train.spot_retries)"
+    cost, limit = estimate(dearer), session.config.limits.max_price
+    if limit is not None and cost is not None and (cost.most is None or cost.most > limit):
+        price = "not known" if cost.most is None else f"{cost.most:.2f} $/hour"
+        session.console.warn(
+            f"{what}; on demand the cluster's price is {price}, and limits.max_price {limit:g}: "
+            "asked for as spot again"
+        )
+        return plan
+    session.console.warn(f"{what}, now asked for on demand")
+    return dearer
+
+
+class _Muted:
+    """A console for the rounds of a wait: each is told in one line, by who waits."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        pass
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return nullcontext(_NoStage())
+
+    def task_output(self, task: str, data: bytes) -> None:
+        self._console.task_output(task, data)
+
+
+class _NoStage:
+    def node(self, name: str, text: str) -> None:
+        pass
+
+    def done(self, name: str, text: str = "") -> None:
+        pass

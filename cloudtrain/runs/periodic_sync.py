@@ -1,0 +1,100 @@
+"""Beside a running attempt: its record, artifacts and logs land, and the evaluator is given the
+newest checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from posixpath import normpath
+
+from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
+from cloudtrain.artifacts.land import land_so_far, take_checkpoint
+from cloudtrain.artifacts.landing import landing_of, nodes_of
+from cloudtrain.artifacts.manifest import LandedFile
+from cloudtrain.artifacts.run_index import store_record
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Run
+from cloudtrain.runs.state_machine import AttemptState
+from cloudtrain.runs.tasks import log_files
+
+EVALUATOR_EVERY = 30.0
+"""Seconds between two looks for a new checkpoint where `artifacts.every` says nothing."""
+
+
+class PeriodicSync:
+    """Each `artifacts.every`, one at a time, in a thread of its own; the record at once, so that
+    another machine knows of the run.
+
+    An evaluator reads the checkpoints that the chief writes on another node: it is given the
+    landed ones, and those of the end at once, as it has only its grace to score them.
+    """
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session, self._run = session, run
+        folder = session.config.train.checkpoints
+        self._folder = normpath(folder) if folder else None
+        self._evaluators = [task for task in run.tasks if task.role == "evaluator" and folder]
+        self._every = session.config.artifacts.every
+        self._pause = self._every or (EVALUATOR_EVERY if self._evaluators else float("inf"))
+        self._next = session.clock.now() + self._pause
+        self._knows_the_beginning = self._knows_the_end = False
+        self._noticed: set[str] = set()
+        self._given: dict[str, LandedFile] = {}
+        self._thread: threading.Thread | None = None
+
+    def look(self, watch: AttemptState) -> None:
+        if self._thread and self._thread.is_alive():
+            return
+        if not self._knows_the_beginning:
+            self._knows_the_beginning = True
+            self._start(self._tell)
+            return
+        if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
+            self._knows_the_end, self._next = True, 0.0
+        noticed = {view.task.name for view in watch.tasks.values() if view.notice is not None}
+        if noticed > self._noticed:  # while the nodes that the cloud takes are still there
+            self._noticed, self._next = noticed, 0.0
+        now = self._session.clock.now()
+        if now < self._next:
+            return
+        self._next = now + self._pause
+        self._start(self._work)
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="meanwhile", daemon=True)
+        self._thread.start()
+
+    def _tell(self) -> None:
+        try:
+            store_record(self._run, self._session.store, self._session.clock.now())
+        except CloudtrainError as error:
+            self._session.console.warn(f"the store does not have the run's record yet: {error}")
+
+    def _work(self) -> None:
+        try:
+            if self._every or self._noticed:
+                session, run = self._session, self._run
+                logs = log_files(session, run)
+                land_so_far(landing_of(session), run, nodes_of(session, run), logs)
+                store_record(run, session.store, session.clock.now())
+            if self._evaluators and self._folder:
+                self._give(self._folder)
+        except CloudtrainError as error:
+            self._session.console.warn(f"artifacts are not landed yet: {error}")
+
+    def _give(self, folder: str) -> None:
+        """The chief's checkpoint, where it is another than the evaluator was given last."""
+        session, run = self._session, self._run
+        nodes = nodes_of(session, run)
+        take_checkpoint(landing_of(session), run, nodes)
+        landed = landed_checkpoint(run.id, folder, session.store)
+        if landed == self._given:
+            return
+        held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}
+        put_checkpoints(run, held, folder, session.transport, session.store)
+        self._given = landed

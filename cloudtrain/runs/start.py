@@ -1,0 +1,206 @@
+"""Starts one attempt of a run: nodes made whole, checkpoint in place, preflight, every task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from cloudtrain import layout
+from cloudtrain.artifacts.checkpoints import put_checkpoints
+from cloudtrain.artifacts.land import land_so_far, take_checkpoint
+from cloudtrain.artifacts.landing import landing_of, nodes_of
+from cloudtrain.cloud import facts_of
+from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
+from cloudtrain.events import AttemptBegun, AttemptStarted
+from cloudtrain.model import Attempt, Run, Task
+from cloudtrain.parallel import fan_out
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.node_agents import ingest_left_spools
+from cloudtrain.runs.node_replacement import replace_lost_nodes
+from cloudtrain.runs.preflight import preflight
+from cloudtrain.runs.task_launch import TaskLaunch, set_work_aside, task_launches
+from cloudtrain.runs.tasks import (
+    all_ends_known,
+    end_orphans,
+    folder_of,
+    node_of,
+    save_run,
+    tag_of,
+    task_states,
+)
+from cloudtrain.runs.work_folders import cluster_facts
+from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.ssh.retrying import AWAY, RetryingTransport
+from cloudtrain.strategies import strategy_of
+
+
+def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
+    """Every task of a new attempt, or the missing ones of an attempt whose start was cut off."""
+    run = record_attempt(session, run)
+    again = run.attempts[-1].number > 1
+    if again:
+        whole = replace_lost_nodes(session.refreshed(), run)
+        if whole is None:
+            return session, save_run(session, replace(run, state="landing"))
+        session = whole
+    quick = session.transport
+    patient = RetryingTransport(quick, waits=session.console.warn, clock=session.clock)
+    session = replace(session, transport=patient)
+    if again:
+        prepare_nodes(session, delivered=run.code)
+    if again or not all(all_ends_known(one) for one in session.records.runs() if one.id != run.id):
+        end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
+    if again:
+        ingest_left_spools(session, run)
+    unstarted = all(state.state == "absent" for state in task_states(session, run).values())
+    checkpoints = session.config.train.checkpoints
+    if again and unstarted and checkpoints is None:
+        clear_work_folders(session, run)
+    where = cluster_facts(session, run)
+    if again and unstarted and checkpoints is not None:
+        restore_checkpoint(session, run, checkpoints)
+    if unstarted:
+        run = run_preflight(session, run)
+    start_tasks(session, run, task_launches(session.plan, run, where))
+    session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
+    session = replace(session, transport=quick)
+    return session, save_run(session, replace(run, state="running"))
+
+
+def record_attempt(session: Session, run: Run) -> Run:
+    """The attempt on record before anything of it exists; one that was begun goes on."""
+    if run.attempts and run.attempts[-1].ended is None:
+        return run
+    attempt = Attempt(number=len(run.attempts) + 1, started=time.time())
+    session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
+    return save_run(session, replace(run, attempts=(*run.attempts, attempt)))
+
+
+def clear_work_folders(session: Session, run: Run) -> None:
+    """Tasks that must start together from the beginning get new work folders; any other goes on
+    from what it left."""
+    if strategy_of(session.config).restart == "as_left" or len(run.tasks) == 1:
+        session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
+        return
+    session.console.warn(
+        "train.checkpoints is not set: this attempt starts from the beginning, but for what the "
+        "script keeps outside its work folder"
+    )
+    land_so_far(landing_of(session), run, nodes_of(session, run))
+
+    def set_aside(task: Task) -> None:
+        done = session.transport.run(node_of(session, task), set_work_aside(run, task))
+        if done.exit_code != 0:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise NodeError(task.node, f"its work folder could not be set aside: {words}")
+
+    fan_out(run.tasks, set_aside, name=lambda task: task.node)
+
+
+def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
+    """The chief's checkpoint is landed, and put, identical, on every task's node.
+
+    A chief on a new node has none: then it is the one that landed before.
+    """
+    nodes = {task.name: node_of(session, task) for task in run.tasks}
+    take_checkpoint(landing_of(session), run, nodes)
+    step = put_checkpoints(run, nodes, folder, session.transport, session.store)
+    session.console.say(
+        f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
+    )
+
+
+def run_preflight(session: Session, run: Run) -> Run:
+    """The run, on other ports where another program of this machine has taken some of its own."""
+    while True:
+        try:
+            preflight_attempt(session, run)
+            return run
+        except PreflightError as error:
+            moved = with_spare_ports(session, run, error.taken)
+            if moved is None:
+                if error.taken and facts_of(session.config.provider).on_this_machine:
+                    raise error.copy_with(hint=SHARED) from error
+                raise
+            session.console.say(f"{error.message.splitlines()[0]}: other ports are taken")
+            run = save_run(session, moved)
+
+
+SHARED = (
+    "clusters of `provider: local` share this machine's ports: without `train.port` each takes "
+    "free ones of its own"
+)
+
+
+def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
+    """The same with the next port that its node keeps for each of these tasks; None where there
+    is none."""
+    if not names or not takes_other_ports(session.config):
+        return None
+    moved = []
+    for task in run.tasks:
+        ports = node_of(session, task).task_ports
+        if task.name in names:
+            later = ports[ports.index(task.port) + 1 :] if task.port in ports else ports
+            if not later:
+                return None
+            task = replace(task, port=later[0])
+        moved.append(task)
+    return replace(run, tasks=tuple(moved))
+
+
+def preflight_attempt(session: Session, run: Run) -> None:
+    """Ports, reachability, versions and clocks: TensorFlow notices none of them by itself."""
+    config = session.config
+    with session.console.stage("preflight", len(run.tasks)) as stage:
+        warnings = preflight(
+            [(task, node_of(session, task)) for task in run.tasks],
+            session.transport,
+            versions=lambda node: tensorflow.versions_command(config, node),
+        )
+        for task in run.tasks:
+            stage.done(task.node)
+    for warning in warnings:
+        session.console.warn(warning)
+
+
+def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> None:
+    """ps first, then chief, workers, evaluator; those of one role side by side."""
+    number = run.attempts[-1].number
+    by_task = {launch.task.name: launch for launch in ready}
+    ordered = start_order(run.tasks)
+    with session.console.stage(f"start run {run.id}, attempt {number}", len(ordered)) as stage:
+
+        def start_one(launch: TaskLaunch) -> None:
+            start_task(session, run, launch)
+            stage.done(launch.task.node, launch.task.name)
+
+        for role in dict.fromkeys(task.role for task in ordered):
+            group = [by_task[task.name] for task in ordered if task.role == role]
+            fan_out(group, start_one, name=lambda launch: launch.task.node)
+
+
+def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
+    """Starting an attempt's task twice is one start, so that a lost reply is simply asked again."""
+    node = node_of(session, launch.task)
+    remote = task_commands.start(
+        folder_of(run, launch.task),
+        tag=tag_of(run, launch.task),
+        work=layout.work_folder(run.cluster, run.id, launch.task.name),
+        command=launch.command,
+        environment=launch.environment,
+        port=launch.task.port
+        if launch.task.name in serving_tasks(run.tasks, session.config)
+        else None,
+    )
+    done = AWAY.call(
+        lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0),
+        on=NodeUnreachable,
+        clock=session.clock,
+    )
+    if task_commands.parse_start(node.name, done) == "stopped":
+        raise NodeError(node.name, "the task was stopped before it started")

@@ -1,0 +1,393 @@
+"""What is known of an attempt while it runs, and what follows from it: pure, on any clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
+from cloudtrain.model import Cause, ClusterConfig, Task, Train
+from cloudtrain.runs.root_cause import (
+    Observation,
+    find_root_cause,
+    hint_for,
+    is_certain,
+    last_lines,
+)
+from cloudtrain.runs.task_commands import OutOfMemory, PortState
+from cloudtrain.strategies import strategy_of
+
+WINDOW = 20.0
+"""Seconds in which exits are collected before one is called the cause, where none is plain."""
+
+SETTLE = 1.0
+"""Seconds in which a plain cause may still be outranked by one that is on its way."""
+
+FROZEN_AFTER = 15.0
+"""Seconds in the stopped state (SIGSTOP) after which a task counts as frozen."""
+
+OTHERS_GRACE = 60.0
+"""Seconds that the other tasks get after the deciding ones have ended well."""
+
+JOINED_LATE = 10.0
+"""Seconds in which news of open ports may still come in after a task has ended: ports are looked
+at once a second, and heartbeats come every five."""
+
+TAIL = 65_536
+"""Bytes of a task's log that are kept for judging."""
+
+
+@dataclass(kw_only=True)
+class TaskState:
+    """One task as seen from here; times are those of the clock that is passed in."""
+
+    task: Task
+    exit_code: int | None = None
+    ended_at: float | None = None
+    lost: str | None = None
+    """Why its node counts as lost."""
+    notice: float | None = None
+    """When the cloud said that it takes the node, Unix time."""
+    stopped_since: float | None = None
+    port_open: bool = False
+    opened_at: float | None = None
+    starved: OutOfMemory | None = None
+    """What was told where the kernel ended it for want of memory."""
+    served: PortState | None = None
+    """What its node saw of its port."""
+    last_byte: float = 0.0
+    unreachable_since: float | None = None
+    tail: bytes = b""
+
+    @property
+    def ended(self) -> bool:
+        return self.exit_code is not None or self.lost is not None
+
+    def saw(self, data: bytes, now: float) -> None:
+        self.last_byte = now
+        self.tail = (self.tail + data)[-TAIL:]
+
+    def opened(self, now: float) -> None:
+        if not self.port_open:
+            self.port_open, self.opened_at = True, now
+
+
+@dataclass(kw_only=True)
+class AttemptState:
+    """One attempt. `started` and `deadline` are times of the clock that is passed in."""
+
+    config: ClusterConfig
+    tasks: Mapping[str, TaskState]
+    started: float
+    deadline: float | None = None
+    first_failure: float | None = None
+    first_port: float | None = None
+    formed_after: float | None = None
+    """Seconds until all tasks that serve had opened their ports; None: they have not yet."""
+    succeeded_at: float | None = None
+    stop_asked: bool = False
+    warned: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """`stop` names tasks to be ended now; `warnings` are new since the last decision."""
+
+    verdict: Literal["go_on", "done", "failed", "stopped"]
+    cause: Cause | None = None
+    stop: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def decide(watch: AttemptState, now: float) -> Decision:
+    """What to do with the attempt as it is at `now`."""
+    if watch.stop_asked:
+        return Decision(verdict="stopped")
+    winners = deciding_tasks(tuple(view.task for view in watch.tasks.values()), watch.config)
+    if all(watch.tasks[name].exit_code == 0 for name in winners):
+        return success_verdict(watch, now)
+    timeout = timed_out(watch, now)
+    if timeout is not None:
+        return Decision(verdict="failed", cause=timeout)
+    absent = ended_before_joining(watch, now)
+    if absent is not None:
+        return Decision(verdict="failed", cause=absent)
+    decision = failure_verdict(watch, winners, now)
+    return replace(decision, warnings=(*no_port_warning(watch, now), *decision.warnings))
+
+
+def success_verdict(watch: AttemptState, now: float) -> Decision:
+    """The deciding tasks have ended well: the others get their grace, and no vote."""
+    if watch.succeeded_at is None:
+        watch.succeeded_at = now
+    waited = now - watch.succeeded_at
+    running = [view for view in watch.tasks.values() if not view.ended]
+    over = tuple(
+        view.task.name
+        for view in running
+        if waited >= grace_after_success(watch.config, view.task) or view.stopped_since is not None
+    )
+    watch.warned.update(over)  # how they end is our doing
+    warnings = tuple(
+        f"{view.task.name} failed after the run was decided: {ending(view)}"
+        for view in watch.tasks.values()
+        if view.ended and view.exit_code != 0 and new(watch, view.task.name)
+    )
+    unserved = [name for name in over if watch.tasks[name].task.role == "evaluator"]
+    if unserved and given_nothing(watch.config) and new(watch, "checkpoints"):
+        text = "was given no checkpoint (train.checkpoints is not set), and is not waited for"
+        warnings = (*warnings, f"{unserved[0]} {text}")
+    if len(over) == len(running):
+        return Decision(verdict="done", warnings=warnings)
+    return Decision(verdict="go_on", stop=over, warnings=warnings)
+
+
+def grace_after_success(config: ClusterConfig, task: Task) -> float:
+    """Seconds that a task may go on after success."""
+    if task.role == "evaluator":
+        return 0.0 if given_nothing(config) else config.train.evaluator_grace
+    return 0.0 if task.role in strategy_of(config).never_exit else OTHERS_GRACE
+
+
+def given_nothing(config: ClusterConfig) -> bool:
+    """Whether no checkpoint can have reached an evaluator: nodes of a cloud share no disk, and
+    without a secret of the user's own, no bucket. Who sets a grace of their own gets it."""
+    return (
+        is_cloud(config.provider)
+        and config.train.checkpoints is None
+        and not config.secrets
+        and config.train.evaluator_grace == Train().evaluator_grace
+    )
+
+
+def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) -> Decision:
+    """Is there a failure that ends the attempt, and is its cause plain yet?"""
+    warnings: list[str] = []
+    stop: list[str] = []
+    fatal = False
+    for view in watch.tasks.values():
+        frozen = view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER
+        failed = view.lost is not None or (view.exit_code is not None and view.exit_code != 0)
+        if not (failed or (frozen and not view.ended)):
+            continue
+        if view.task.name not in winners and tolerated(watch, view.task):
+            joined = has_joined(watch, view)
+        else:
+            joined = False
+        if joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
+            continue
+        if joined:
+            if frozen and not view.ended:
+                stop.append(view.task.name)
+            if new(watch, view.task.name):
+                warnings.append(f"{view.task.name} is out: {ending(view)}; the run goes on")
+            continue
+        fatal = True
+    if not fatal:
+        watch.first_failure = None
+        return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+    if watch.first_failure is None:
+        watch.first_failure = now
+    observations = [observation(watch, view) for view in watch.tasks.values()]
+    waited = now - watch.first_failure
+    all_ended = all(view.ended for view in watch.tasks.values())
+    if all_ended or waited >= WINDOW or (waited >= SETTLE and is_certain(observations)):
+        return Decision(
+            verdict="failed", cause=root_cause_of(watch, observations), warnings=tuple(warnings)
+        )
+    return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+
+
+def observation(watch: AttemptState, view: TaskState) -> Observation:
+    return Observation(
+        task=view.task,
+        lost=view.lost is not None,
+        preempted=view.notice is not None and (view.lost is not None or bool(view.exit_code)),
+        frozen=view.stopped_since is not None and not view.ended,
+        started=view.port_open or not serves(watch, view.task),
+        joined=not never_served(watch, view),
+        stopped=view.task.name in watch.warned,  # the run went on without it
+        oom=view.starved is not None,
+        exit_code=view.exit_code,
+        ended=view.ended_at,
+        log=view.tail,
+    )
+
+
+def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause | None:
+    """The root cause; of a lost node, in the words of who found that; of memory, with figures."""
+    cause = find_root_cause(observations)
+    if cause is None or cause.kind not in ("lost", "oom"):
+        return cause
+    view = watch.tasks[cause.task]
+    if cause.kind == "oom":
+        return replace(cause, text=cause.text + figures(view.starved))
+    if view.notice is not None:
+        given = time.strftime("%H:%M:%S UTC", time.gmtime(view.notice))
+        return replace(cause, text=f"{cause.text} (notice at {given})")
+    return replace(cause, text=view.lost or cause.text)
+
+
+def figures(starved: OutOfMemory | None) -> str:
+    """` (it had 15.2 GB, all tasks there at most 15.9 of 16.0 GB)`, as far as it was told."""
+    if starved is None:
+        return ""
+    told = []
+    if starved.rss is not None:
+        told.append(f"it had {starved.rss / 1e9:.1f} GB")
+    if starved.peak is not None and starved.limit is not None:
+        told.append(f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use")
+    elif starved.limit is not None:
+        told.append(f"there are {starved.limit / 1e9:.1f} GB")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def tolerated(watch: AttemptState, task: Task) -> bool:
+    """An evaluator never decides; some strategies go on while there is another of its role."""
+    if task.role == "evaluator":
+        return True
+    if task.role not in strategy_of(watch.config).may_lose:
+        return False
+    return any(
+        other.task.role == task.role and other.task != task and not other.ended
+        for other in watch.tasks.values()
+    )
+
+
+def has_joined(watch: AttemptState, view: TaskState) -> bool | None:
+    """Whether the cluster stood with this task in it, so that a chief may do without it. None: its
+    port was open, but not yet those of all others. What is not known counts as joined."""
+    if not serves(watch, view.task) or watch.formed_after is not None:
+        return True
+    if view.task.name in watch.warned:  # the run goes on without it already
+        return True
+    if never_served(watch, view) or (view.lost is not None and not view.port_open):
+        return False
+    if view.ended:
+        return None if view.port_open and not_joined_yet(watch) else True
+    return watch.first_port is None
+
+
+def not_joined_yet(watch: AttemptState) -> bool:
+    """Whether a task that runs, and whose node answers, has still not opened its port."""
+    return any(
+        not (view.port_open or view.ended) and view.unreachable_since is None
+        for view in watch.tasks.values()
+        if serves(watch, view.task)
+    )
+
+
+def never_served(watch: AttemptState, view: TaskState) -> bool:
+    """Whether it is certain that the task ended without having opened its port. One that listened
+    elsewhere may have a cluster of its own making, where no other has opened its port either."""
+    if view.served is None or view.served.never is None or view.port_open:
+        return False
+    return not (view.served.elsewhere and watch.first_port is None)
+
+
+def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
+    """A task that ended well before the cluster stood: the others wait for it for ever."""
+    for view in watch.tasks.values():
+        if view.exit_code != 0 or not serves(watch, view.task) or watch.formed_after is not None:
+            continue
+        if not (never_served(watch, view) or (view.port_open and not_joined_yet(watch))):
+            continue
+        if now - (view.ended_at or now) >= JOINED_LATE and view.task.name not in watch.warned:
+            words = "ended with exit code 0 before it joined the cluster"
+            if view.port_open:
+                words = "ended with exit code 0 before the cluster had formed"
+            cause = cause_of(view, "not_started", f"{words}; the others wait for it for ever")
+            return replace(cause, exit_code=0, hint=OUTSIDE)
+    return None
+
+
+OUTSIDE = (
+    "every task must make its strategy, or its tf.distribute.Server, from TF_CONFIG and stay in it;"
+    " a script that connects its tasks by other means needs `train.tf_config: false`"
+)
+
+
+def no_port_warning(watch: AttemptState, now: float) -> tuple[str, ...]:
+    """A warning, once, where no task at all has opened its port: it may be loading data, or wait
+    for ever at addresses of its own."""
+    timeout = watch.config.train.start_timeout
+    expected = any(serves(watch, view.task) for view in watch.tasks.values())
+    if watch.first_port is not None or now - watch.started < timeout or not expected:
+        return ()
+    if not new(watch, "ports"):
+        return ()
+    return (
+        f"no task has opened its port after {timeout:g} s: the script makes no strategy yet, "
+        "or not from the TF_CONFIG that it was given",
+    )
+
+
+def timed_out(watch: AttemptState, now: float) -> Cause | None:
+    train = watch.config.train
+    waiting = [
+        view
+        for view in watch.tasks.values()
+        if not view.port_open and not view.ended and serves(watch, view.task)
+    ]
+    late = watch.first_port is not None and now - watch.first_port >= train.start_timeout
+    if late and waiting:
+        view = waiting[0]
+        return cause_of(
+            view,
+            "not_started",
+            f"did not open its port {view.task.port} within {train.start_timeout:g} s of its "
+            "first peer (train.start_timeout); the others wait for it for ever",
+        )
+    if train.stall_timeout is not None:
+        quiet = now - max(view.last_byte for view in watch.tasks.values())
+        if quiet >= train.stall_timeout:
+            view = max(watch.tasks.values(), key=lambda view: view.last_byte)
+            return cause_of(
+                view, "stalled", f"no task wrote a log line for {quiet:.0f} s (train.stall_timeout)"
+            )
+    if watch.deadline is not None and now >= watch.deadline:
+        view = next(iter(watch.tasks.values()))
+        return cause_of(
+            view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
+        )
+    return None
+
+
+def serves(watch: AttemptState, task: Task) -> bool:
+    """Whether TensorFlow opens the task's port."""
+    return task.name in serving_tasks(
+        tuple(view.task for view in watch.tasks.values()), watch.config
+    )
+
+
+def cause_of(
+    view: TaskState, kind: Literal["not_started", "stalled", "deadline"], text: str
+) -> Cause:
+    return Cause(
+        task=view.task.name,
+        node=view.task.node,
+        kind=kind,
+        text=text,
+        last_lines=last_lines(view.tail),
+        hint=hint_for(kind, view.tail),
+    )
+
+
+def ending(view: TaskState) -> str:
+    if view.lost is not None:
+        return view.lost
+    if view.exit_code is None:
+        return "frozen (its process is stopped)"
+    if view.exit_code < 0:
+        return f"killed by signal {-view.exit_code}"
+    return f"exit code {view.exit_code}"
+
+
+def new(watch: AttemptState, name: str) -> bool:
+    if name in watch.warned:
+        return False
+    watch.warned.add(name)
+    return True

@@ -1,0 +1,137 @@
+"""Takes one run from wherever it is to its end: start, observe, judge, restart, land.
+
+All that it must know is in the run's record and on the nodes, so that any process that holds
+the cluster's lock and keys can take over at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.model import Cause, Run
+from cloudtrain.retry import Retry, poll_until
+from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.cluster_formation import trained_as_one
+from cloudtrain.runs.finish import finish_run
+from cloudtrain.runs.monitor import monitor
+from cloudtrain.runs.node_agents import start_agents
+from cloudtrain.runs.start import start_attempt
+from cloudtrain.runs.state_machine import AttemptState
+from cloudtrain.runs.tasks import save_run, stop_tasks
+
+RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
+"""Attempts of one run."""
+
+TAKEN = Retry(pause=5.0, deadline=180.0)
+"""Looks whether a node under notice is gone: AWS gives 2 min, GCP and Azure 30 s."""
+
+
+def supervise_run(session: Session, run: Run) -> Run:
+    """The run at its end, landed. Raises RunFailed with its cause, NotLanded or StoreError.
+
+    An interrupt leaves the tasks running and the record as it is: attend again to go on.
+    """
+    with end_run_on_error(session, run):
+        while run.state in ("starting", "running"):
+            session, run = run_attempt(session, run)
+    return finish_run(session, run)
+
+
+def start_detached(session: Session, run: Run) -> Run:
+    """The first attempt running, for another process to attend to. Raises as `supervise_run` does."""
+    with end_run_on_error(session, run):
+        session, run = start_attempt(session, run)
+        start_agents(session, run)
+        return run
+
+
+@contextmanager
+def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
+    """An error that is no task's ends the run: its tasks are stopped, what there is lands."""
+    try:
+        yield
+    except CloudtrainError as error:
+        run = session.records.run(run.id)
+        stop_tasks(session, run, [task.name for task in run.tasks])
+        run = save_run(session, replace(launch_failure(run, error), state="landing"))
+        try:
+            finish_run(session, run, failed_by=error)
+        except CloudtrainError as second:
+            raise NodesError({"run": error, "landing": second}) from error
+        raise
+
+
+def launch_failure(run: Run, error: CloudtrainError) -> Run:
+    """The error on record as the cause, for who lands the run later."""
+    if not run.attempts:
+        return run
+    node = getattr(error, "node", "")
+    task = next((task.name for task in run.tasks if task.node == node), "")
+    text = "\n".join(line.removeprefix(f"{node}: ") for line in error.message.split("\n"))
+    cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
+    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    return replace(run, attempts=(*run.attempts[:-1], attempt))
+
+
+def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
+    """Starts the attempt, or joins it where it runs already, and stays to its end."""
+    if session.records.stop_asked(run.id) and run.state == "starting":
+        return session, save_run(session, replace(run, state="landing"))
+    if run.state == "starting":
+        session, run = start_attempt(session, run)
+        if run.state == "landing":
+            return session, run
+    watch, cause = monitor(session, run)
+    run = ended(run, watch, cause)
+    if cause is None or not should_restart(session, run, cause):
+        return session, save_run(session, replace(run, state="landing"))
+    number = run.attempts[-1].number
+    session.console.warn(
+        f"attempt {number} failed: {causes.sentence(cause)}; "
+        f"restarting ({number} of {session.config.train.max_restarts})"
+    )
+    session.clock.sleep(RESTART.pause_after(number))
+    await_preempted_nodes_gone(session, watch)
+    return session, save_run(session, replace(run, state="starting"))
+
+
+def await_preempted_nodes_gone(session: Session, watch: AttemptState) -> None:
+    """A node under notice is there for a while, and an attempt on it would be lost with it."""
+    noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
+
+    def taken() -> bool | None:
+        nodes = session.refreshed().nodes
+        runs = any(node.name in noticed and node.state == "running" for node in nodes)
+        return None if runs else True
+
+    if noticed:
+        poll_until(taken, TAKEN, clock=session.clock)
+
+
+def ended(run: Run, watch: AttemptState, cause: Cause | None) -> Run:
+    exits = {
+        name: view.exit_code for name, view in watch.tasks.items() if view.exit_code is not None
+    }
+    never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
+    attempt = replace(
+        run.attempts[-1],
+        ended=time.time(),
+        exits=exits,
+        cause=cause,
+        clustered=False if never_formed else trained_as_one(watch),
+        formed_after=None if watch.formed_after is None else round(watch.formed_after, 1),
+    )
+    return replace(run, attempts=(*run.attempts[:-1], attempt))
+
+
+def should_restart(session: Session, run: Run, cause: Cause) -> bool:
+    """Whether another attempt may be made and is worth its bill."""
+    train = session.config.train
+    if session.records.stop_asked(run.id) or run.attempts[-1].number > train.max_restarts:
+        return False
+    return causes.is_retryable(cause, train.retry_exit_codes)

@@ -1,0 +1,196 @@
+"""Follows the log and state of every task of an attempt, over any number of connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from cloudtrain import layout
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.protocols import Console, Transport
+from cloudtrain.retry import Clock, Retry, poll_until
+from cloudtrain.runs import task_commands
+from cloudtrain.state.files import FULL
+
+AGAIN = Retry(pause=1.0)
+"""Tries to follow a task, until its end is here."""
+
+SILENCE = 15.0
+"""Seconds without a byte (heartbeats come every 5) after which a connection counts as dead."""
+
+
+class LogBytes:
+    """New log bytes of a task, on disk here already."""
+
+    def __init__(self, task: str, data: bytes) -> None:
+        self.task, self.data = task, data
+
+
+class HeartbeatSeen:
+    """A heartbeat: the task's processes as its node sees them."""
+
+    def __init__(self, task: str, heartbeat: task_commands.Heartbeat) -> None:
+        self.task, self.heartbeat = task, heartbeat
+
+
+class PreemptionNoticed:
+    """The cloud takes the task's node, soon."""
+
+    def __init__(self, task: str, notice: task_commands.NoticeSeen) -> None:
+        self.task, self.notice = task, notice
+
+
+class PortOpened:
+    """Whether the task has opened its port, as its node saw it."""
+
+    def __init__(self, task: str, served: task_commands.PortState) -> None:
+        self.task, self.served = task, served
+
+
+class OutOfMemoryKill:
+    """The kernel ended the task for want of memory; comes before its end."""
+
+    def __init__(self, task: str, starved: task_commands.OutOfMemory) -> None:
+        self.task, self.starved = task, starved
+
+
+class AttemptEnded:
+    """The attempt is over on its node, and every byte of its log is here."""
+
+    def __init__(self, task: str, end: task_commands.AttemptEnd) -> None:
+        self.task, self.end = task, end
+
+
+class NodeSilent:
+    """The node did not answer."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        self.task, self.reason = task, reason
+
+
+Event = (
+    LogBytes
+    | HeartbeatSeen
+    | PreemptionNoticed
+    | PortOpened
+    | OutOfMemoryKill
+    | AttemptEnded
+    | NodeSilent
+)
+
+
+class Follower:
+    """One thread for each task; what they see comes out of `events` in order for each task.
+
+    The size of the local log file is the offset from which a log is continued, so that no
+    second record can disagree with it.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        attempt: int,
+        nodes: Mapping[str, Node],
+        transport: Transport,
+        log_path: Callable[[Task], Path],
+        console: Console,
+    ) -> None:
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self._closed = threading.Event()
+        self._warned: set[Path] = set()
+        self._transport = transport
+        self._console = console
+        self._threads = [
+            threading.Thread(
+                target=self._follow,
+                args=(
+                    task,
+                    nodes[task.node],
+                    layout.attempt_folder(run.cluster, run.id, task.name, attempt),
+                    log_path(task),
+                ),
+                daemon=True,
+                name=f"follow {task.name}",
+            )
+            for task in run.tasks
+            if task.node in nodes
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """No more tries; a thread that is waiting for bytes ends with its connection."""
+        self._closed.set()
+
+    def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log.touch(mode=0o600)
+
+        def followed() -> task_commands.AttemptEnd | None:
+            try:
+                return self._follow_once(task, node, folder, log)
+            except (CloudtrainError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in FULL:
+                    self._no_room(log)  # it says nothing of the node: no run is ended for it
+                else:
+                    self.events.put(NodeSilent(task.name, str(error)))
+                return None
+
+        end = poll_until(followed, AGAIN, clock=Clock(sleep=self._closed.wait))
+        if end is not None:
+            self.events.put(AttemptEnded(task.name, end))
+
+    def _no_room(self, log: Path) -> None:
+        if log not in self._warned:
+            self._warned.add(log)
+            self._console.warn(
+                f"{log}: no room for what the task writes: it works on, and is followed again, "
+                "without a gap, once there is room; until then its end is not seen"
+            )
+
+    def _follow_once(
+        self, task: Task, node: Node, folder: str, log: Path
+    ) -> task_commands.AttemptEnd | None:
+        with log.open("ab") as file:
+            reader = task_commands.FollowReader()
+            end: list[task_commands.AttemptEnd] = []
+
+            def wrote(data: bytes) -> None:
+                file.write(data)
+                file.flush()
+                self._console.task_output(task.name, data)
+                self.events.put(LogBytes(task.name, data))
+
+            def beat(data: bytes) -> None:
+                for one in reader.feed(data):
+                    if isinstance(one, task_commands.AttemptEnd):
+                        end.append(one)
+                    elif isinstance(one, task_commands.NoticeSeen):
+                        self.events.put(PreemptionNoticed(task.name, one))
+                    elif isinstance(one, task_commands.PortState):
+                        self.events.put(PortOpened(task.name, one))
+                    elif isinstance(one, task_commands.OutOfMemory):
+                        self.events.put(OutOfMemoryKill(task.name, one))
+                    else:
+                        self.events.put(HeartbeatSeen(task.name, one))
+
+            self._transport.run(
+                node,
+                task_commands.follow(folder, file.tell()),
+                on_stdout=wrote,
+                on_stderr=beat,
+                timeout=SILENCE,
+            )
+            return end[0] if end else None
+
+
+def listening_ports(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:
+    """Those of the node's tasks whose port is open there."""
+    listing = "awk '$4 == \"0A\" {print substr($2, length($2) - 3)}' /proc/net/tcp /proc/net/tcp6"
+    open_ports = transport.ask(node, listing).stdout.decode("ascii", "replace").split()
+    return frozenset(task.name for task in tasks if f"{task.port:04X}" in open_ports)

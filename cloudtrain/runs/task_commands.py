@@ -1,0 +1,376 @@
+"""Commands that start, watch and end a task on its node, and what their answers mean.
+
+Nothing is run here: each function returns a Command for the Transport to run, or reads the
+answer of one. What holds on the node, and why: node/task_dispatch.sh and task_watcher.sh,
+docs/supervision.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal, get_args
+
+from cloudtrain.errors import NodeError
+from cloudtrain.layout import runs_folder
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Command, Secret, exports
+from cloudtrain.ship import shell, text
+
+TAG = "CLOUDTRAIN_TASK"
+"""The variable by whose value (`layout.tag`) every process of an attempt is found."""
+
+
+# ── start ────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteCommand:
+    """A command and the bytes that it reads; these may hold secrets and are never shown."""
+
+    command: Command
+    stdin: bytes = field(repr=False)
+
+
+def start(
+    folder: str,
+    *,
+    tag: str,
+    work: str,
+    command: str,
+    environment: Mapping[str, str | Secret],
+    port: int | None = None,
+) -> RemoteCommand:
+    """Start one attempt in the existing folder `work`, once: safe to send again after a lost reply.
+
+    `port` is the one that TensorFlow opens in it: whether it did is told by `PortState`.
+
+    `command` is a shell line for the node's bash, or its sh where there is none. It and the
+    environment travel on stdin: secrets are on no command line and on no disk. Read the answer
+    with `parse_start`.
+    """
+    if "\0" in command:
+        raise ValueError("a command cannot hold a NUL byte")
+    line = f'exec "$@" -c {shlex.quote(command)}\n#end\n'.encode("utf-8", "surrogateescape")
+    return RemoteCommand(
+        command=_dispatch(
+            "start", text("task_watcher.sh"), folder, work, f"{port:04X}" if port else ""
+        ),
+        stdin=exports({**environment, TAG: tag}) + line,
+    )
+
+
+def parse_start(node: str, completed: Completed) -> Literal["started", "already", "stopped"]:
+    """`already`: an earlier start of this attempt holds. `stopped`: a stop came before it.
+
+    Raises NodeError with the node's words where nothing was started.
+    """
+    words = completed.stdout.decode(errors="replace").strip()
+    verb, _, rest = words.partition(" ")
+    match verb:
+        case "started":
+            return "started"
+        case "already":
+            return "already"
+        case "stopped":
+            return "stopped"
+        case "failed":
+            raise NodeError(node, f"the task was not started: {rest}")
+    raise _not_understood(node, "start", completed)
+
+
+# ── status ───────────────────────────────────────────────────────────────────
+
+TaskState = Literal["absent", "running", "exited", "lost"]
+_STATES: tuple[TaskState, ...] = get_args(TaskState)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process of a task. `state` is the kernel's letter: R S D, T for a stopped one."""
+
+    pid: int
+    state: str
+    ticks: int
+    """CPU time used, in the kernel's ticks (100 a second)."""
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus:
+    """One attempt on its node, now.
+
+    `absent`: never started. `lost`: its process is gone and nobody saw how it ended (its watcher
+    was killed too, or the machine went down). Times are Unix times of the node's clock.
+    """
+
+    folder: str
+    state: TaskState
+    exit_code: int | None = None
+    """Negative for a signal."""
+    pid: int | None = None
+    size: int = 0
+    """Bytes of the log."""
+    started: float | None = None
+    ended: float | None = None
+    processes: tuple[Process, ...] = ()
+
+
+def status(*folders: str) -> Command:
+    """How the attempts in these folders are; read the answer with `parse_status`."""
+    return _dispatch("status", *folders)
+
+
+def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
+    """In the order asked. Raises NodeError for an answer that is none."""
+    found: list[TaskStatus] = []
+    processes: list[list[Process]] = []
+    try:
+        for line in completed.stdout.decode("utf-8", "surrogateescape").splitlines():
+            if line.startswith("- "):
+                processes[-1].append(_process(line[2:].split(" ")))
+            else:
+                found.append(_status_line(line))
+                processes.append([])
+    except (ValueError, IndexError):
+        raise _not_understood(node, "status", completed) from None
+    if completed.exit_code != 0:
+        raise _not_understood(node, "status", completed)
+    return tuple(
+        TaskStatus(**{**vars(one), "processes": tuple(its)})
+        for one, its in zip(found, processes, strict=True)
+    )
+
+
+def _status_line(line: str) -> TaskStatus:
+    word, code, pid, size, started, ended, folder = line.split(" ", 6)
+    state = next((state for state in _STATES if state == word), None)
+    if state is None:
+        raise ValueError(word)
+    return TaskStatus(
+        folder=folder,
+        state=state,
+        exit_code=None if code == "-" else _exit_code(code),
+        pid=int(pid) or None,
+        size=int(size),
+        started=float(started) or None,
+        ended=float(ended) or None,
+    )
+
+
+def _process(words: Sequence[str]) -> Process:
+    pid, state, ticks, name = words
+    return Process(pid=int(pid), state=state, ticks=int(ticks), name=name)
+
+
+def _exit_code(raw: str) -> int:
+    """A shell says 137 for SIGKILL and for `exit 137`; Python's -9 stands for both.
+
+    Asking further would not help: the user's line runs in a shell, which passes the first on
+    as the second whenever it is more than one plain command.
+    """
+    code = int(raw)
+    return 128 - code if 129 <= code <= 159 else code
+
+
+# ── follow ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """The task runs, its log has `size` bytes, these are its processes."""
+
+    size: int
+    processes: tuple[Process, ...]
+
+    @property
+    def frozen(self) -> tuple[Process, ...]:
+        """Processes that a SIGSTOP (T) or a debugger (t) holds."""
+        return tuple(process for process in self.processes if process.state in "Tt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeSeen:
+    """The cloud has said that it takes the node: node/agent.py. Unix time of the node's."""
+
+    given: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortState:
+    """Whether the task has opened its port, as seen beside it.
+
+    `after`: seconds from its start until then. `never`: it has ended without, after so many
+    seconds; `elsewhere`: and it listened on another port.
+    """
+
+    after: float | None = None
+    never: float | None = None
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory:
+    """The kernel ended the task for want of memory. Bytes, None where they are not known: what its
+    cgroup, or else the machine, may have; the most that the cgroup had; the task's own."""
+
+    limit: int | None
+    peak: int | None
+    rss: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """The attempt is over and every byte of its log was sent before this.
+
+    `exit_code` is negative for a signal, None where nobody saw it or it never began.
+    """
+
+    state: Literal["exited", "lost", "absent"]
+    exit_code: int | None = None
+
+
+def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
+    """The log's bytes from `offset` on stdout as they are written, until the task has ended.
+
+    stderr carries a heartbeat at once and every `interval` seconds, and how it ended: read it
+    with `FollowReader`. A stderr that closes without an End means: follow again, from the offset
+    then reached. Ends itself within `interval` where the client is gone.
+    """
+    if offset < 0:
+        raise ValueError("an offset is not negative")
+    return _dispatch("follow", folder, str(offset), f"{interval:g}")
+
+
+FollowFact = Heartbeat | NoticeSeen | PortState | OutOfMemory | AttemptEnd
+
+MOST_IN_LINE = 1 << 20
+"""Bytes: a heartbeat with ten thousand processes has 400 kB."""
+
+
+class FollowReader:
+    """Makes heartbeats and the end from a follower's stderr, however the bytes are cut."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> tuple[FollowFact, ...]:
+        """What is whole by now. Lines that are not ours (an SSH banner) are passed over."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-MOST_IN_LINE:]
+        parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
+        return tuple(one for one in parsed if one is not None)
+
+
+def _follow_line(line: str) -> FollowFact | None:
+    words = line.split(" ")
+    try:
+        match words:
+            case ["end", "lost"]:
+                return AttemptEnd(state="lost")
+            case ["end", "absent"]:
+                return AttemptEnd(state="absent")
+            case ["end", code]:
+                return AttemptEnd(state="exited", exit_code=_exit_code(code))
+            case ["notice", given]:
+                return NoticeSeen(given=float(given))
+            case ["served", "never" | "elsewhere" as how, life]:
+                return PortState(never=int(life) / 100, elsewhere=how == "elsewhere")
+            case ["served", after]:
+                return PortState(after=int(after) / 100)
+            case ["oom", figures]:
+                limit, peak, rss = (int(each) if each else None for each in figures.split(":"))
+                return OutOfMemory(limit=limit, peak=peak, rss=rss)
+            case ["beat", size, *processes]:
+                its = tuple(_process(one.split("/")) for one in processes if one)
+                return Heartbeat(size=int(size), processes=its)
+    except ValueError:
+        return None
+    return None
+
+
+# ── stop ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopResult:
+    """How many processes were told to end, and how many had to be killed."""
+
+    termed: int
+    killed: int
+
+
+def stop(folder: str, *, tag: str, grace: float) -> Command:
+    """End every process of the attempt: TERM, after `grace` seconds KILL, until none is left.
+
+    They are found by session, descent and tag. Works again and again; an attempt that never
+    started then never will. Silent for up to `grace` + 15 seconds. See `parse_stop`.
+    """
+    return _dispatch("stop", folder, tag, str(ceil(grace)))
+
+
+def stop_orphans_command(cluster: str, *, keep: Sequence[str] = (), grace: float = 2.0) -> Command:
+    """End what is left of every attempt on this node, except the tags in `keep`.
+
+    Silent for up to `grace` + 15 seconds for each attempt that still runs. See `parse_stop`.
+    """
+    return _dispatch("orphans", cluster, runs_folder(cluster), str(ceil(grace)), *keep)
+
+
+def parse_stop(node: str, completed: Completed) -> StopResult:
+    """Raises NodeError where processes survive SIGKILL, or the answer is none."""
+    termed = killed = 0
+    left: list[str] = []
+    try:
+        for line in completed.stdout.decode(errors="replace").splitlines():
+            _, _, counts = line.rpartition("stopped ")
+            first, second, *more = counts.split()
+            termed, killed, left = termed + int(first), killed + int(second), left + more
+    except ValueError:
+        raise _not_understood(node, "stop", completed) from None
+    if left:
+        raise NodeError(
+            node,
+            f"processes {', '.join(left)} survive SIGKILL",
+            hint="the kernel holds them, often on a dead disk or GPU: reboot or destroy the node",
+        )
+    if completed.exit_code != 0:
+        raise _not_understood(node, "stop", completed)
+    return StopResult(termed=termed, killed=killed)
+
+
+def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...]:
+    """Run and task of each attempt that still ran, and `("", "")` for processes that outlived
+    theirs. Raises as `parse_stop` does."""
+    ended = []
+    if parse_stop(node, completed).termed or completed.stdout.strip():
+        for line in completed.stdout.decode(errors="replace").splitlines():
+            _, run, task, _ = (*line.partition(" ")[0].split("/"), "", "", "", "")[:4]
+            ended.append((run, task))
+    return tuple(ended)
+
+
+# ── stacks ───────────────────────────────────────────────────────────────────
+
+
+def dump_stacks(folder: str, *, tag: str) -> Command:
+    """Text on stdout: what each process of the attempt does now, by py-spy where there is one."""
+    return _dispatch("stacks", folder, tag)
+
+
+# ── common ───────────────────────────────────────────────────────────────────
+
+
+def _dispatch(verb: str, *arguments: str) -> Command:
+    return shell("task_dispatch.sh", verb, *arguments)
+
+
+def _not_understood(node: str, what: str, completed: Completed) -> NodeError:
+    words = (completed.stderr or completed.stdout).decode(errors="replace").strip()
+    return NodeError(
+        node,
+        f"no answer to {what} (exit code {completed.exit_code}): {words[-300:] or 'no output'}",
+        hint="the node needs /bin/sh, coreutils, grep and awk",
+    )

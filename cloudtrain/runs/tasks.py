@@ -1,0 +1,145 @@
+"""The tasks of a run on their nodes: where they are, how they are, and how they are ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cloudtrain import layout
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError, NodeUnreachable
+from cloudtrain.model import Node, Run, Task
+from cloudtrain.parallel import fan_out
+from cloudtrain.runs import task_commands
+from cloudtrain.ssh.retrying import AWAY
+
+
+def save_run(session: Session, run: Run) -> Run:
+    session.records.save_run(run)
+    return run
+
+
+def node_of(session: Session, task: Task) -> Node:
+    """Raises NodeUnreachable where the node does not exist any more."""
+    node = session.node(task.node)
+    if node is None:
+        raise NodeUnreachable(task.node, "this node does not exist any more")
+    return node
+
+
+def folder_of(run: Run, task: Task) -> str:
+    """The task's folder in the current attempt."""
+    return layout.attempt_folder(run.cluster, run.id, task.name, run.attempts[-1].number)
+
+
+def tag_of(run: Run, task: Task) -> str:
+    return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
+
+
+def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:
+    """How each task of the current attempt is, asked of its node now."""
+
+    def ask(task: Task) -> task_commands.TaskStatus:
+        node, command = node_of(session, task), task_commands.status(folder_of(run, task))
+        done = AWAY.call(
+            lambda: session.transport.run(node, command, timeout=60.0),
+            on=NodeUnreachable,
+            clock=session.clock,
+        )
+        return task_commands.parse_status(task.node, done)[0]
+
+    answers = fan_out(run.tasks, ask, name=lambda task: task.node)
+    return {task.name: state for task, state in zip(run.tasks, answers, strict=True)}
+
+
+def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
+    """TERM, the config's grace, then KILL for every process of these tasks, side by side.
+
+    A node that does not answer is passed over with a warning: its provider's end is its end.
+    """
+    wanted = set(names)
+    if not run.attempts:
+        return
+    grace = session.config.train.grace
+
+    def stop(task: Task) -> None:
+        try:
+            done = session.transport.run(
+                node_of(session, task),
+                task_commands.stop(folder_of(run, task), tag=tag_of(run, task), grace=grace),
+                timeout=grace + 30.0,
+            )
+            task_commands.parse_stop(task.node, done)
+        except CloudtrainError as error:
+            session.console.warn(f"{task.name} could not be stopped: {error}")
+
+    fan_out([task for task in run.tasks if task.name in wanted], stop, name=lambda task: task.name)
+
+
+def dump_stacks(session: Session, run: Run) -> None:
+    """What every process of the attempt does now goes beside its log, and lands with it."""
+
+    def keep(task: Task) -> None:
+        path = stacks_path(session, run, task)
+        try:
+            done = session.transport.run(
+                node_of(session, task),
+                task_commands.dump_stacks(folder_of(run, task), tag=tag_of(run, task)),
+                timeout=60.0,
+            )
+            path.write_bytes(done.stdout)
+        except CloudtrainError as error:
+            session.console.warn(f"the stacks of {task.name} are not to be had: {error}")
+
+    fan_out(run.tasks, keep, name=lambda task: task.name)
+    session.console.say(f"what the processes were doing: {stacks_path(session, run, run.tasks[0])}")
+
+
+def stacks_path(session: Session, run: Run, task: Task) -> Path:
+    log = session.records.log_path(run.id, task.name, run.attempts[-1].number)
+    return log.with_suffix(".stacks")
+
+
+def all_ends_known(run: Run) -> bool:
+    """Whether every task of every attempt told how it ended. Where one did not, its node may have
+    been away only for a while, and its task work on."""
+    names = {task.name for task in run.tasks}
+    return all(attempt.exits.keys() >= names for attempt in run.attempts)
+
+
+def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
+    """Ends every task of this cluster that still runs on a node that answers, but for the tags in
+    `keep`: its node was away while its run was given up. The ids of the runs that they were of;
+    "" stands for processes that outlived their task."""
+    kept = tuple(keep)
+
+    def end(node: Node) -> tuple[tuple[str, str], ...]:
+        try:
+            command = task_commands.stop_orphans_command(session.config.name, keep=kept)
+            done = session.transport.run(node, command, timeout=120.0)
+            return task_commands.parse_orphans(node.name, done)
+        except CloudtrainError as error:
+            session.console.warn(f"whether a task still runs there is not known: {error.message}")
+            return ()
+
+    nodes = [node for node in session.nodes if node.state == "running"]
+    found = fan_out(nodes, end, name=lambda node: node.name)
+    for node, ended in zip(nodes, found, strict=True):
+        for run, task in dict.fromkeys(ended):
+            what = (
+                f"{task} still ran run {run}" if run else f"{node.task} still ran what a task left"
+            )
+            session.console.say(f"{what}: ended")
+    return frozenset(run for ended in found for run, _ in ended)
+
+
+def log_files(session: Session, run: Run) -> dict[str, Path]:
+    """The run's logs, and the stacks that were kept, by their name in the store."""
+    found = {}
+    for attempt in run.attempts:
+        for task in run.tasks:
+            log = session.records.log_path(run.id, task.name, attempt.number)
+            for path in (log, log.with_suffix(".stacks")):
+                if path.exists():
+                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
+    return found

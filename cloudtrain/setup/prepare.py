@@ -1,0 +1,35 @@
+"""Makes nodes ready for a run: the playbooks on all of them side by side, then the code."""
+
+from __future__ import annotations
+
+from cloudtrain.cluster.session import Session
+from cloudtrain.model import Node
+from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, python, tensorflow
+from cloudtrain.setup.apply import apply
+from cloudtrain.step import Step
+
+
+def prepare_nodes(session: Session, delivered: str | None = None) -> str:
+    """What `setup:` and `code:` ask for is on every node; the code's commit or digest.
+
+    `delivered`: the code of a run that goes on, whatever its branch or folder is by now.
+    """
+    source = code.resolve(session.config, delivered)
+    note = tensorflow.keras_note(session.config)
+    if note is not None:
+        session.console.say(note)
+
+    def steps(node: Node) -> tuple[Step, ...]:
+        return (
+            *base.steps(session.config, node),
+            *python.steps(),
+            *nvidia.steps(session.config, node),
+            *tensorflow.steps(session.config, node),
+            *horovod.steps(session.config, node),
+            *gpu_check.steps(session.config, node),
+            *code.steps(source, session.config.name),
+        )
+
+    with session.console.stage("setup and code", len(session.nodes)) as stage:
+        apply(steps, session.nodes, session.transport, stage)
+    return source.digest

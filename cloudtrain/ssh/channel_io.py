@@ -1,0 +1,180 @@
+"""Runs one command over one channel: its input and both outputs at the same time, to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import paramiko
+
+from cloudtrain.protocols import Completed
+from cloudtrain.ssh.connection import BROKEN, exit_code, start, why_ended
+
+Handler = Callable[[bytes], None]
+
+_PIECE_BYTES = 32000
+_TAKE_BYTES = 1 << 24
+_FEEDER_GRACE = 2.0
+"""How long to wait for an iterable that is busy when the command has ended without reading it."""
+
+
+class ChannelSilent(Exception):
+    """No byte in either direction for the allowed time."""
+
+
+class ChannelEnded(Exception):
+    """The channel ended without an exit code; `str()` has the reason."""
+
+
+def pump_channel(
+    channel: paramiko.Channel,
+    line: str,
+    *,
+    stdin: bytes | Iterable[bytes],
+    on_stdout: Handler | None,
+    on_stderr: Handler | None,
+    timeout: float | None,
+) -> Completed:
+    """Run the command; handlers run in this thread.
+
+    Raises Silent, Ended, TooMuch, and what a handler or `stdin` raises.
+    """
+    wakeup = Wakeup(channel)
+    stdout, keep_out = _up_to_most()
+    stderr, keep_err = _up_to_most()
+    start(channel, line)
+    feeder = _Feeder(channel, stdin, wakeup)
+    try:
+        while True:
+            # Looked at before the pipes are emptied: what comes later wakes us again.
+            over = bool(channel.eof_received or channel.closed)
+            drain(channel, on_stdout or keep_out, on_stderr or keep_err)
+            if over:
+                break
+            wakeup.wait(timeout)
+        wakeup.wait_for(channel.status_event, timeout)
+        if feeder.error is not None:
+            raise feeder.error
+        code = exit_code(channel)
+        if code is None:
+            raise ChannelEnded(why_ended(channel))
+        return Completed(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
+    finally:
+        channel.close()
+        feeder.join()
+
+
+MOST = 64 << 20
+"""Bytes of an output that no handler takes."""
+
+
+class TooMuch(Exception):
+    """The answer is larger than the limit."""
+
+
+def _up_to_most() -> tuple[bytearray, Handler]:
+    data = bytearray()
+
+    def take(piece: bytes) -> None:
+        if len(data) + len(piece) > MOST:
+            raise TooMuch
+        data.extend(piece)
+
+    return data, take
+
+
+def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> None:
+    """Read everything that is available now."""
+    while channel.recv_ready():
+        on_stdout(channel.recv(_TAKE_BYTES))
+    while channel.recv_stderr_ready():
+        on_stderr(channel.recv_stderr(_TAKE_BYTES))
+
+
+class Wakeup:
+    """One event for both outputs of a channel and its end; records when a byte last moved."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._event = threading.Event()
+        self.touch()
+        channel.in_buffer.set_event(self)  # type: ignore[arg-type]
+        channel.in_stderr_buffer.set_event(self)  # type: ignore[arg-type]
+
+    def set(self) -> None:
+        self.touch()
+        self._event.set()
+
+    def clear(self) -> None:
+        """Hook for an empty pipe; bytes of the other one must still wake us."""
+
+    def touch(self) -> None:
+        self._last = time.monotonic()
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait for something to arrive. Raises Silent once nothing has moved for `timeout`
+        seconds.
+        """
+        self.wait_for(self._event, timeout)
+        self._event.clear()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for something to arrive, or that long."""
+        if self._event.wait(seconds):
+            self._event.clear()
+
+    def wait_for(self, event: threading.Event, timeout: float | None) -> None:
+        while not event.wait(None if timeout is None else self._left(timeout)):
+            if timeout is not None and self._left(timeout) <= 0:
+                raise ChannelSilent
+
+    def _left(self, timeout: float) -> float:
+        return max(0.0, self._last + timeout - time.monotonic())
+
+
+class _Feeder:
+    """Sends `stdin` and its end from a thread of its own, so that outputs never wait for it."""
+
+    def __init__(
+        self, channel: paramiko.Channel, stdin: bytes | Iterable[bytes], wakeup: Wakeup
+    ) -> None:
+        self.error: BaseException | None = None
+        self._channel = channel
+        self._wakeup = wakeup
+        self._thread: threading.Thread | None = None
+        if stdin == b"":
+            channel.shutdown_write()
+            return
+        chunks = (stdin,) if isinstance(stdin, bytes) else stdin
+        self._thread = threading.Thread(target=self._feed, args=(chunks,), daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_FEEDER_GRACE)
+
+    def _feed(self, chunks: Iterable[bytes]) -> None:
+        try:
+            for chunk in chunks:
+                if not self._send(chunk):
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller
+            self.error = error
+            self._channel.close()
+        else:
+            with contextlib.suppress(*BROKEN):
+                self._channel.shutdown_write()
+
+    def _send(self, chunk: bytes) -> bool:
+        """Send bytes; False when the other side reads no more. Its exit code tells whether that
+        is wrong.
+        """
+        view = memoryview(chunk)
+        for at in range(0, len(view), _PIECE_BYTES):
+            try:
+                self._channel.sendall(view[at : at + _PIECE_BYTES].tobytes())
+            except BROKEN:
+                return False
+            self._wakeup.touch()
+        return True

@@ -1,0 +1,75 @@
+"""Transport that retries connections to a node that refuses logins for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cloudtrain.errors import NodeUnreachable
+from cloudtrain.model import Node
+from cloudtrain.protocols import Completed, Transport
+from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.shell import Command
+
+AWAY = Retry(pause=1.0, deadline=60.0)
+"""An sshd that restarts, an upgrade of it, one that takes no more logins just now (MaxStartups)
+is there again by then."""
+
+
+class RetryingTransport:
+    """Runs a command once a connection can be opened, retried as `away` allows.
+
+    Never runs it twice: a connection that breaks after the command was sent is an error at once.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        away: Retry = AWAY,
+        waits: Callable[[str], None] = lambda text: None,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """`waits` is called, once for each node, with the reason for waiting."""
+        self._transport, self._away, self._waits = transport, away, waits
+        self._clock = clock
+        self._told: set[str] = set()
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        def run() -> Completed:
+            return self._transport.run(
+                node,
+                command,
+                stdin=stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                timeout=timeout,
+            )
+
+        def tell(error: NodeUnreachable, *_: float) -> None:
+            if node.name not in self._told:
+                self._told.add(node.name)
+                limit = self._away.deadline
+                self._waits(f"{error.message}: waiting up to {limit:.0f} s for it")
+
+        return self._away.call(
+            run,
+            on=NodeUnreachable,
+            unless=lambda error: error.began,
+            before_pause=tell,
+            clock=self._clock,
+        )
+
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        return self._transport.ask(node, script, timeout=timeout)
+
+    def close(self) -> None:
+        self._transport.close()

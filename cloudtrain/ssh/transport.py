@@ -1,0 +1,172 @@
+"""Transport over SSH: one tuned connection per node, kept open, reopened when it broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import CredentialsError, NodeError, NodeUnreachable
+from cloudtrain.model import Identity, Node
+from cloudtrain.protocols import Completed
+from cloudtrain.shell import Command
+from cloudtrain.ssh.connection_pool import ConnectionPool
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class SshTransport:
+    """Transport that accepts only the host keys of `identity`. `connect_timeout` in seconds."""
+
+    def __init__(self, identity: Identity, *, connect_timeout: float = 10.0) -> None:
+        self._identity = identity
+        self._pins = {name: key.pins for name, key in identity.host_keys.items()}
+        self._connect_timeout = connect_timeout
+        self._lock = threading.Lock()
+        self._key_lock = threading.Lock()
+        self._key_read: paramiko.PKey | None = None
+        self._links: dict[tuple[str, str, int, str], ConnectionPool] = {}
+        self._closed = False
+
+    def __enter__(self) -> SshTransport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        node: Node,
+        command: Command,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """As Transport.run. Never retried when the connection breaks: the command may have run."""
+        link = self._link(node)
+        try:
+            channel = link.session()
+        except NodeUnreachable as error:
+            raise error.copy_with(began=self._closed) from error.__cause__
+        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch, pump_channel
+
+        line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal
+        try:
+            return pump_channel(
+                channel,
+                line,
+                stdin=stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                timeout=timeout,
+            )
+        except TooMuch:
+            raise _too_much(node, line) from None
+        except ChannelSilent:
+            raise NodeUnreachable(
+                node.name,
+                f"nothing came from the node for {timeout:g} s while `{_short(line)}` ran",
+                hint=_SILENT_HINT,
+            ) from None
+        except ChannelEnded as error:
+            raise _broken(node, f"{error} while `{_short(line)}` ran") from None
+
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        """As Transport.ask. The script reads nothing, and its background children must not keep
+        its outputs.
+        """
+        link = self._link(node)
+        shell = link.shell()
+        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch
+        from cloudtrain.ssh.control_shell import StaleShell
+
+        try:
+            while True:
+                try:
+                    return shell.ask(script, timeout)
+                except StaleShell:
+                    shell = link.shell()
+        except TooMuch:
+            raise _too_much(node, script) from None
+        except ChannelSilent:
+            raise NodeUnreachable(
+                node.name,
+                f"no answer within {timeout:g} s to `{_short(script)}`",
+                hint=_SILENT_HINT,
+            ) from None
+        except ChannelEnded as error:
+            raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
+
+    def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
+        """As HostKeys.trust."""
+        with self._lock:
+            self._pins[node] = host_keys
+            changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]
+        for link in changed:
+            link.close()
+
+    def close(self) -> None:
+        """Close at once; calls that other threads wait for end with NodeUnreachable."""
+        with self._lock:
+            self._closed = True
+            links = tuple(self._links.values())
+        for link in links:
+            link.close()
+
+    def _link(self, node: Node) -> ConnectionPool:
+        place = (node.name, node.address, node.ssh_port, node.user)
+        with self._lock:
+            if self._closed:
+                raise NodeUnreachable(node.name, "the connections were closed")
+            link = self._links.get(place)
+            if link is None:
+                pinned = node.host_keys or self._pins.get(node.name, ())
+                link = self._links[place] = ConnectionPool(
+                    node, pinned, self._key, self._connect_timeout
+                )
+            return link
+
+    def _key(self) -> paramiko.PKey:
+        """The cluster's key, read and parsed once for all nodes."""
+        from cloudtrain.ssh.connection import BROKEN, load_key
+
+        with self._key_lock:
+            if self._key_read is None:
+                try:
+                    self._key_read = load_key(self._identity.private_key)
+                except BROKEN as error:
+                    raise CredentialsError(
+                        f"the cluster's key {self._identity.private_key} cannot be read: {error}",
+                        hint="`cloudtrain up` makes a missing key anew",
+                    ) from error
+            return self._key_read
+
+
+_SILENT_HINT = "the node may be frozen, overloaded or cut off: `cloudtrain status` asks for it"
+
+
+def _too_much(node: Node, line: str) -> NodeError:
+    from cloudtrain.ssh.channel_io import MOST
+
+    return NodeError(
+        node.name,
+        f"it answers more than {MOST >> 20} MB to `{_short(line)}`",
+        hint="`cloudtrain ssh` shows the node as it is",
+    )
+
+
+def _broken(node: Node, what: str) -> NodeUnreachable:
+    return NodeUnreachable(
+        node.name,
+        what,
+        hint="how far it came is not known: `cloudtrain status` asks whether the node is there, "
+        "and the same command run again connects anew",
+    )
+
+
+def _short(line: str) -> str:
+    first = line.strip().partition("\n")[0]
+    return line.strip() if len(line.strip()) <= 80 and first == line.strip() else f"{first[:77]}..."

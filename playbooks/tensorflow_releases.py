@@ -1,0 +1,138 @@
+"""TensorFlow releases: supported Pythons, wheels, and bounds for requirements that they leave
+open.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from cloudtrain.catalog import cuda as table
+
+Build = Literal["cpu", "cuda"]
+Release = tuple[int, int]
+
+VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+(\.?(post|rc)\d+)?)?")
+
+# First and last Python with a wheel for Linux x86-64, by first release of a span.
+# Source: PyPI's files of tensorflow and tensorflow-cpu, asked on 2026-11-21 with
+# `pip index versions tensorflow-cpu --python-version 3.x --only-binary :all:`, x = 7 … 14.
+_PYTHONS: dict[Release, tuple[str, str]] = {
+    (1, 13): ("3.5", "3.7"),
+    (2, 2): ("3.5", "3.8"),
+    (2, 4): ("3.6", "3.8"),
+    (2, 5): ("3.6", "3.9"),
+    (2, 7): ("3.7", "3.9"),
+    (2, 8): ("3.7", "3.10"),
+    (2, 12): ("3.8", "3.11"),
+    (2, 14): ("3.9", "3.11"),
+    (2, 16): ("3.9", "3.12"),
+    (2, 20): ("3.9", "3.13"),
+    (2, 21): ("3.10", "3.13"),
+}
+
+# Newest versions to let in, where the release's own metadata names none or too new ones.
+# 2.21: what this project trains with (2026-11-21). Before: what was current when the release
+# was, as newer ones came after its last patch. protobuf 3.21 ended the generated code of
+# releases before 2.12, NumPy 1.24 the aliases that those use, h5py 3 their loading of weights.
+# setuptools 81 dropped pkg_resources, which TensorBoard before 2.21 imports.
+_NEWEST: dict[Release, tuple[str, ...]] = {
+    (1, 13): ("numpy<1.19", "protobuf<3.21", "h5py<3"),
+    (2, 2): ("numpy<1.20", "protobuf<3.21", "h5py<3"),
+    (2, 4): ("numpy<1.20", "protobuf<3.21", "h5py<3.2"),
+    (2, 6): ("keras<2.7", "numpy<1.20", "protobuf<3.21", "h5py<3.2"),
+    (2, 7): ("numpy<1.24", "protobuf<3.21", "h5py<3.9"),
+    (2, 9): ("numpy<1.24", "protobuf<3.20", "h5py<3.9"),
+    (2, 12): ("numpy<2", "protobuf<5", "h5py<3.12"),
+    (2, 16): ("keras<3.4", "numpy<2", "protobuf<5", "h5py<3.12"),
+    (2, 17): ("keras<3.6", "numpy<2", "protobuf<5", "h5py<3.12"),
+    (2, 18): ("keras<3.9", "numpy<2.1", "protobuf<6", "h5py<3.13"),
+    (2, 19): ("keras<3.11", "numpy<2.2", "protobuf<6", "h5py<3.14"),
+    (2, 20): ("keras<3.13", "numpy<2.4", "protobuf<7", "h5py<3.15"),
+    (2, 21): ("keras<=3.15.1", "numpy<=2.4.6", "protobuf<=7.36.2", "h5py<3.15"),
+}
+_OLD_SETUPTOOLS = "setuptools<81"
+
+
+def release(version: str) -> Release:
+    """Parse `"2.21.0"` as (2, 21). Raises ValueError for anything that is no version."""
+    found = VERSION.fullmatch(version)
+    if not found:
+        raise ValueError(f"{version!r} is not a TensorFlow version like 2.21 or 2.21.0")
+    return int(found[1]), int(found[2])
+
+
+def unknown(version: str) -> str | None:
+    """Message for a release that no table here has: nobody has seen that it exists."""
+    newest, number = max(_NEWEST), release(version)
+    if number > newest:
+        return (
+            f"unknown TensorFlow {version}; the newest known is {newest[0]}.{newest[1]}"
+            " (a later cloudtrain may know it; `setup.packages` takes any)"
+        )
+    oldest, last_of_1 = min(_NEWEST), 15
+    if number < oldest or (number[0] == 1 and number[1] > last_of_1):
+        known = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
+        return f"unknown TensorFlow {version}; {known} are known"
+    return None
+
+
+def minor(version: str) -> str:
+    return "{}.{}".format(*release(version))
+
+
+def pythons(version: str) -> tuple[str, str]:
+    """First and last Python with wheels of the release; a newer release counts as the newest
+    known.
+    """
+    spans = [span for first, span in _PYTHONS.items() if first <= release(version)]
+    return spans[-1] if spans else next(iter(_PYTHONS.values()))
+
+
+def cuda(version: str) -> tuple[str, str]:
+    """CUDA that the release is built with, and the oldest NVIDIA driver for it."""
+    row = table.toolkit(version)
+    return row.cuda, row.driver
+
+
+def pinned(package: str, version: str) -> str:
+    """Requirement for a version: `2.21` is any patch of it, `2.21.0` that one alone."""
+    return f"{package}=={version}.*" if version.count(".") == 1 else f"{package}=={version}"
+
+
+def tensorflow(version: str, build: Build) -> tuple[str, ...]:
+    """Requirement lines for the release itself.
+
+    tensorflow-cpu has wheels for x86-64 alone, and none before 2.1; elsewhere (ARM, macOS)
+    `tensorflow` itself is a CPU build. The extra `and-cuda` exists since 2.15; before 2.11 the
+    index has no CUDA that fits. Since 2.21 TensorBoard is no dependency any more, but without it
+    `tf.summary.scalar` raises, which `tf.keras.callbacks.TensorBoard` calls.
+    """
+    number = release(version)
+    board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
+    if build == "cuda":
+        name = "tensorflow[and-cuda]" if number >= (2, 15) else "tensorflow"
+        libraries = table.libraries(version) if number < (2, 15) else ()
+        return (pinned(name, version), *libraries, *board)
+    if number < (2, 1):
+        return (pinned("tensorflow", version), *board)
+    x86 = "platform_machine == 'x86_64' and sys_platform == 'linux'"
+    other = "platform_machine != 'x86_64' or sys_platform != 'linux'"
+    return (
+        f"{pinned('tensorflow-cpu', version)} ; {x86}",
+        f"{pinned('tensorflow', version)} ; {other}",
+        *board,
+    )
+
+
+def constraints(version: str) -> tuple[str, ...]:
+    """Bounds for requirements that the release leaves open, and the release itself for packages
+    that depend on it.
+
+    CUDA's are in catalog/cuda.py.
+    """
+    known = [newest for first, newest in _NEWEST.items() if first <= release(version)]
+    latest = max(_NEWEST)
+    bounds = known[-1] if known and release(version) <= latest else ()
+    old = (_OLD_SETUPTOOLS,) if release(version) < (2, 21) else ()
+    return (pinned("tensorflow", version), *bounds, *old)

@@ -1,0 +1,163 @@
+"""Checks before `up` that change nothing and cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.aws import dry_run, images, network, quota, spot
+from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.dry_run import NOT_TOLD
+from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
+from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
+from cloudtrain.providers.aws.zones import Regions
+from cloudtrain.providers.base.driver import Location
+
+
+def check(
+    ec2: Ec2Client, regions: Regions, schedules: Schedules, plan: Plan
+) -> tuple[Finding, ...]:
+    try:
+        regions.names()  # the first call that credentials are needed for
+        identity = _identity(ec2, regions.names()[0], plan)
+    except CloudError as error:
+        return (_failed("credentials", error),)
+    try:
+        places = regions.places(plan)
+    except CloudError as error:
+        return identity, _failed("placement", error)
+    where = list(dict.fromkeys(place.region for place in places))
+    first = {region: next(p for p in places if p.region == region) for region in where}
+    types: dict[str, Mapping[str, Ec2MachineType]] = {}
+    found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
+    found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
+    found += _in_each("image", where, lambda region: _image(ec2, region, plan))
+    found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
+    found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
+    found += _spot_prices(ec2, places, plan)
+    found += _lifetime(schedules, where[0], plan)
+    found.append(dry_run.permissions(ec2, places[0], plan))
+    return tuple(replace(each, told=each.told and NOT_TOLD not in each.text) for each in found)
+
+
+def _in_each(
+    what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
+) -> Iterator[Finding]:
+    """One finding for each region. One region that passes is enough: `up` goes on to it."""
+    told: list[tuple[str, CloudError | None]] = []
+    for region in regions:
+        try:
+            told.append(ask(region))
+        except CloudError as refusal:
+            told.append((refusal.message, refusal))
+    served = any(error is None for _, error in told)
+    for region, (text, error) in zip(regions, told, strict=True):
+        yield Finding(
+            what=what,
+            ok=served,
+            text=text if text.find(region) >= 0 else f"{region}: {text}",
+            hint=error.hint if error is not None else None,
+            error=None if served or error is None else type(error),
+        )
+
+
+def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iterator[Finding]:
+    """Spot prices in the placement's zones; an endpoint without prices stops nothing."""
+    wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
+    for region in sorted({place.region for place in places}) if wanted else ():
+        zones = {place.zone for place in places if place.region == region}
+        try:
+            found = [p for p in spot.prices(ec2, region, wanted) if p.zone in zones]
+            text = "; ".join(map(str, found)) or f"{region}: {NOT_TOLD}"
+        except CloudError as error:
+            text = f"{region}: {NOT_TOLD}: {error.message}"
+        yield Finding(what="spot price", ok=True, text=text)
+
+
+def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
+    """Finding on what ends the nodes if no user does."""
+    if plan.config.limits.max_lifetime is None:
+        return
+    held = "each node's own timer"
+    if schedules.role(region) is not None:
+        held += f", and AWS itself {LATER / 60:.0f} minutes later (role {ROLE})"
+    else:
+        held += f" alone; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
+    yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}")
+
+
+def _failed(what: str, error: CloudError) -> Finding:
+    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+
+
+def _identity(ec2: Ec2Client, region: str, plan: Plan) -> Finding:
+    try:
+        client = quota.service(ec2, "sts", region, plan.config.endpoints.auth)
+        if client is None:
+            return Finding(what="credentials", ok=True, text=f"accepted; who you are is {NOT_TOLD}")
+        with mapped("GetCallerIdentity"):
+            arn = str(client.get_caller_identity()["Arn"])
+    except CloudError as error:
+        text = f"accepted; who you are is {NOT_TOLD}: {error.message}"
+        return Finding(what="credentials", ok=True, text=text)
+    return Finding(what="credentials", ok=True, text=arn)
+
+
+def _machines(
+    ec2: Ec2Client, region: str, plan: Plan, types: dict[str, Mapping[str, Ec2MachineType]]
+) -> tuple[str, CloudError | None]:
+    names = sorted({node.machine for node in plan.nodes if node.machine})
+    types[region] = {}
+    types[region] = machine_types(ec2, region, names)
+    missing = [name for name in names if name not in types[region]]
+    if missing:
+        text = f"{', '.join(missing)} is not in {region}"
+        return text, CloudConfigError(text, hint="see nodes.….machine, or another region")
+    kinds = [types[region][node.machine].misfit(node) for node in plan.nodes if node.machine]
+    wrong = sorted({kind for kind in kinds if kind})
+    if wrong:
+        text = "; ".join(wrong)
+        return text, CloudConfigError(text, hint="see nodes.….machine and accelerator")
+    return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names), None
+
+
+def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | None]:
+    wanted = {images.choices(plan.config.image, node) for node in plan.nodes}
+    found = {images.find(ec2, region, names) for names in sorted(wanted)}
+    return ", ".join(sorted(f"{image.id} ({image.name})" for image in found)), None
+
+
+def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
+    subnet = network.subnet(ec2, place, plan.config.network)
+    told = f"{subnet.id} of {subnet.vpc} in {place}"
+    if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
+        subnet.id
+    ):
+        told += "; it has no route out, so packages must come from inside"
+    return told, None
+
+
+def _quota(
+    ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
+) -> tuple[str, CloudError | None]:
+    needs, unknown = quota.needs(ec2, region, plan, types)
+    lines = [f"{', '.join(unknown)}: {NOT_TOLD}"] if unknown else []
+    short = []
+    for need in needs:
+        told = NOT_TOLD if need.allowed is None else f"{need.allowed} allowed"
+        lines.append(
+            f"{need.quota.name}: {need.wanted} vCPUs wanted, {need.running} run already, {told}"
+        )
+        if need.allowed is not None and need.wanted + need.running > need.allowed:
+            short.append((need, need.wanted + need.running))
+    if not short:
+        return "; ".join(lines), None
+    hint = "; ".join(
+        f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
+        f"--quota-code {need.quota.code} --desired-value {total}"
+        for need, total in short
+    )
+    return "; ".join(lines), QuotaError("; ".join(lines), hint=hint, scope="region")

@@ -1,0 +1,223 @@
+"""EC2 client over libcloud's connection: endpoints, credentials, POST, paging, retries, our
+errors.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
+
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.aws import faults, requests, xml
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base.timing import Timing
+
+CONNECT = 10.0
+"""Seconds until an endpoint has taken a connection."""
+TIMEOUT = 60.0
+"""Seconds without a byte."""
+BRIEF = 5.0
+"""The same of both where an answer is not worth waiting for."""
+BRIEF_TRIES = 2
+PAGES: Mapping[str, int] = {
+    "DescribeInstances": 1000,
+    "DescribeInstanceTypes": 100,
+    "DescribeInstanceTypeOfferings": 1000,
+    "DescribeNetworkInterfaces": 1000,
+    "DescribeRouteTables": 100,
+    "DescribeSecurityGroups": 1000,
+    "DescribeSpotPriceHistory": 1000,
+    "DescribeSubnets": 1000,
+    "DescribeVolumes": 500,
+    "DescribeVpcs": 1000,
+}
+"""The largest MaxResults of each action: unpaged calls are throttled sooner."""
+SUFFIXES = (("cn-", "amazonaws.com.cn"), ("eusc-", "amazonaws.eu"), ("", "amazonaws.com"))
+"""Of the partitions, by how their regions' names start."""
+
+
+class Ec2Client:
+    """EC2 in every region of one account. Safe to use from many threads."""
+
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
+        self.profile = config.project
+        self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
+        self.unknown: set[str] = set()
+        """Actions that this endpoint turned out not to have."""
+        self._timeout = (CONNECT, TIMEOUT)
+        self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._credentials: Any = None
+
+    def briefly(self) -> Ec2Client:
+        """A client with few retries, for regions in which nothing of ours is known."""
+        self.credentials()  # made once, for both
+        other = copy.copy(self)
+        other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
+        other._timeout = (BRIEF, BRIEF)
+        other._idle = defaultdict(deque)
+        return other
+
+    def ask(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
+        """Send one request, retried while it is throttled or unanswered. Raises CloudError."""
+        return self.timing.call(lambda: self.once(region, action, parameters))
+
+    def once(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
+        """Send one request without retries, for what must not be done twice."""
+        fields = {"Action": action, "Version": requests.VERSION, **requests.flat(parameters or {})}
+        asked = f"{action} in {region}"
+        with mapped(asked):
+            credentials = self.credentials()
+            with self._lent(region) as connection:
+                return connection.call(asked, credentials, urlencode(fields))
+
+    def pages(
+        self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
+    ) -> list[Tree]:
+        """All members of the set `key` over all pages."""
+        wanted = {**(parameters or {}), "MaxResults": PAGES.get(action)}
+        found: list[Tree] = []
+        while True:
+            answer = self.ask(region, action, wanted)
+            found += xml.items(answer, key)
+            token = xml.text(answer, "nextToken")
+            if not token:
+                return found
+            wanted["NextToken"] = token
+
+    def session(self) -> Any:
+        """boto3's session: the user's profile and the standard credential chain."""
+        import boto3
+
+        with self._lock, mapped("credentials"):
+            if self._session is None:
+                self._session = boto3.Session(profile_name=self.profile)
+            return self._session
+
+    def credentials(self) -> Any:
+        """Current credentials; botocore renews those of a role or of SSO when they expire."""
+        session = self.session()
+        with self._lock:
+            if self._credentials is None:
+                self._credentials = session.get_credentials()
+        if self._credentials is None:
+            raise CredentialsError(
+                "no AWS credentials are found",
+                hint="aws configure, aws sso login, or AWS_PROFILE",
+                code="NoCredentials",
+            )
+        return self._credentials.get_frozen_credentials()
+
+    def url(self, region: str) -> str:
+        suffix = next(suffix for prefix, suffix in SUFFIXES if region.startswith(prefix))
+        return self.endpoint or f"https://ec2.{region}.{suffix}"
+
+    @contextmanager
+    def _lent(self, region: str) -> Iterator[_Connection]:
+        """A connection that no other thread uses meanwhile; it is kept open for the next."""
+        idle = self._idle[region]
+        try:
+            connection = idle.pop()
+        except IndexError:
+            core = self.session()._session  # boto3 has no door of its own to botocore's settings
+            bundle = core.get_config_variable("ca_bundle")
+            connection = _Connection(region, self.url(region), bundle, self._timeout)
+        try:
+            yield connection
+        finally:
+            idle.append(connection)
+
+
+@contextmanager
+def mapped(asked: str) -> Iterator[None]:
+    """Map what libcloud, requests and botocore raise inside to CloudError."""
+    try:
+        yield
+    except CloudError:
+        raise
+    except Exception as error:
+        raise faults.of_exception(asked, error) from error
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(name) or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+class _Response(EC2Response):
+    connection: Any
+
+    def success(self) -> bool:
+        return bool(self.status == 200)
+
+    def parse_body(self) -> Tree:
+        try:
+            return xml.tree(str(self.body))
+        except ValueError as error:
+            raise TransientError(f"{self.connection.asked}: {error}", code="cut off") from error
+
+    def parse_error(self) -> str:
+        raise faults.of_answer(
+            self.connection.asked, status=self.status, headers=self.headers, body=str(self.body)
+        )
+
+
+class _Connection(EC2Connection):
+    """Connection to one region's endpoint, for one thread at a time. Always signs with version
+    4.
+    """
+
+    responseCls = _Response
+    asked = ""
+    connection: Any
+    driver: Any
+
+    def __init__(
+        self, region: str, url: str, ca_bundle: str | None, timeout: tuple[float, float]
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CloudConfigError(f"{url!r} is not the URL of an endpoint", hint="see `endpoints`")
+        secure = parts.scheme == "https"
+        super().__init__(  # type: ignore[no-untyped-call]
+            "",
+            "",
+            secure=secure,
+            host=f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname,
+            port=parts.port or (443 if secure else 80),
+            signature_version="4",
+        )
+        self.request_path = parts.path
+        self.driver = SimpleNamespace(region_name=region, name="cloudtrain")
+        self.connect()  # type: ignore[no-untyped-call]
+        # A line for this host in ~/.netrc would replace the signature.
+        self.connection.session.auth = _unchanged
+        self.connection.session.timeout = timeout
+        if ca_bundle:
+            self.connection.ca_cert = ca_bundle
+
+    def call(self, asked: str, credentials: Any, form: str) -> Tree:
+        self.asked = asked
+        self.signer.access_key = credentials.access_key
+        self.signer.access_secret = credentials.secret_key
+        self.token = credentials.token
+        headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+        send: Any = self.request
+        answer: Tree = send("/", data=form, headers=headers, method="POST").object
+        return answer
+
+
+def _unchanged(request: Any) -> Any:
+    return request

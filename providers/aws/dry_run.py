@@ -1,0 +1,144 @@
+"""Sends `up`'s own requests to EC2 as dry runs, so that policies judge their real parameters.
+
+A dry run reports on permissions and parameters, not on capacity or quota:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (DryRun)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError, CloudError, NameTakenError, PermissionsError
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.aws import faults, images, machine_types, network, requests
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Location
+
+NOT_TOLD = "not told by this endpoint"
+FIRST_BOOT = "#cloud-config\n"
+"""In the place of the first-boot data, which holds keys and which no policy can look into."""
+
+
+def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
+    """One finding for all calls that a dry run covers.
+
+    Calls on existing resources are not covered: a policy may allow them for resources with our tag
+    only.
+    """
+    try:
+        asks = dict(_asks(ec2, place, plan))
+    except CloudError:
+        return Finding(what="permissions", ok=True, text="not asked: see image and network")
+    answers = {
+        what: _dry_run(ec2, place.region, what.split()[0], parameters)
+        for what, parameters in asks.items()
+    }
+    refused = [error for error in answers.values() if _is_refusal(error)]
+    if refused:
+        return Finding(
+            what="permissions",
+            ok=False,
+            text="; ".join(dict.fromkeys(error.message for error in refused)),
+            hint=refused[0].hint,
+            error=type(refused[0]),
+        )
+    allowed = [what for what, error in answers.items() if _is_consent(error)]
+    rest = [what for what in answers if what not in allowed]
+    told = [f"{', '.join(allowed)} allowed"] if allowed else []
+    told += [f"{', '.join(rest)} {NOT_TOLD}"] if rest else []
+    return Finding(what="permissions", ok=True, text="; ".join(told))
+
+
+def _is_refusal(error: CloudError) -> bool:
+    """True if the error means that `up` would be refused; a dry run always raises one."""
+    if isinstance(error, PermissionsError):
+        return True
+    own = ("DryRunOperation", NOT_HEEDED, *faults.UNKNOWN_ACTION)
+    return isinstance(error, CloudConfigError) and error.code not in own
+
+
+def _is_consent(error: CloudError) -> bool:
+    return error.code == "DryRunOperation" or isinstance(error, NameTakenError)
+
+
+def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parameters that `up` would send in `place`, by call and purpose."""
+    subnet = network.subnet(ec2, place, plan.config.network)
+    chosen = {
+        node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
+        for node in plan.nodes
+    }
+    kinds = {(n.machine, n.spot, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)}
+    for node in reversed(kinds.values()):
+        words = " ".join(filter(None, ["RunInstances", node.machine, "spot" if node.spot else ""]))
+        yield (
+            words,
+            _run_instances(plan, node, place, subnet, chosen[node.name], ec2.timing.clock.now()),
+        )
+    tags = labels.of_cluster(plan.config.name)
+    yield (
+        "CreateSecurityGroup",
+        {
+            "GroupName": labels.group_name(plan.config.name),
+            "GroupDescription": f"cloudtrain cluster {plan.config.name}",
+            "VpcId": subnet.vpc,
+            **requests.tagged(["security-group"], tags),
+        },
+    )
+    if machine_types.stand_close(ec2, place.region, plan):
+        yield (
+            "CreatePlacementGroup",
+            {
+                "GroupName": network.placement_group_name(plan.config.name, place.zone),
+                "Strategy": "cluster",
+                **requests.tagged(["placement-group"], tags),
+            },
+        )
+
+
+def _run_instances(
+    plan: Plan, node: NodePlan, place: Location, subnet: Subnet, image: AwsImage, now: float
+) -> Mapping[str, Any]:
+    """RunInstances as `up` sends it, without what does not exist yet or must not be sent.
+
+    Left out: security and placement group, the client token (a dry run might bind it) and the keys
+    in the user data.
+    """
+    expires = plan.config.limits.max_lifetime
+    lifetime = plan.config.limits.max_lifetime
+    expires = None if lifetime is None else now + lifetime
+    order = LaunchRequest(
+        plan=plan,
+        node=node,
+        place=place,
+        ground=ClusterNetwork(
+            subnet=subnet, group="", placement_group="", images={node.name: image}
+        ),
+        user_data=FIRST_BOOT,
+        token="",
+        expires=expires,
+        labels=labels.of_node(plan.config.name, node, expires),
+    )
+    return requests.run_instances(order, order.token)
+
+
+def _dry_run(
+    ec2: Ec2Client, region: str, action: str, parameters: Mapping[str, object]
+) -> CloudError:
+    """Send a dry run. It is always refused; the error's code says whether the call would have
+    been allowed.
+    """
+    try:
+        ec2.ask(region, action, {**parameters, "DryRun": True})
+    except CloudError as error:
+        return error
+    if action == "CreatePlacementGroup":  # made: this endpoint does not heed dry runs
+        ec2.ask(region, "DeletePlacementGroup", {"GroupName": parameters["GroupName"]})
+    return CloudError(f"{action} did not heed DryRun", code=NOT_HEEDED)
+
+
+NOT_HEEDED = "DryRunIgnored"

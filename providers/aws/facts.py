@@ -1,0 +1,39 @@
+"""Facts of `provider: aws`."""
+
+from pathlib import Path
+
+from cloudtrain.cloud import Cloud, Preemption
+from cloudtrain.providers.aws.families import FAMILIES
+
+_DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
+
+FACTS = Cloud(
+    name="aws",
+    title="AWS",
+    vendor="Amazon",
+    packages=("libcloud", "boto3"),
+    project_word="profile",
+    project_variable="AWS_PROFILE",
+    store_scheme="s3",
+    machines=Path(__file__).parent / "machines.csv",
+    gpuhunt="aws",
+    default_machine="m6i.xlarge",
+    gpu_machines=r"(u-)?(g|gr|p)\d[\w-]*\..+",
+    families=FAMILIES,
+    first_region="us-east-1",
+    zone=r"(.+-\d+)[a-z]",
+    # https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html, 2026-11-22
+    region=r"(?:af|ap|ca|cn|eu|eusc|il|me|mx|sa|us|us-gov|eu-iso[a-z]|us-iso[a-z]?)-"
+    rf"(?:[a-z]{{2}}-)?{_DIRECTION}-\d\d?(?:-[a-z]+-\d)?",
+    region_likeness=0.6,
+    preemption=Preemption(
+        address="http://169.254.169.254",
+        path="/latest/meta-data/spot/instance-action",
+        token_path="/latest/api/token",
+        token_headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"},
+        token_header="X-aws-ec2-metadata-token",
+        answer=r"[\s\S]+",
+        source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/"
+        "spot-instance-termination-notices.html",
+    ),
+)

@@ -1,0 +1,339 @@
+"""Maps refusals of EC2, libcloud, requests and botocore to our error classes.
+
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html State reasons:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from time import time
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NameTakenError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+    Scope,
+    TransientError,
+)
+from cloudtrain.providers.aws import xml
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: type[CloudError]
+    scope: Scope = "account"
+    hint: str | None = None
+
+
+_ELSEWHERE = "name more zones or regions in `placement`, or take another machine"
+_QUOTA = (
+    "ask for more: aws service-quotas request-service-quota-increase --service-code ec2 "
+    "--quota-code CODE --desired-value VCPUS; CODE is L-DB2E81BA for G and VT (spot L-3819A6DF), "
+    "L-417A185B for P (spot L-7212CCBC), L-1216C47A for others (spot L-34B43A08)"
+)
+_SPOT_QUOTA = (
+    "ask for more at Service Quotas: L-3819A6DF (G and VT spot), L-7212CCBC (P spot), "
+    "L-34B43A08 (others, spot), in vCPUs; or spot: false"
+)
+_LOG_IN = "aws configure, aws sso login, or another profile in `project` (AWS_PROFILE)"
+_POLICY = "the policy in docs/aws.md has all that is needed"
+
+_CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
+_LIMIT = Fault(QuotaError, "region", "delete what is not needed, or ask for more at Service Quotas")
+_RATE = Fault(RateError, "region")
+_TRANSIENT = Fault(TransientError, "region")
+_UNKNOWN_USER = Fault(CredentialsError, "account", _LOG_IN)
+_DENIED = Fault(PermissionsError, "account", _POLICY)
+_WRONG = Fault(CloudConfigError)
+_ABSENT = Fault(NotFoundError, "region")
+_IN_USE = Fault(BusyError, "region", "it is deleted once what uses it is gone: run it again")
+_TAKEN = Fault(NameTakenError, "region")
+_SUPPORT = "https://console.aws.amazon.com/billing shows what is missing; or ask AWS Support"
+
+_SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
+
+CODES: Mapping[str, Fault] = {
+    "InsufficientInstanceCapacity": _CAPACITY,
+    "InsufficientHostCapacity": _CAPACITY,
+    "InsufficientCapacity": _CAPACITY,
+    "InsufficientCapacityOnHost": _CAPACITY,
+    "InsufficientReservedInstanceCapacity": _CAPACITY,
+    "InsufficientVolumeCapacity": _CAPACITY,
+    "InsufficientFreeAddressesInSubnet": Fault(
+        CapacityError, "zone", "another zone, or a larger subnet in network.subnet"
+    ),
+    "InsufficientAddressCapacity": Fault(CapacityError, "region", _ELSEWHERE),
+    "Unsupported": _CAPACITY,
+    "VolumeTypeNotAvailableInZone": _CAPACITY,
+    "SpotMaxPriceTooLow": Fault(CapacityError, "zone", "another zone, or spot: false"),
+    "SpotInstanceTermination": Fault(CapacityError, "zone", "spot capacity was taken back"),
+    "SpotInstanceShutdown": Fault(CapacityError, "zone", "spot capacity was taken back"),
+    "VcpuLimitExceeded": Fault(QuotaError, "region", _QUOTA),
+    "InstanceLimitExceeded": Fault(QuotaError, "region", _QUOTA),
+    "MaxSpotInstanceCountExceeded": Fault(QuotaError, "region", _SPOT_QUOTA),
+    "VolumeLimitExceeded": _LIMIT,
+    "MaxIOPSLimitExceeded": _LIMIT,
+    "AddressLimitExceeded": _LIMIT,
+    "NetworkInterfaceLimitExceeded": _LIMIT,
+    "SecurityGroupLimitExceeded": _LIMIT,
+    "RulesPerSecurityGroupLimitExceeded": _LIMIT,
+    "PlacementGroupLimitExceeded": _LIMIT,
+    "ResourceLimitExceeded": _LIMIT,
+    "RequestLimitExceeded": _RATE,
+    "Throttling": _RATE,
+    "ThrottlingException": _RATE,
+    "ThrottledException": _RATE,
+    "RequestThrottled": _RATE,
+    "RequestThrottledException": _RATE,
+    "EC2ThrottledException": _RATE,
+    "TooManyRequestsException": _RATE,
+    "SlowDown": _RATE,
+    "BandwidthLimitExceeded": _RATE,
+    "PriorRequestNotComplete": _RATE,
+    "ConcurrentTagAccess": _RATE,
+    "ServerInternal": _TRANSIENT,
+    "InternalError": _TRANSIENT,
+    "InternalFailure": _TRANSIENT,
+    "InternalServerError": _TRANSIENT,
+    "ServiceUnavailable": _TRANSIENT,
+    "ServiceUnavailableException": _TRANSIENT,
+    "Unavailable": _TRANSIENT,
+    "RequestTimeout": _TRANSIENT,
+    "RequestTimeoutException": _TRANSIENT,
+    "AuthFailure": _UNKNOWN_USER,
+    "InvalidClientTokenId": _UNKNOWN_USER,
+    "UnrecognizedClientException": _UNKNOWN_USER,
+    "SignatureDoesNotMatch": _UNKNOWN_USER,
+    "IncompleteSignature": _UNKNOWN_USER,
+    "MissingAuthenticationToken": _UNKNOWN_USER,
+    "ExpiredToken": _UNKNOWN_USER,
+    "ExpiredTokenException": _UNKNOWN_USER,
+    "RequestExpired": _SKEWED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestInTheFuture": _SKEWED,
+    "UnauthorizedOperation": _DENIED,
+    "AccessDenied": _DENIED,
+    "AccessDeniedException": _DENIED,
+    "OperationNotPermitted": Fault(
+        PermissionsError, "account", "it is protected: turn its termination protection off"
+    ),
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Fault(
+        PermissionsError,
+        "account",
+        "once per account: aws iam create-service-linked-role "
+        "--aws-service-name spot.amazonaws.com",
+    ),
+    "OptInRequired": Fault(PermissionsError, "account", _SUPPORT),
+    "PendingVerification": Fault(PermissionsError, "account", _SUPPORT),
+    "Blocked": Fault(PermissionsError, "account", _SUPPORT),
+    "InvalidGroup.Duplicate": _TAKEN,
+    "InvalidPlacementGroup.Duplicate": _TAKEN,
+    "InvalidPermission.Duplicate": _TAKEN,
+    "DependencyViolation": _IN_USE,
+    "InvalidGroup.InUse": _IN_USE,
+    "InvalidPlacementGroup.InUse": _IN_USE,
+    "InvalidNetworkInterface.InUse": _IN_USE,
+    "VolumeInUse": _IN_USE,
+    "IncorrectState": _IN_USE,
+    "IncorrectInstanceState": _IN_USE,
+    "IdempotentInstanceTerminated": _ABSENT,
+    "InvalidPlacementGroup.Unknown": _ABSENT,
+    "InvalidAMIID.NotFound": Fault(
+        CloudConfigError, "region", "an image id is of one region only: image: auto finds one"
+    ),
+    "InvalidAMIID.Unavailable": _WRONG,
+    "InvalidSubnetID.NotFound": Fault(CloudConfigError, "region", "see network.subnet"),
+    "InvalidSubnet.NotFound": Fault(CloudConfigError, "region", "see network.subnet"),
+    "InvalidVpcID.NotFound": _WRONG,
+    "DefaultVpcDoesNotExist": Fault(
+        CloudConfigError, "region", "aws ec2 create-default-vpc, or name one in network.subnet"
+    ),
+    "VPCIdNotSpecified": Fault(
+        CloudConfigError, "region", "aws ec2 create-default-vpc, or name one in network.subnet"
+    ),
+    "InvalidInstanceType": Fault(CloudConfigError, "region", "see nodes.….machine"),
+    "UnsupportedOperation": _WRONG,
+    "UnknownParameter": _WRONG,
+    "MissingParameter": _WRONG,
+    "MissingAction": _WRONG,
+    "MalformedQueryString": _WRONG,
+    "ValidationError": _WRONG,
+    "EncryptedVolumesNotSupported": _WRONG,
+    "IdempotentParameterMismatch": _WRONG,
+}
+
+NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
+"""What a region that is not enabled for this account says to good credentials:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html"""
+
+REASONS: Mapping[str, Fault] = {
+    "Server.InternalError": Fault(TransientError, "zone"),
+    "Client.InternalError": Fault(
+        CloudConfigError, "region", "often the disk's encryption key: its policy must let you in"
+    ),
+    "Client.InvalidSnapshot.NotFound": _WRONG,
+}
+"""Why EC2 gave an instance up, where it is not the same as for a call."""
+
+_KINDS = (
+    (re.compile(r"NotFound(Exception)?$"), _ABSENT),
+    (re.compile(r"LimitExceeded$"), _LIMIT),
+    (re.compile(r"^Insufficient\w*Capacity"), _CAPACITY),
+    (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown)|Malformed$"), _WRONG),
+)
+"""Codes that no table can have all of."""
+
+UNKNOWN_ACTION = frozenset(
+    {"InvalidAction", "UnsupportedOperation", "NotImplemented", "UnknownOperationException"}
+)
+"""What an endpoint that is not all of EC2 answers to an action that it does not have."""
+
+
+def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
+    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
+    code, message = _words(body)
+    return _error(
+        _of_code(code) or _of_status(status),
+        asked,
+        message or f"HTTP {status} without a word",
+        code=code or f"HTTP {status}",
+        retry_after=seconds(headers.get("retry-after", "")),
+    )
+
+
+def of_reason(name: str, code: str, message: str) -> CloudError | None:
+    """Error for an instance that ended by itself; None if a user ended it, which is no failure."""
+    short = code.partition(".")[2]
+    fault = REASONS.get(code) or CODES.get(short)
+    return _error(fault, name, message or code, code=code) if fault else None
+
+
+def of_exception(asked: str, error: Exception) -> CloudError:
+    """Error for an exception of libcloud, requests or botocore."""
+    from botocore.exceptions import ClientError
+    from libcloud.common.exceptions import BaseHTTPError
+
+    words = str(error) or type(error).__name__
+    if isinstance(error, CloudError):
+        return error
+    if isinstance(error, ClientError):
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return _error(_of_code(code) or _of_status(status), asked, words, code=code)
+    if isinstance(error, BaseHTTPError):
+        return _error(_of_status(error.code), asked, words, code=f"HTTP {error.code}")
+    fault = next((f for kinds, f in _exceptions() if isinstance(error, kinds)), Fault(CloudError))
+    return _error(fault, asked, words, code=type(error).__name__)
+
+
+def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
+    """Exception classes and their errors; the first match counts, as several classes are of two
+    kinds.
+    """
+    from botocore import exceptions as boto
+    from libcloud.common.types import (
+        InvalidCredsError,
+        MalformedResponseError,
+        ServiceUnavailableError,
+    )
+    from requests import exceptions as http
+
+    return (
+        (
+            (http.SSLError, boto.SSLError),
+            Fault(CloudError, "account", "AWS_CA_BUNDLE names the certificates to trust"),
+        ),
+        (
+            (
+                http.InvalidURL,
+                http.InvalidSchema,
+                http.MissingSchema,
+                boto.InvalidProxiesConfigError,
+            ),
+            Fault(CloudConfigError, "account", "see `endpoints`, AWS_ENDPOINT_URL, HTTPS_PROXY"),
+        ),
+        (
+            (
+                *(http.Timeout, http.ConnectionError, http.ChunkedEncodingError, http.RetryError),
+                *(http.ContentDecodingError, http.StreamConsumedError, boto.HTTPClientError),
+                *(MalformedResponseError, ServiceUnavailableError),
+            ),
+            _TRANSIENT,
+        ),
+        ((http.RequestException,), Fault(CloudError)),
+        ((boto.BotoCoreError, InvalidCredsError), _UNKNOWN_USER),
+        ((OSError,), _TRANSIENT),
+    )
+
+
+def seconds(retry_after: str) -> float | None:
+    """Seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    if re.fullmatch(r"\d+(\.\d+)?", retry_after.strip()):
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _words(body: str) -> tuple[str, str]:
+    """Code and message of EC2's XML error; both "" for anything else, such as a proxy's page."""
+    try:
+        answer = xml.tree(body)
+    except ValueError:
+        return "", re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
+    errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
+    return xml.text(errors[0], "Code"), xml.text(errors[0], "Message")
+
+
+def _of_code(code: str) -> Fault | None:
+    return CODES.get(code) or next((f for p, f in _KINDS if p.search(code)), None)
+
+
+def _of_status(status: int) -> Fault:
+    if status == 429:
+        return _RATE
+    if status == 401:
+        return _UNKNOWN_USER
+    if status == 403:
+        return _DENIED
+    if status == 404:
+        return _ABSENT
+    if status == 408 or (status >= 500 and status != 501):
+        return _TRANSIENT
+    return _WRONG
+
+
+def _error(
+    fault: Fault, asked: str, words: str, *, code: str, retry_after: float | None = None
+) -> CloudError:
+    encoded = _ENCODED.search(words)
+    hint = fault.hint
+    if encoded and hint:
+        hint += "; which policy denied it, `cloudtrain up` writes into the cluster's events.jsonl"
+    return fault.kind(
+        f"{asked}: {_ENCODED.sub('', words)}",
+        hint=hint,
+        scope=fault.scope,
+        code=code,
+        retry_after=retry_after,
+        detail=f"aws sts decode-authorization-message --encoded-message {encoded[1]}"
+        if encoded
+        else "",
+    )
+
+
+_ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
+"""Which statement of which policy denied a call, for those who may decode it:
+https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html"""

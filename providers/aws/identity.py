@@ -1,0 +1,41 @@
+"""Identity of our credentials at AWS."""
+
+from __future__ import annotations
+
+import re
+
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Principal
+from cloudtrain.providers.aws import quota
+from cloudtrain.providers.aws.client import Ec2Client, mapped
+
+ANYWHERE = "us-east-1"
+
+
+def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
+    """The caller's identity; None if this endpoint has no STS. Raises CloudError."""
+    placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
+    named = next((found[0] for found in placed if found), None)
+    region = named or ec2.session().region_name or ANYWHERE
+    client = quota.service(ec2, "sts", region, config.endpoints.auth)
+    if client is None:
+        return None
+    with mapped("GetCallerIdentity"):
+        return of_arn(str(client.get_caller_identity()["Arn"]))
+
+
+def of_arn(arn: str) -> Principal:
+    """Principal of an ARN: the role's, not the session's, whose name changes each time.
+
+    Exception: with IAM Identity Center it is the person's, who may have several of its roles.
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
+    https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
+    """
+    head, _, resource = arn.rpartition(":")
+    kind, _, rest = resource.partition("/")
+    if kind != "assumed-role":
+        return Principal(id=arn, name=(rest or kind).rpartition("/")[2])
+    role, _, session = rest.partition("/")
+    if role.startswith("AWSReservedSSO_") and session:
+        return Principal(id=f"{head}:sso/{session}", name=session.partition("@")[0])
+    return Principal(id=f"{head}:role/{role}", name=role)

@@ -1,0 +1,59 @@
+"""Maps instances of EC2's answers to our machines."""
+
+from __future__ import annotations
+
+from cloudtrain.model import Node, NodeState
+from cloudtrain.providers.aws import faults, xml
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location, Vm
+
+STATES: dict[str, NodeState] = {
+    "pending": "starting",
+    "running": "running",
+    "stopping": "stopped",
+    "stopped": "stopped",
+    "shutting-down": "gone",
+    "terminated": "gone",
+}
+"""Nothing of an instance that is shutting down is billed:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"""
+
+
+def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
+    """Machine of an instance; None if it is not ours."""
+    tags = xml.tags(instance)
+    ours = labels.read(tags)
+    if ours is None:
+        return None
+    name = tags.get("Name") or ours.node_name(ours.cluster)
+    zone = xml.text(xml.part(instance, "placement"), "availabilityZone")
+    internal = xml.text(instance, "privateIpAddress")
+    named = xml.text(xml.part(instance, "instanceState"), "name")
+    state = STATES.get(named, "starting")
+    reason = xml.part(instance, "stateReason") if state == "gone" else {}
+    return Vm(
+        cluster=ours.cluster,
+        node=Node(
+            name=name,
+            role=ours.role,
+            index=ours.index,
+            state=state,
+            address=internal if private else xml.text(instance, "ipAddress"),
+            internal=internal,
+            placement=zone or region,
+            machine=xml.text(instance, "instanceType"),
+            spot=xml.text(instance, "instanceLifecycle") == "spot",
+            created=xml.unix(xml.text(instance, "launchTime")),
+            expires=ours.expires,
+            owner=ours.owner,
+        ),
+        place=Location(region=region, zone=zone),
+        id=xml.text(instance, "instanceId"),
+        error=faults.of_reason(name, xml.text(reason, "code"), xml.text(reason, "message")),
+    )
+
+
+def instances(reservations: list[Tree]) -> list[Tree]:
+    """Instances of DescribeInstances' `reservationSet`, or of RunInstances' one reservation."""
+    return [each for one in reservations for each in xml.items(one, "instancesSet")]

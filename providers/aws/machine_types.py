@@ -1,0 +1,136 @@
+"""Machine types as EC2 describes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cloudtrain import catalog
+from cloudtrain.catalog.aliases import canonical_name, is_same_accelerator
+from cloudtrain.errors import CloudError
+from cloudtrain.model import Accelerator, NodePlan, Plan
+from cloudtrain.protocols import MachineFacts
+from cloudtrain.providers.aws import requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.xml import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ec2MachineType:
+    name: str
+    vcpus: int
+    memory_gib: float
+    gpu: str
+    """As EC2 calls it: `T4`, `A10G`; "" where there is none."""
+    gpus: int
+    maker: str
+    """Of the GPUs."""
+    architectures: tuple[str, ...]
+    spot: bool
+    close: bool
+    """May be in a placement group that puts its members close together."""
+    fast: bool = False
+    """Its network gains by that: it has an Elastic Fabric Adapter, or 100 Gbit/s and more."""
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        return Accelerator(kind=canonical_name(self.gpu), count=self.gpus) if self.gpu else None
+
+    def misfit(self, node: NodePlan) -> str | None:
+        """Reason why this node cannot have this type; None if it can."""
+        wanted = node.accelerator
+        if self.architectures and "x86_64" not in self.architectures:
+            return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
+        if node.spot and not self.spot:
+            return f"{self.name} is not sold as spot"
+        has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
+        if wanted is None:
+            news = self.gpus and catalog.is_unknown_machine("aws", self.name)
+            return f"{self.name} has {has}, and none was asked for" if news else None
+        if not is_same_accelerator(self.gpu, wanted.kind) or wanted.count != self.gpus:
+            return f"{self.name} has {has}, not {wanted}"
+        return None
+
+
+def machine_types(
+    ec2: Ec2Client, region: str, names: Iterable[str]
+) -> Mapping[str, Ec2MachineType]:
+    """Those of these types that exist in the region, by name."""
+    wanted = requests.filters(instance_type=sorted(set(names)))
+    found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
+    return {each.name: each for each in map(_machine_type, found)}
+
+
+def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
+    """Facts of each machine type, from the first region that has it.
+
+    A type whose GPUs are not NVIDIA's counts as unknown.
+    """
+    found: dict[str, Ec2MachineType] = {}
+    for region in regions:
+        missing = [name for name in names if name not in found]
+        found.update(machine_types(ec2, region, missing) if missing else {})
+    return tuple(
+        MachineFacts(
+            name=each.name,
+            vcpus=each.vcpus,
+            memory_gib=each.memory_gib,
+            accelerator=each.accelerator,
+            arm=bool(each.architectures) and "x86_64" not in each.architectures,
+        )
+        for each in found.values()
+        if each.maker in ("", "NVIDIA")
+    )
+
+
+def stand_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
+    """True if the nodes go into a placement group: by `network.close`, and only if all are of one
+    type.
+
+    Mixed types in one group are short of capacity more often:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
+    """
+    names = {node.machine for node in plan.nodes if node.machine}
+    close = plan.config.network.close
+    if len(plan.nodes) < 2 or len(names) > 1 or close == "off":
+        return False
+    try:
+        known = machine_types(ec2, region, names)
+    except CloudError:
+        return False  # it makes training faster, and is not worth a failed `up`
+    return names <= known.keys() and all(
+        known[name].close and (close == "on" or known[name].fast) for name in names
+    )
+
+
+def _machine_type(found: Tree) -> Ec2MachineType:
+    gpus = xml.items(xml.part(found, "gpuInfo"), "gpus")
+    groups = xml.items(xml.part(found, "placementGroupInfo"), "supportedStrategies")
+    return Ec2MachineType(
+        name=xml.text(found, "instanceType"),
+        vcpus=_number(xml.part(found, "vCpuInfo"), "defaultVCpus"),
+        memory_gib=_number(xml.part(found, "memoryInfo"), "sizeInMiB") / 1024,
+        gpu=xml.text(gpus[0], "name") if gpus else "",
+        maker=xml.text(gpus[0], "manufacturer") if gpus else "",
+        gpus=sum(_number(gpu, "count") for gpu in gpus),
+        architectures=tuple(xml.items(xml.part(found, "processorInfo"), "supportedArchitectures")),
+        spot="spot" in xml.items(found, "supportedUsageClasses"),
+        close="cluster" in groups,
+        fast=_fast(xml.part(found, "networkInfo")),
+    )
+
+
+def _fast(network: Tree) -> bool:
+    """True for 100 Gbit/s and more; `networkPerformance` is a text: `Up to 10 Gigabit`, `100
+    Gigabit`, `4x 100 Gigabit`.
+    """
+    told = xml.text(network, "networkPerformance")
+    speeds = [] if told.startswith("Up to") else re.findall(r"(\d+) Gigabit", told)
+    efa = xml.text(network, "efaSupported") == "true"
+    return efa or any(int(speed) >= 100 for speed in speeds)
+
+
+def _number(found: Tree, name: str) -> int:
+    text = xml.text(found, name)
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,309 @@
+"""Network resources of a cluster: subnet, security group, placement group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+    TransientError,
+)
+from cloudtrain.events import ResourceRequested
+from cloudtrain.model import Network, Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.aws import faults, requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.types import Subnet
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location
+
+
+def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
+    """The config's subnet, or a public one of the default VPC (any, for private nodes). Raises
+    CloudConfigError.
+    """
+    if wanted.subnet:
+        found = named_subnet(ec2, place.region, wanted.subnet)
+        if found is None or found.zone != place.zone:
+            raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
+        if not wanted.private and Routes(ec2, place.region, found.vpc).lead_nowhere(found.id):
+            raise CloudConfigError(
+                f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
+                " cannot be reached",
+                hint="network.private: true where you reach it by a VPN, or a subnet with a route"
+                " to an internet gateway",
+                scope="region",
+            )
+        return found
+    vpc = default_vpc(ec2, place.region)
+    asked = requests.filters(vpc_id=vpc, availability_zone=place.zone)
+    there = [
+        each
+        for each in ec2.pages(place.region, "DescribeSubnets", "subnetSet", asked)
+        if _subnet(each).vpc == vpc and _subnet(each).zone == place.zone
+    ]
+    if not wanted.private:
+        routes = Routes(ec2, place.region, vpc)
+        leading = [each for each in there if routes.to_gateway(_subnet(each).id)]
+        # Where the endpoint tells of no such route: those that give public addresses.
+        there = leading or [s for s in there if xml.text(s, "mapPublicIpOnLaunch") == "true"]
+    if not there:
+        raise CloudConfigError(
+            f"the default VPC {vpc} has no {'' if wanted.private else 'public '}subnet in {place}",
+            hint=f"network.subnet, or aws ec2 create-default-subnet for {place.zone}",
+            scope="zone",
+        )
+    return _subnet(max(there, key=lambda each: xml.text(each, "defaultForAz")))
+
+
+def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:
+    """The subnet with this id; None if it is not in that region."""
+    asked = requests.filters(subnet_id=name)
+    found = ec2.pages(region, "DescribeSubnets", "subnetSet", asked)
+    return next((_subnet(each) for each in found if _subnet(each).id == name), None)
+
+
+def default_vpc(ec2: Ec2Client, region: str) -> str:
+    asked = requests.filters(is_default="true")
+    for vpc in ec2.pages(region, "DescribeVpcs", "vpcSet", asked):
+        if xml.text(vpc, "isDefault") == "true":
+            return xml.text(vpc, "vpcId")
+    raise CloudConfigError(
+        f"{region} has no default VPC",
+        hint=f"aws ec2 create-default-vpc --region {region}, or name a subnet in network.subnet",
+        scope="region",
+    )
+
+
+class Routes:
+    """Route tables of one VPC."""
+
+    def __init__(self, ec2: Ec2Client, region: str, vpc: str) -> None:
+        self._main: list[Tree] = []
+        self._own: dict[str, list[Tree]] = {}
+        tables = ec2.pages(
+            region, "DescribeRouteTables", "routeTableSet", requests.filters(vpc_id=vpc)
+        )
+        self._told = False
+        for table in tables:
+            routes = [
+                route
+                for route in xml.items(table, "routeSet")
+                if xml.text(route, "state") in ("", "active")
+            ]
+            for link in xml.items(table, "associationSet"):
+                if xml.text(link, "subnetId"):
+                    self._own[xml.text(link, "subnetId")] = routes
+                elif xml.text(link, "main") == "true" and xml.text(table, "vpcId") == vpc:
+                    self._main, self._told = routes, True
+
+    def to_gateway(self, subnet: str) -> bool:
+        """True if a node with a public address in this subnet can be reached from the internet."""
+        routes = self._own.get(subnet, self._main)
+        return any(xml.text(route, "gatewayId").startswith("igw-") for route in routes)
+
+    def out(self, subnet: str) -> bool:
+        """True if a node in this subnet reaches the internet by any route."""
+        routes = self._own.get(subnet, self._main)
+        return not self._told or any(
+            xml.text(route, "destinationCidrBlock") == "0.0.0.0/0" for route in routes
+        )
+
+    def lead_nowhere(self, subnet: str) -> bool:
+        """True if the endpoint lists routes, and none to an internet gateway."""
+        return self._told and not self.to_gateway(subnet)
+
+
+def _subnet(found: Tree) -> Subnet:
+    return Subnet(
+        id=xml.text(found, "subnetId"),
+        vpc=xml.text(found, "vpcId"),
+        zone=xml.text(found, "availabilityZone"),
+    )
+
+
+class SecurityGroup:
+    """One security group per cluster and VPC: all traffic between members, SSH from the caller,
+    nothing else.
+    """
+
+    def __init__(self, ec2: Ec2Client, region: str, vpc: str, plan: Plan) -> None:
+        self._ec2 = ec2
+        self._region = region
+        self._vpc = vpc
+        self._cluster = plan.config.name
+        self._owner = plan.owner
+        self._name = labels.group_name(self._cluster)
+
+    def make(self, caller: str, journal: Journal) -> str:
+        """Create the group, or adopt and repair it; returns its id. Raises NameTakenError if it
+        is not ours.
+        """
+        id = self._find() or self._create(journal)
+        mended = self._ec2.timing.until(
+            lambda: self._mended(id, caller), within=self._ec2.timing.listing
+        )
+        if not mended:
+            raise NotFoundError(f"security group {self._name} ({id}) is made and does not appear")
+        return id
+
+    def _find(self) -> str | None:
+        asked = requests.filters(group_name=self._name, vpc_id=self._vpc)
+        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
+        for group in found:
+            named = xml.text(group, "groupName"), xml.text(group, "vpcId")
+            if named == (self._name, self._vpc):
+                if xml.tags(group).get(labels.CLUSTER) != self._cluster:
+                    raise NameTakenError(
+                        f"security group {self._name} in {self._vpc} is not of cloudtrain",
+                        hint="another `name:` for the cluster, or delete that group",
+                        scope="region",
+                    )
+                told = labels.read(xml.tags(group))
+                if told is not None:
+                    what = f"security group {self._name} in {self._vpc}"
+                    labels.refuse_other_owner(what, told.owner, self._owner)
+                return xml.text(group, "groupId")
+        return None
+
+    def _create(self, journal: Journal) -> str:
+        journal(ResourceRequested(what="security group", name=self._name))
+        tags = labels.of_cluster(self._cluster, self._owner)
+        try:
+            answer = self._ec2.ask(
+                self._region,
+                "CreateSecurityGroup",
+                {
+                    "GroupName": self._name,
+                    "GroupDescription": f"cloudtrain cluster {self._cluster}",
+                    "VpcId": self._vpc,
+                    **requests.tagged(["security-group"], tags),
+                },
+            )
+        except NameTakenError:
+            # A call that was done and not answered, or another machine of this user.
+            found = self._ec2.timing.until(self._find, within=self._ec2.timing.listing)
+            if found is None:
+                raise
+            return found
+        return xml.text(answer, "groupId")
+
+    def _mended(self, id: str, caller: str) -> bool | None:
+        """Remove SSH rules for other addresses and add missing rules. None while EC2 does not
+        know the new group everywhere.
+        """
+        rules = self._rules(id)
+        if rules is None:
+            return None
+        inside = any(
+            rule.get("ipProtocol") == requests.ALL
+            and any(xml.text(g, "groupId") == id for g in xml.items(rule, "groups"))
+            for rule in rules
+        )
+        sources = {cidr for rule in rules if requests.is_ssh(rule) for cidr in _sources(rule)}
+        wanted = [] if inside else [requests.from_itself(id)]
+        wanted += [] if caller in sources else [requests.ssh_from(caller)]
+        others = [requests.ssh_from(cidr) for cidr in sorted(sources - {caller})]
+        changes = [("Authorize", rule) for rule in wanted] + [("Revoke", rule) for rule in others]
+        return all(self._changed(verb, id, rule) for verb, rule in changes) or None
+
+    def _rules(self, id: str) -> list[Tree] | None:
+        asked = requests.filters(group_id=id)
+        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
+        return next(
+            (
+                xml.items(group, "ipPermissions")
+                for group in found
+                if xml.text(group, "groupId") == id
+            ),
+            None,
+        )
+
+    def _changed(self, verb: str, id: str, rule: Mapping[str, object]) -> bool:
+        """Change one rule per call: EC2 refuses a whole call for one rule that exists, or is
+        gone, already.
+        """
+        try:
+            asked = {"GroupId": id, "IpPermissions": [rule]}
+            self._ec2.ask(self._region, f"{verb}SecurityGroupIngress", asked)
+        except (NameTakenError, NotFoundError) as error:
+            return error.code.startswith("InvalidPermission.")
+        return True
+
+
+def _sources(rule: Tree) -> list[str]:
+    v4 = [xml.text(each, "cidrIp") for each in xml.items(rule, "ipRanges")]
+    return v4 + [xml.text(each, "cidrIpv6") for each in xml.items(rule, "ipv6Ranges")]
+
+
+def placement_group_name(cluster: str, zone: str) -> str:
+    return f"{labels.group_name(cluster)}-{zone}"
+
+
+def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journal) -> str:
+    """Name of the group that places the nodes close together; "" if the endpoint has no such
+    groups.
+    """
+    cluster = plan.config.name
+    name = placement_group_name(cluster, place.zone)
+    there = placement_groups(ec2, place.region)
+    if there is None:
+        return ""
+    found = next((each for each in there if xml.text(each, "groupName") == name), None)
+    if found is None:
+        journal(ResourceRequested(what="placement group", name=name))
+        asked = {
+            "GroupName": name,
+            "Strategy": "cluster",
+            **requests.tagged(["placement-group"], labels.of_cluster(cluster, plan.owner)),
+        }
+        try:
+            ec2.ask(place.region, "CreatePlacementGroup", asked)
+        except NameTakenError:
+            pass  # a call that was done and not answered
+        except CloudError as error:
+            if error.code not in faults.UNKNOWN_ACTION:
+                raise
+            return ""
+    elif xml.tags(found).get(labels.CLUSTER, cluster) != cluster:
+        raise NameTakenError(f"placement group {name} in {place.region} is of another cluster")
+    return name
+
+
+def placement_groups(ec2: Ec2Client, region: str) -> list[Tree] | None:
+    """Groups that can be used or deleted; None if the endpoint does not know them."""
+    if _UNKNOWN in ec2.unknown:
+        return None
+    pages = 0
+
+    def ask() -> Tree:
+        nonlocal pages
+        try:
+            return ec2.once(region, _UNKNOWN)
+        except TransientError as error:
+            # Some stand-ins answer an action that they do not have with a page of their web
+            # server: three of those, without a code of EC2, are believed.
+            pages += error.code == "HTTP 500"
+            if pages == 3:
+                raise CloudConfigError(error.message, code="NotImplemented") from error
+            raise
+
+    try:
+        answer = ec2.timing.call(ask)
+    except CloudError as error:
+        if error.code not in faults.UNKNOWN_ACTION:
+            raise
+        ec2.unknown.add(_UNKNOWN)
+        return None
+    return [
+        each
+        for each in xml.items(answer, "placementGroupSet")
+        if xml.text(each, "state") in ("", "available", "pending")
+    ]
+
+
+_UNKNOWN = "DescribePlacementGroups"

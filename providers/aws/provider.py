@@ -1,0 +1,220 @@
+"""`provider: aws`: EC2 instances in one zone, over apache-libcloud."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
+from cloudtrain.listing import Listing
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.aws import (
+    checks,
+    identity,
+    images,
+    listing,
+    machine_types,
+    network,
+    requests,
+    resources,
+    teardown,
+    vms,
+)
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.expiry import Schedules
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.aws.zones import Regions
+from cloudtrain.providers.base import boot, image_pins, labels
+from cloudtrain.providers.base.caller_address import caller_cidr
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.teardown import roll_back
+from cloudtrain.providers.base.timing import TIMING, Timing
+
+
+def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
+    account = AwsDriver(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
+
+
+class AwsDriver:
+    """Driver for one profile's account, in all regions that it may use."""
+
+    name = "aws"
+    ends_by_shutdown = True
+    soonest_end = 60.0
+
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+        self._config = config
+        self._timing = timing
+        self._ec2 = Ec2Client(config, timing)
+        self.endpoint = self._ec2.endpoint
+        """EC2's address where it is not AWS's own."""
+        self._regions = Regions(self._ec2, config)
+        self._schedules = Schedules(self._ec2)
+        self._lock = threading.Lock()
+        self._launched: dict[str, float] = {}
+        """Instance id → Unix time at which it was asked for."""
+
+    def principal(self) -> Principal | None:
+        return identity.principal(self._ec2, self._config)
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._ec2, self._regions, self._schedules, plan)
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return no_dry_run(self.name)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        regions = dict.fromkeys(place.region for place in self._regions.places(plan))
+        return machine_types.facts(self._ec2, regions, names)
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        return self._regions.places(plan)
+
+    def machines(
+        self,
+        cluster: str | None = None,
+        place: Location | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Vm]:
+        if place is not None:
+            return Listing(self._machines(self._ec2, place.region, cluster, place.zone))
+        return self._regions.ask([partial(self._machines, cluster=cluster)], places)
+
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        asks = [partial(resources.of_kind, kind=kind) for kind in resources.KINDS]
+        found = self._regions.ask(asks, places)
+        return Listing((r for r in found if cluster in (None, r.cluster)), found.not_asked)
+
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
+        found: dict[tuple[str, ...], AwsImage] = {}
+        chosen: dict[str, AwsImage] = {}
+        for node in plan.nodes:
+            names = images.choices(plan.config.image, node)
+            if names not in found:
+                found[names] = self._image(plan, place.region, names, journal)
+            chosen[node.name] = found[names]
+        subnet = network.subnet(self._ec2, place, plan.config.network)
+        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
+        return ClusterNetwork(
+            subnet=subnet,
+            group=group.make(caller, journal),
+            placement_group=(
+                network.placement_group(self._ec2, place, plan, journal)
+                if machine_types.stand_close(self._ec2, place.region, plan)
+                else ""
+            ),
+            images=chosen,
+        )
+
+    def is_close(self, ground: ClusterNetwork) -> bool:
+        return bool(ground.placement_group)
+
+    def _image(self, plan: Plan, region: str, names: tuple[str, ...], journal: Journal) -> AwsImage:
+        return image_pins.pinned_image(
+            plan,
+            f"{region}/{'|'.join(names)}",
+            journal,
+            choose=lambda: images.find(self._ec2, region, names),
+            exact=lambda id: images.find(self._ec2, region, (id,)),
+            id_of=lambda image: image.id,
+        )
+
+    def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
+        begun = self._timing.clock.now()
+        machine = vms.launch(self._ec2, order)
+        with self._lock:
+            self._launched[machine.id] = begun
+        self._arm(order, machine)
+        return machine
+
+    def _arm(self, order: LaunchRequest[ClusterNetwork], machine: Vm) -> None:
+        """Arm AWS's own end of an instance, or delete the instance if that fails."""
+        region, name = order.place.region, order.node.name
+        try:
+            self._schedules.arm(region, name, machine.id, order.expires)
+        except CloudError as failure:
+            told = roll_back(failure, lambda: self.delete([machine], ()))
+            raise told from failure.__cause__
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        """Start a stopped instance. Its own timer, as armed or moved, is on its disk."""
+        asked = {"InstanceId": [machine.id]}
+
+        def ask() -> Tree | None:
+            try:
+                return self._ec2.ask(machine.place.region, "StartInstances", asked)
+            except BusyError:  # it is stopping still
+                return None
+
+        if self._timing.until(ask, within=self._timing.boot) is None:
+            raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
+
+    def move_ends(
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """Move the timer on the node, then AWS's schedule, then the tag that `up` compares."""
+        if tell is None:
+            return False
+        running = [machine for machine in machines if machine.node.state == "running"]
+        for machine in running:
+            try:
+                tell(machine.node, boot.CAN_MOVE)
+            except StepFailed as error:
+                raise CloudConfigError(
+                    f"the end of {machine.node.name} cannot be moved: an earlier version of "
+                    "cloudtrain made it, with a timer that reads no other end",
+                    hint="`cloudtrain up --replace` exchanges it, or `cloudtrain down` first",
+                ) from error
+        fan_out(
+            running,
+            lambda machine: self._move_end(machine, expires, tell),
+            name=lambda machine: machine.node.name,
+        )
+        return True
+
+    def _move_end(self, machine: Vm, expires: float | None, tell: Tell) -> None:
+        region = machine.place.region
+        tell(machine.node, boot.move_end_command(expires))
+        if expires is None:
+            self._schedules.disarm(region, [machine.node.name])
+        else:
+            self._schedules.arm(region, machine.node.name, machine.id, expires)
+        tag = {"Key": labels.EXPIRES}
+        verb = "DeleteTags"
+        if expires is not None:
+            verb, tag = "CreateTags", {**tag, "Value": str(int(expires))}
+        self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
+
+    def console(self, machine: Vm) -> str:
+        return vms.serial_log(self._ec2, machine)
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        teardown.delete_all(self._ec2, machines, resources, launched=self._just_launched)
+        for region in sorted({machine.place.region for machine in machines}):
+            self._schedules.disarm(
+                region, [m.node.name for m in machines if m.place.region == region]
+            )
+
+    def _just_launched(self, id: str) -> bool:
+        with self._lock:
+            return self._timing.clock.now() - self._launched.get(id, 0.0) < self._timing.listing
+
+    def _machines(
+        self, ec2: Ec2Client, region: str, cluster: str | None, zone: str = ""
+    ) -> list[Vm]:
+        wanted = {f"tag:{labels.CLUSTER}": cluster or "*"}
+        if zone:
+            wanted["availability-zone"] = zone
+        asked = requests.filters(**wanted)
+        found = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
+        private = self._config.network.private
+        read = [listing.to_vm(i, region, private=private) for i in listing.instances(found)]
+        return [m for m in read if m is not None and cluster in (None, m.cluster)]

@@ -1,0 +1,131 @@
+"""vCPU quotas by instance family: limits and current use.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import CloudError
+from cloudtrain.model import Plan
+from cloudtrain.providers.aws import listing, requests, xml
+from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
+from cloudtrain.providers.base import labels
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Quota:
+    code: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """vCPUs of one quota in one region. `allowed` is None if the endpoint does not report it."""
+
+    quota: Quota
+    wanted: int
+    running: int
+    allowed: int | None
+
+
+_FAMILIES = (
+    (re.compile(r"(g|gr|vt)\d"), "G and VT", "L-DB2E81BA", "L-3819A6DF"),
+    (re.compile(r"p5"), "P", "L-417A185B", "L-C4BD4855"),
+    (re.compile(r"p[234]"), "P", "L-417A185B", "L-7212CCBC"),
+    (re.compile(r"p\d"), "P", "L-417A185B", None),
+    (re.compile(r"(a|c|d|h|i|im|is|m|r|t|z)\d"), "standard", "L-1216C47A", "L-34B43A08"),
+)
+
+
+def quota_of(machine: str, *, spot: bool) -> Quota | None:
+    """The quota that counts for a machine type; None if not known."""
+    for family, name, on_demand, on_spot in _FAMILIES:
+        if family.match(machine):
+            code, market = (on_spot, "spot") if spot else (on_demand, "on-demand")
+            return Quota(code=code, name=f"{name} {market}") if code else None
+    return None
+
+
+def needs(
+    ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
+) -> tuple[list[Need], list[str]]:
+    """Needs summed over all roles, and the machine types without a known quota."""
+    wanted: Counter[Quota] = Counter()
+    unknown = set()
+    for node in plan.nodes:
+        machine = node.machine or ""
+        quota = quota_of(machine, spot=node.spot)
+        if quota is None or machine not in types:
+            unknown.add(machine or node.name)
+        else:
+            wanted[quota] += types[machine].vcpus
+    running = _running(ec2, region, plan.config.name) if wanted else {}
+    client = service(ec2, "service-quotas", region)
+    found = [
+        Need(
+            quota=quota,
+            wanted=count,
+            running=running.get(quota, 0),
+            allowed=_allowed(client, quota, region),
+        )
+        for quota, count in sorted(wanted.items())
+    ]
+    return found, sorted(unknown)
+
+
+def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
+    """boto3's client of another service of the account; None if EC2 has a custom endpoint and
+    this service has none.
+    """
+    from botocore.config import Config
+
+    variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"
+    told = endpoint or os.environ.get(variable) or os.environ.get("AWS_ENDPOINT_URL")
+    if ec2.endpoint and not told:
+        return None
+    quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
+    with mapped(f"{name} in {region}"):
+        return ec2.session().client(name, region_name=region, endpoint_url=told, config=quick)
+
+
+def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
+    """vCPUs in use without this cluster's, whose nodes are part of the need."""
+    wanted = requests.filters(instance_state_name=["pending", "running"])
+    found = listing.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
+    others = [
+        (xml.text(each, "instanceType"), xml.text(each, "instanceLifecycle") == "spot")
+        for each in found
+        if xml.tags(each).get(labels.CLUSTER) != cluster
+    ]
+    types = machine_types(ec2, region, {name for name, _ in others}) if others else {}
+    counted: Counter[Quota] = Counter()
+    for name, spot in others:
+        quota = quota_of(name, spot=spot)
+        if quota is not None and name in types:
+            counted[quota] += types[name].vcpus
+    return counted
+
+
+def _allowed(client: Any, quota: Quota, region: str) -> int | None:
+    if client is None:
+        return None
+    wanted = {"ServiceCode": "ec2", "QuotaCode": quota.code}
+    try:
+        with mapped(f"GetServiceQuota {quota.code} in {region}"):
+            return int(client.get_service_quota(**wanted)["Quota"]["Value"])
+    except CloudError as error:
+        if error.code != "NoSuchResourceException":
+            return None  # the check tells that it is not told; EC2 itself refuses what is too much
+    try:  # No value was ever applied to this account: AWS's default counts (aws/aws-cli#6629).
+        with mapped(f"GetAWSDefaultServiceQuota {quota.code} in {region}"):
+            return int(client.get_aws_default_service_quota(**wanted)["Quota"]["Value"])
+    except CloudError:
+        return None

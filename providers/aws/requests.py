@@ -1,0 +1,149 @@
+"""Request parameters for EC2's query API, built by pure functions."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base.driver import LaunchRequest
+
+VERSION = "2016-11-15"
+USER_DATA = 16 * 1024
+"""Bytes, before base64:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+FASTER = {"Iops": 3000, "Throughput": 500}
+"""MiB/s: 125 without it, 0.02 $/hour for it. CUDA's libraries are read at each start, through
+volumes that fetch an image's blocks at first use.
+https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type"""
+ALL = "-1"
+"""Any protocol and port."""
+
+
+def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, without
+    values of None.
+    """
+    found: dict[str, str] = {}
+    for name, value in parameters.items():
+        key = f"{before}{name}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{key}.")
+        elif isinstance(value, list | tuple):
+            found |= flat({str(n): each for n, each in enumerate(value, 1)}, f"{key}.")
+        elif isinstance(value, bool):
+            found[key] = str(value).lower()
+        elif value is not None:
+            found[key] = str(value)
+    return found
+
+
+def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
+    """Filters from keywords: `filters(vpc_id="vpc-1")`. `_` becomes `-`; names with a `:` are
+    passed as `**{"tag:Name": …}`.
+    """
+    return {
+        "Filter": [
+            {
+                "Name": name.replace("_", "-"),
+                "Value": [value] if isinstance(value, str) else list(value),
+            }
+            for name, value in wanted.items()
+        ]
+    }
+
+
+def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Tags that are set in the request that creates each of these kinds of resource."""
+    tags = [{"Key": key, "Value": value} for key, value in labels.items()]
+    return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
+
+
+def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:
+    """One instance that is deleted when it shuts down, without an instance profile, with IMDSv2
+    required.
+    """
+    node, spot, ground = order.node, order.node.spot, order.ground
+    image = ground.images[node.name]
+    kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * spot)]
+    gpus = node.accelerator is not None
+    disk = {
+        "VolumeType": "gp3",
+        "VolumeSize": disk_gb(node.disk_gb, image, gpus=gpus),
+        **(FASTER if gpus else {}),
+        "DeleteOnTermination": True,
+        "Encrypted": True,
+    }
+    market = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    return {
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": token or None,
+        "ImageId": image.id,
+        "InstanceType": node.machine,
+        "NetworkInterface": [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": ground.subnet.id,
+                "SecurityGroupId": [ground.group] if ground.group else [],
+                "AssociatePublicIpAddress": not order.plan.config.network.private,
+                "DeleteOnTermination": True,
+            }
+        ],
+        "BlockDeviceMapping": [{"DeviceName": image.root, "Ebs": disk}],
+        "InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": market} if spot else None,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+        "Placement": {
+            "AvailabilityZone": ground.subnet.zone,
+            "GroupName": ground.placement_group or None,
+        },
+        "UserData": user_data(order.user_data),
+        **tagged(kinds, {"Name": node.name, **order.labels}),
+    }
+
+
+def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
+    """Disk size in GB: at least the image's, with GPUs 50 GB more.
+
+    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
+    installed.
+    """
+    default = image.size_gb + 50 if gpus else 50
+    return max(wanted or default, image.size_gb)
+
+
+def user_data(document: str) -> str:
+    """Encode user data in base64, gzipped if it is too long for EC2; cloud-init unpacks it by
+    itself.
+    """
+    data = document.encode()
+    if len(data) > USER_DATA:
+        data = gzip.compress(data, mtime=0)
+    if len(data) > USER_DATA:
+        raise CloudConfigError(f"the first-boot data is {len(data)} bytes, EC2 takes {USER_DATA}")
+    return base64.b64encode(data).decode()
+
+
+def from_itself(group: str) -> dict[str, Any]:
+    """Rule: all traffic between the members of a security group."""
+    return {"IpProtocol": ALL, "Groups": [{"GroupId": group}]}
+
+
+def ssh_from(cidr: str) -> dict[str, Any]:
+    if ipaddress.ip_network(cidr, strict=False).version == 6:
+        return {**_SSH, "Ipv6Ranges": [{"CidrIpv6": cidr}]}
+    return {**_SSH, "IpRanges": [{"CidrIp": cidr}]}
+
+
+_SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+
+
+def is_ssh(rule: Tree) -> bool:
+    """True for a rule of an answer (`ipPermissions`) that allows SSH and nothing else."""
+    return (rule.get("ipProtocol"), rule.get("fromPort"), rule.get("toPort")) == ("tcp", "22", "22")

@@ -1,0 +1,103 @@
+"""Lists our resources other than instances."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cloudtrain.providers.aws import network, requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceKind:
+    """How one kind of resource is listed and deleted."""
+
+    word: str
+    listed_by: str
+    set: str
+    name: str
+    id: str
+    deleted_by: str
+    parameter: str
+    passing: frozenset[str] = frozenset()
+    """States in which it goes by itself: what an instance uses is deleted with it."""
+
+
+KINDS = (
+    ResourceKind(
+        word="security group",
+        listed_by="DescribeSecurityGroups",
+        set="securityGroupInfo",
+        name="groupName",
+        id="groupId",
+        deleted_by="DeleteSecurityGroup",
+        parameter="GroupId",
+    ),
+    ResourceKind(
+        word="placement group",
+        listed_by="DescribePlacementGroups",
+        set="placementGroupSet",
+        name="groupName",
+        id="groupName",
+        deleted_by="DeletePlacementGroup",
+        parameter="GroupName",
+    ),
+    ResourceKind(
+        word="volume",
+        listed_by="DescribeVolumes",
+        set="volumeSet",
+        name="volumeId",
+        id="volumeId",
+        deleted_by="DeleteVolume",
+        parameter="VolumeId",
+        passing=frozenset({"in-use", "deleting", "deleted"}),
+    ),
+    ResourceKind(
+        word="network interface",
+        listed_by="DescribeNetworkInterfaces",
+        set="networkInterfaceSet",
+        name="networkInterfaceId",
+        id="networkInterfaceId",
+        deleted_by="DeleteNetworkInterface",
+        parameter="NetworkInterfaceId",
+        passing=frozenset({"in-use", "attaching", "detaching"}),
+    ),
+)
+BY_WORD = {kind.word: kind for kind in KINDS}
+
+
+def of_kind(ec2: Ec2Client, region: str, *, kind: ResourceKind) -> list[Resource]:
+    """Resources of this kind in that region, of every cluster."""
+    if kind is BY_WORD["placement group"]:
+        found = network.placement_groups(ec2, region) or []
+    else:
+        wanted = requests.filters(tag_key=labels.CLUSTER)
+        found = ec2.pages(region, kind.listed_by, kind.set, wanted)
+    read = [_resource(kind, each, region) for each in found]
+    return [resource for resource in read if resource is not None]
+
+
+def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
+    """Our resource; None if it is not ours or is deleted together with its instance."""
+    ours = labels.read(xml.tags(found)) or _by_name(xml.text(found, kind.name), region)
+    if ours is None or xml.text(found, "status") in kind.passing:
+        return None
+    return Resource(
+        cluster=ours.cluster,
+        kind=kind.word,
+        name=xml.text(found, kind.name),
+        id=xml.text(found, kind.id),
+        region=region,
+        owner=ours.owner,
+    )
+
+
+def _by_name(name: str, region: str) -> labels.Labels | None:
+    """Cluster of a placement group by its name, for endpoints that keep no tags on those."""
+    found = re.match(rf"(.+)-{re.escape(region)}", name)
+    cluster = labels.cluster_of(found[1]) if found else None
+    return labels.read({labels.CLUSTER: cluster}) if cluster else None

@@ -1,0 +1,135 @@
+"""Deletes instances first, then what they used. Every failure is reported, none stops the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from cloudtrain.errors import BusyError, CloudError, NodesError, NotFoundError
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.aws import listing, requests, resources, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.base.driver import Resource, Vm
+
+BATCH = 100
+"""Instances in one call."""
+RELEASE = 10.0
+"""Seconds in which something in use is tried again: then it is looked anew who uses it."""
+
+
+def delete_all(
+    ec2: Ec2Client,
+    gone: Sequence[Vm],
+    resources: Sequence[Resource],
+    *,
+    launched: Callable[[str], bool],
+) -> None:
+    """Delete these machines and resources.
+
+    `launched`: True for the id of an instance that this process has just launched, which EC2 may
+    not know everywhere yet.
+    """
+    regions = sorted({machine.place.region for machine in gone})
+    failures: dict[str, BaseException] = {}
+    living = set(regions)
+
+    def end(region: str) -> None:
+        ids = [machine.id for machine in gone if machine.place.region == region]
+        for start in range(0, len(ids), BATCH):
+            _terminate(ec2, region, ids[start : start + BATCH], launched)
+        _await_end(ec2, region, ids)
+        living.discard(region)
+
+    def delete(resource: Resource) -> None:
+        _delete(ec2, resource)
+
+    _gathered(failures, lambda: fan_out(regions, end, name=lambda region: region))
+    # A security group can go once no network interface is in it, and no instance lives.
+    for kinds in (("volume", "network interface"), ("security group", "placement group")):
+        batch = [r for r in resources if r.kind in kinds and r.region not in living]
+        _gathered(failures, lambda batch=batch: fan_out(batch, delete, name=str))  # type: ignore[misc]
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+
+
+def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) -> None:
+    try:
+        work()
+    except NodesError as error:
+        failures |= error.failures
+    except CloudError as error:
+        failures[f"{len(failures)}"] = error
+
+
+def _terminate(
+    ec2: Ec2Client, region: str, ids: Sequence[str], launched: Callable[[str], bool]
+) -> None:
+    """Terminate instances. One unknown id refuses the whole call: it is left out, or retried if
+    it may become known later.
+    """
+    waiting = set(ids)
+
+    def ask() -> bool | None:
+        if not waiting:
+            return True
+        try:
+            ec2.ask(region, "TerminateInstances", {"InstanceId": sorted(waiting)})
+        except NotFoundError as error:
+            unknown = set(re.findall(r"i-[0-9a-f]+", error.message)) & waiting or set(waiting)
+            if unknown == waiting and len(waiting) > 1:
+                for id in sorted(waiting):
+                    _terminate(ec2, region, [id], launched)
+                return True
+            late = {id for id in unknown if launched(id)}
+            waiting.difference_update(unknown - late)
+            if late and late != waiting:
+                _terminate(ec2, region, sorted(waiting - late), launched)
+                waiting.intersection_update(late)
+            return None if waiting else True
+        return True
+
+    if ec2.timing.until(ask, within=ec2.timing.listing) is None and waiting:
+        raise NotFoundError(
+            f"TerminateInstances in {region}: {', '.join(sorted(waiting))} was made and is not "
+            "known to EC2 yet",
+            hint="run it again",
+        )
+
+
+def _await_end(ec2: Ec2Client, region: str, ids: Sequence[str]) -> None:
+    def left() -> list[str]:
+        found: list[str] = []
+        for start in range(0, len(ids), BATCH):
+            asked = requests.filters(instance_id=ids[start : start + BATCH])
+            reservations = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
+            found += [
+                xml.text(each, "instanceId")
+                for each in listing.instances(reservations)
+                if xml.text(xml.part(each, "instanceState"), "name") != "terminated"
+            ]
+        return sorted(set(found) & set(ids))
+
+    if ec2.timing.until(lambda: None if left() else True, within=ec2.timing.boot) is None:
+        still = left()
+        if still:
+            raise BusyError(f"{', '.join(still)} in {region}: still shutting down", scope="region")
+
+
+def _delete(ec2: Ec2Client, resource: Resource) -> None:
+    kind = resources.BY_WORD[resource.kind]
+    busy: list[BusyError] = []
+
+    def ask() -> bool | None:
+        try:
+            ec2.ask(resource.region, kind.deleted_by, {kind.parameter: resource.id})
+        except NotFoundError:
+            pass
+        except BusyError as error:
+            busy.append(error)
+            return None
+        return True
+
+    if ec2.timing.until(ask, within=RELEASE) is None:
+        raise busy[-1]

@@ -1,0 +1,265 @@
+"""Regions and zones: which exist, which the config names, and queries over all of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    PermissionsError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.listing import Listing, NotAsked
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.parallel import ask_all
+from cloudtrain.providers.aws import network, requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.faults import NOT_HERE
+from cloudtrain.providers.base.driver import Location
+
+T = TypeVar("T")
+Question = Callable[[Ec2Client, str], Iterable[T]]
+"""Of one region."""
+
+
+class Regions:
+    """Regions that this account may use, listed once."""
+
+    def __init__(self, ec2: Ec2Client, config: ClusterConfig) -> None:
+        self._ec2 = ec2
+        self._config = config
+        self._lock = threading.Lock()
+        self._names: tuple[str, ...] = ()
+        self._hurried: Ec2Client | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the regions, the placement's first."""
+        with self._lock:
+            if not self._names:
+                found = self._enabled()
+                wanted = [name for name in self._wanted() if name in found]
+                self._names = (*wanted, *sorted(found - set(wanted)))
+            return self._names
+
+    def _enabled(self) -> set[str]:
+        """Regions that are enabled, listed from the placement's region.
+
+        That answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132): then the
+        partition's home region tells whether the credentials are wrong or the region is not
+        enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same words:
+        https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
+        """
+        first = self._first()
+        home = next(home for prefix, home in _HOMES if first.startswith(prefix))
+        try:
+            return self._told_by_one_of(first, home)
+        except CredentialsError as refusal:
+            if refusal.code != "AuthFailure" or first == home:
+                raise
+            try:
+                found = self._told_in(self._ec2, home)
+            except CloudError:
+                raise refusal from None
+            if first not in found:
+                return found
+            raise CredentialsError(
+                refusal.message,
+                hint=f"{home} takes these credentials: a session token of the global STS endpoint "
+                "is refused in opt-in regions; set AWS_STS_REGIONAL_ENDPOINTS=regional and log in "
+                "again",
+                scope="region",
+                code=refusal.code,
+            ) from refusal
+
+    def _told_by_one_of(self, first: str, home: str) -> set[str]:
+        """List the regions from the first one that answers: one region may be down."""
+        for region in dict.fromkeys([first, home]):
+            with suppress(TransientError, RateError):
+                return self._told_in(self._brief(), region)
+        return self._told_in(self._ec2, first)
+
+    def _told_in(self, ec2: Ec2Client, region: str) -> set[str]:
+        answer = ec2.ask(region, "DescribeRegions")
+        return {
+            xml.text(each, "regionName")
+            for each in xml.items(answer, "regionInfo")
+            if xml.text(each, "optInStatus") != "not-opted-in"
+        }
+
+    def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> Listing[T]:
+        """Query the regions of `places`, or all regions, side by side.
+
+        Those and the placement's regions get all retries, the others few. `not_asked` has what does
+        not answer, and regions that this account may not use if another one answers and nobody
+        named it: an organization's policy may deny whole regions.
+        """
+        wanted = {*self._wanted(), *self._of(places)}
+        asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
+
+        def attempt(asked: tuple[str, Question[T]]) -> list[T] | CloudError:
+            region, question = asked
+            try:
+                return list(question(self._ec2 if region in wanted else self._brief(), region))
+            except CloudError as error:
+                return error
+
+        found = ask_all(asks, attempt, name=lambda asked: asked[0])
+        answered = [answer for answer in found if not isinstance(answer, CloudError)]
+        not_asked: dict[str, NotAsked] = {}
+        for (region, _), error in zip(asks, found, strict=True):
+            if isinstance(error, CloudError):
+                denied = _denied(error)
+                silent = isinstance(error, TransientError | RateError)
+                if not silent and (not denied or region in wanted or not answered):
+                    raise error
+                if not denied or region not in not_asked:
+                    not_asked[region] = NotAsked(place=region, why=error.message, denied=denied)
+        return Listing((each for answer in answered for each in answer), not_asked.values())
+
+    def _brief(self) -> Ec2Client:
+        if self._hurried is None:
+            self._hurried = self._ec2.briefly()
+        return self._hurried
+
+    def _of(self, places: Sequence[str]) -> tuple[str, ...]:
+        """Regions of these zones and regions; invalid names are reported by `places`."""
+        matches = [_REGION.match(place) for place in places]
+        found = dict.fromkeys(match[1] for match in matches if match)
+        return tuple(region for region in found if region in self.names())
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        """The placement's zones in its order.
+
+        A region stands for its zones that have the machines and the subnet, or for all of them if
+        EC2 reports none: the launch then says why. Raises CloudConfigError for names that do not
+        exist.
+        """
+        found: list[Location] = []
+        subnet = plan.config.network.subnet
+        for entry in plan.config.placement:
+            region, zone = split(entry)
+            if region not in self.names():
+                raise self._no_region(region)
+            zones = self._zones(region)
+            if zone and zone not in zones:
+                raise _no_such("zone", zone, list(zones))
+            there = network.named_subnet(self._ec2, region, subnet) if subnet else None
+            if subnet and there is None:
+                continue
+            if zone:
+                offered = [zone]
+            else:
+                ordinary = [z for z, kind in zones.items() if kind in ("", "availability-zone")]
+                have = self._offering(region, plan)
+                offered = [z for z in ordinary if z in have] or ordinary
+            found += [
+                Location(region=region, zone=z) for z in offered if there is None or z == there.zone
+            ]
+        if not found:
+            raise CloudConfigError(
+                f"network.subnet {subnet} is in none of {', '.join(plan.config.placement)}",
+                hint="name the zone of the subnet in `placement`",
+            )
+        return tuple(dict.fromkeys(found))
+
+    def _no_region(self, region: str) -> CloudConfigError:
+        if region not in self._real():
+            return _no_such("region", region, self.names())
+        return CloudConfigError(
+            f"placement: region {region} is not enabled for this account",
+            hint=f"aws account enable-region --region-name {region} (it takes minutes), "
+            f"or another region: there are {', '.join(sorted(self.names()))}",
+            scope="region",
+        )
+
+    def _real(self) -> set[str]:
+        """Every region that botocore knows."""
+        session = self._ec2.session()
+        return {
+            region
+            for partition in session.get_available_partitions()
+            for region in session.get_available_regions("ec2", partition_name=partition)
+        }
+
+    def _zones(self, region: str) -> Mapping[str, str]:
+        """Kind of each zone that this account may use, by name."""
+        answer = self._ec2.ask(region, "DescribeAvailabilityZones")
+        return {
+            xml.text(each, "zoneName"): xml.text(each, "zoneType")
+            for each in xml.items(answer, "availabilityZoneInfo")
+            if xml.text(each, "zoneState") in ("", "available")
+            and xml.text(each, "optInStatus") != "not-opted-in"
+        }
+
+    def _offering(self, region: str, plan: Plan) -> set[str]:
+        """Zones that have every machine type of the plan."""
+        machines = sorted({node.machine for node in plan.nodes if node.machine})
+        if not machines:
+            return set()
+        asked = {
+            "LocationType": "availability-zone",
+            **requests.filters(instance_type=machines),
+        }
+        key = "instanceTypeOfferingSet"
+        offers = self._ec2.pages(region, "DescribeInstanceTypeOfferings", key, asked)
+        pairs = {(xml.text(o, "location"), xml.text(o, "instanceType")) for o in offers}
+        return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
+
+    def _wanted(self) -> tuple[str, ...]:
+        """The placement's regions; invalid names are reported by `places`."""
+        found = [_REGION.match(entry) for entry in self._config.placement]
+        return tuple(dict.fromkeys(each[1] for each in found if each))
+
+    def _first(self) -> str:
+        """Region to list the others from: one of the placement, whose endpoint surely has an
+        address.
+        """
+        known = self._real()
+        wanted = [region for region in self._wanted() if region in known]
+        return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
+
+
+_HOMES = (
+    ("cn-", "cn-north-1"),
+    ("us-gov-", "us-gov-west-1"),
+    ("eusc-", "eusc-de-east-1"),
+    ("", "us-east-1"),
+)
+"""A region of each partition that every account of it has, by how the regions' names start."""
+
+
+def _denied(error: CloudError) -> bool:
+    """True if this account may not use that region; expired credentials are no such answer."""
+    return isinstance(error, PermissionsError) or error.code in NOT_HERE
+
+
+_REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")
+
+
+def split(entry: str) -> tuple[str, str]:
+    """Split `us-east-1a` into region and zone, also `us-west-2-lax-1a`; the zone of a region is
+    "".
+    """
+    found = _REGION.match(entry)
+    if found is None:
+        raise CloudConfigError(
+            f"placement: {entry!r} is no zone or region of AWS",
+            hint="such as us-east-1a, or us-east-1 for each of its zones in turn",
+        )
+    return found[1], entry if found[2] else ""
+
+
+def _no_such(what: str, name: str, known: Sequence[str]) -> CloudConfigError:
+    near = difflib.get_close_matches(name, known, n=1)
+    return CloudConfigError(
+        f"placement: {what} {name} does not exist or is not enabled for this account",
+        hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}",
+    )

@@ -1,0 +1,55 @@
+"""Finds out whether Blob Storage keeps, and bills, files that are deleted or overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.errors import CloudError
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.http import Tree
+
+
+def kept(arm: ArmClient, store: str | None) -> Iterator[Finding]:
+    """Finding on soft delete and versioning; never a failure, and none if these credentials do
+    not see the account.
+    """
+    if store is None or not store.startswith("az://"):
+        return
+    account = store.removeprefix("az://").partition("/")[0]
+    try:
+        told = _properties(arm, account)
+    except CloudError:
+        return
+    if told is None:
+        return
+    soft, days = _retention(told.get("deleteRetentionPolicy"))
+    versions = bool(told.get("isVersioningEnabled"))
+    reasons = [f"soft delete ({days} days)"] if soft else []
+    reasons += ["versioning"] if versions else []
+    if not reasons:
+        yield Finding(what="blobs", ok=True, text=f"{account} keeps nothing that is deleted")
+        return
+    text = (
+        f"{account} has {' and '.join(reasons)} on: each checkpoint that is replaced is still "
+        "stored and billed for that time"
+    )
+    yield Finding(
+        what="blobs",
+        ok=True,
+        text=text,
+        hint="az storage account blob-service-properties update --enable-delete-retention false "
+        f"--account-name {account}; or an account of its own for training",
+    )
+
+
+def _properties(arm: ArmClient, account: str) -> Tree | None:
+    accounts = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
+    listed = ask_or_none(lambda: arm.pages(accounts)) or []
+    ids = [str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower()]
+    told = ask_or_none(lambda: arm.get(f"{ids[0]}/blobServices/default")) if ids else None
+    return None if told is None else told.get("properties") or {}
+
+
+def _retention(policy: Tree | None) -> tuple[bool, int]:
+    return bool((policy or {}).get("enabled")), int((policy or {}).get("days") or 0)

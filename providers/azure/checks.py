@@ -1,0 +1,358 @@
+"""Checks before `up` that change nothing and cost nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from cloudtrain.catalog import billed_after_end, interconnect
+from cloudtrain.errors import (
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    PermissionsError,
+    QuotaError,
+)
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.azure import blobs, images, network, permissions, requests
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.machine_types import Sku, Skus
+from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
+from cloudtrain.providers.azure.zones import asked, places, unserved
+from cloudtrain.providers.base.driver import Location, Vm
+from cloudtrain.providers.base.words import lasting
+
+ALIVE = frozenset({"enabled", "active", "", "none"})
+
+
+def check(
+    arm: ArmClient,
+    skus: Skus,
+    services: ResourceProviders,
+    plan: Plan,
+    machines: Callable[[str], Sequence[Vm]],
+) -> tuple[Finding, ...]:
+    """All findings. `machines` lists a cluster's VMs: nodes that exist take no more quota."""
+    try:
+        arm.timing.call(arm.token)
+        subscription = _subscription(arm)
+    except CloudError as error:
+        return (_failed("credentials", error),)
+    found = [Finding(what="credentials", ok=True, text=subscription)]
+    found += [_finding("permissions", lambda: _permissions(arm, plan))]
+    found += [_finding("services", lambda: _registered(arm, services, plan))]
+    found += [_finding("lifetime", lambda: _lifetime(arm, services, plan))]
+    try:
+        there = places(arm, skus, services, plan)
+    except CloudError as error:
+        return (*found, _failed("placement", error))
+    regions = list(dict.fromkeys(place.region for place in there))
+    known = {machine.node.name for machine in machines(plan.config.name)}
+    missing = [node for node in plan.nodes if node.name not in known]
+    found.append(_finding("placement", lambda: _placement(services, plan, there)))
+    found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
+    found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
+    found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
+    found += _network(plan)
+    found += blobs.kept(arm, plan.config.artifacts.store)
+    subnet = plan.config.network.subnet
+    if subnet is not None:
+        found.append(_finding("subnet", lambda: _Said(", ".join(network.ranges(arm, subnet)))))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Said:
+    text: str
+    told: bool = True
+    """False where this endpoint tells nothing of it, or not all."""
+
+
+_UNTOLD = _Said("not told by this endpoint", told=False)
+
+
+def _finding(what: str, ask: Callable[[], _Said]) -> Finding:
+    try:
+        said = ask()
+    except CloudError as error:
+        return _failed(what, error)
+    return Finding(what=what, ok=True, text=said.text, told=said.told)
+
+
+def _failed(what: str, error: CloudError) -> Finding:
+    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+
+
+def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Said]) -> Iterator[Finding]:
+    """One finding for each region. One region that passes is enough: `up` goes on to it."""
+    found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
+    served = any(finding.ok for finding in found.values())
+    for region, finding in found.items():
+        yield replace(
+            finding,
+            ok=served,
+            text=f"{region}: {finding.text}",
+            error=None if served else finding.error,
+        )
+
+
+def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> _Said:
+    regions = {asked(text).region for text in plan.config.placement}
+    left_out = unserved(services, plan, sorted(regions))
+    words = [", ".join(map(str, there)), *(f"not {r}: {why}" for r, why in left_out.items())]
+    return _Said("; ".join(words))
+
+
+def _subscription(arm: ArmClient) -> str:
+    told = ask_or_none(lambda: arm.get(arm.path))
+    state = str((told or {}).get("state", "")).lower()
+    name = (told or {}).get("displayName")
+    words = f"subscription {arm.subscription}" + (f" ({name})" if name else "")
+    if state not in ALIVE:
+        raise PermissionsError(
+            f"{words} is {state}: nothing can be made in it",
+            hint="the Azure portal shows what it lacks",
+            code="ReadOnlyDisabledSubscription",
+        )
+    return words
+
+
+def _permissions(arm: ArmClient, plan: Plan) -> _Said:
+    told = _rights(arm)
+    if not told:
+        return _UNTOLD
+    ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
+    wanted = (*permissions.NEEDED, *ending)
+    lacking = [action for action in wanted if not allowed(action, told)]
+    if lacking:
+        raise PermissionsError(
+            f"not allowed: {', '.join(lacking)}", hint="docs/azure.md has the role that is needed"
+        )
+    return _Said("all that up and down need")
+
+
+def allowed(action: str, told: Sequence[Tree]) -> bool:
+    """True if the role definitions allow an action:
+    https://learn.microsoft.com/azure/role-based-access-control/role-definitions
+    """
+
+    def matches(patterns: Sequence[str]) -> bool:
+        return any(
+            re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), action, re.IGNORECASE)
+            for pattern in patterns
+        )
+
+    return any(
+        matches(each.get("actions") or ()) and not matches(each.get("notActions") or ())
+        for each in told
+    )
+
+
+def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Said:
+    wanted = needed(plan.config.limits.max_lifetime)
+    side_by_side(*(partial(services.of, namespace) for namespace in wanted))
+    lacking = services.missing(*wanted)
+    if lacking and not _may_register(arm, lacking):
+        raise PermissionsError(
+            f"not registered in this subscription: {', '.join(lacking)}",
+            hint="; ".join(f"az provider register --namespace {name}" for name in lacking),
+            code="MissingSubscriptionRegistration",
+        )
+    if lacking:
+        names = ", ".join(lacking)
+        return _Said(f"not registered in this subscription: {names}: `up` registers it, for free")
+    known = [services.of(namespace) for namespace in wanted]
+    return _Said(", ".join(wanted)) if all(one and one.state for one in known) else _UNTOLD
+
+
+def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
+    """True also if the endpoint does not report it: `up` tries."""
+    told = _rights(arm)
+    return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
+
+
+def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Said:
+    seconds = plan.config.limits.max_lifetime
+    if seconds is None:
+        return _Said("no limit: nothing but `down` ends the VMs")
+    lacking = _no_deadline(arm, services)
+    refuse_lifetime(seconds, far=not lacking)
+    words = f"each VM is deallocated after {lasting(seconds)}"
+    stays = billed_after_end.after_the_end(plan)
+    if lacking:
+        return _Said(f"{words}, by a daily schedule alone: {lacking}; {stays}")
+    behind = ", with a daily schedule behind it" if seconds <= LONGEST else ""
+    return _Said(f"{words}, at a date and time that Azure keeps{behind}; {stays}")
+
+
+def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
+    """Reason why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
+    reports.
+    """
+    told = services.of(DEADLINES)
+    if told is None:
+        return f"this endpoint has no {DEADLINES}"
+    given = _rights(arm)
+    lacking = [action for action in permissions.DEADLINES if given and not allowed(action, given)]
+    if lacking:
+        return f"not allowed: {', '.join(lacking)}"
+    if told.missing and given and not allowed(f"{DEADLINES}/register/action", given):
+        return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
+    return ""
+
+
+def _rights(arm: ArmClient) -> Sequence[Tree]:
+    """Actions that this principal may do in the subscription; empty if not reported."""
+    path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
+    return ask_or_none(lambda: arm.pages(path)) or ()
+
+
+def _network(plan: Plan) -> Iterator[Finding]:
+    for machine in interconnect.unconnected(plan.config):
+        text = (
+            f"{machine}: Azure connects InfiniBand within a scale set only, and these are single "
+            "VMs: nodes talk over Ethernet (tasks get NCCL_IB_DISABLE=1)"
+        )
+        yield Finding(what="network", ok=True, text=text)
+
+
+def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> _Said:
+    known = skus.of(region)
+    if known is None:
+        return _UNTOLD
+    for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
+        sku = known.get(name.lower())
+        if sku is None:
+            raise CloudConfigError(f"no machine {name}", hint="az vm list-sizes --location …")
+        if sku.refused:
+            raise CapacityError(
+                f"{name}: {sku.refused}",
+                hint="ask for access at https://aka.ms/ProdportalCRP, or name other regions",
+                scope="region",
+                code=sku.refused,
+            )
+        wrong = [sku.misfit(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
+        if any(wrong):
+            text = next(filter(None, wrong))
+            raise CloudConfigError(text, hint="see nodes.….machine and accelerator")
+        for place in there:
+            if place.region == region and place.zone and _zone(place) not in sku.zones:
+                raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")
+    zones = [place.zone for place in there if place.region == region and place.zone]
+    return _Said(f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}")
+
+
+def _zone(place: Location) -> str:
+    return place.zone.rpartition("-")[2]
+
+
+def _words(nodes: Sequence[NodePlan]) -> str:
+    counted = Counter(f"{'spot ' if n.spot else ''}{n.machine}" for n in nodes)
+    return ", ".join(f"{count} × {name}" for name, count in counted.items())
+
+
+def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Said:
+    found = list(images.check(arm, skus, region, plan))
+    words = ", ".join(name if told else f"{name} ({_UNTOLD.text})" for name, told in found)
+    if any(requests.has_gpu(node) for node in plan.nodes) and images.secure_boot(arm):
+        words += "; without Secure Boot, which this subscription has by default"
+    return _Said(words, told=all(told for _, told in found))
+
+
+def _quota(arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> _Said:
+    needs, unknown = need(nodes, skus.of(region) or {}, public=not plan.config.network.private)
+    left = _left(arm, region)
+    short, untold = [], [f"the cores of {machine}" for machine in unknown]
+    for name, wanted in needs.items():
+        found = next((left[key] for key in _keys(name) if key in left), None)
+        if found is None:
+            untold.append(name)
+        elif found.limit >= 0 and found.used + wanted > found.limit:
+            free = max(0, found.limit - found.used)
+            short.append(f"{found.name}: {wanted} needed, {free} of {found.limit} left")
+    if short:
+        raise QuotaError(
+            "; ".join(short),
+            hint=f"ask for more: https://aka.ms/ProdportalCRP, region {region}; or other regions",
+            scope="region",
+            code="QuotaExceeded",
+        )
+    if not left:
+        return _UNTOLD
+    if untold:
+        told = [f"{wanted} {name}" for name, wanted in needs.items() if name not in untold]
+        words = f"; there is room for {', '.join(told)}" if told else ""
+        return _Said(f"not told: {', '.join(untold)}{words}", told=False)
+    words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
+    return _Said(words or "nothing more needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quota:
+    name: str
+    limit: int
+    """-1: none."""
+    used: int
+
+
+def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
+    """Remaining quota by `_key` of its name, compute's and the network's together."""
+    paths = [
+        f"{arm.path}/providers/{namespace}/locations/{region}/usages"
+        for namespace in ("Microsoft.Compute", "Microsoft.Network")
+    ]
+    lists = side_by_side(
+        *(lambda p=path: ask_or_none(lambda: arm.pages(p)) or [] for path in paths)
+    )
+    found = {}
+    for usage in (usage for told in lists for usage in told):
+        name = str((usage.get("name") or {}).get("value", ""))
+        limit, used = usage.get("limit"), usage.get("currentValue")
+        if isinstance(limit, int | float) and isinstance(used, int | float):
+            found[_key(name)] = _Quota(name=name, limit=int(limit), used=int(used))
+    return found
+
+
+def _key(name: str) -> str:
+    """Quota name without spaces and capitals, in which SKUs and usages differ:
+    https://github.com/skypilot-org/skypilot/issues/10120
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
+"""As `az network list-usages` names it today; without `IPv4` in older answers."""
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    older = (_key(name.removeprefix("IPv4")),) if name == ADDRESSES else ()
+    return (_key(name), *older)
+
+
+def need(
+    nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Needed amount by quota name over all roles, and the machines whose cores are not known.
+
+    Spot draws on `lowPriorityCores` only.
+    https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
+    """
+    needs: Counter[str] = Counter()
+    unknown = {}
+    for node in nodes:
+        sku = known.get((node.machine or "").lower())
+        if sku is None or sku.cores is None or not (node.spot or sku.family):
+            unknown[str(node.machine)] = True
+        if sku is not None and sku.cores is not None:
+            own = ["lowPriorityCores"] if node.spot else ["cores", sku.family]
+            for name in filter(None, own):
+                needs[name] += sku.cores
+        if public:
+            needs[ADDRESSES] += 1
+    return dict(needs), tuple(unknown)

@@ -1,0 +1,383 @@
+"""Resource Manager client for one subscription: retries, paging, long-running operations."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NodesError,
+    NotFoundError,
+    PermissionsError,
+    TransientError,
+)
+from cloudtrain.model import ClusterConfig
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.azure import faults, paths
+from cloudtrain.providers.azure.credentials import Tokens
+from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
+from cloudtrain.providers.azure.shared_poll import SharedPoll
+from cloudtrain.providers.base.timing import Timing
+from cloudtrain.retry import poll_until
+
+ENDPOINT = "https://management.azure.com"
+OPERATION = 300.0
+"""Seconds that any operation but a VM's or a group's may take."""
+REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
+QUESTIONS = 20.0
+"""A second, of all threads together that follow an operation: Azure takes some 25."""
+DONE = frozenset({"succeeded", "failed", "canceled", ""})
+
+T = TypeVar("T")
+
+
+def endpoint_of(config: ClusterConfig) -> str | None:
+    """The configured endpoint; None for the public cloud's own."""
+    return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
+
+
+class ArmClient:
+    """Resource Manager for one subscription. Safe to use from many threads.
+
+    Every method raises CloudError. All calls are idempotent.
+    """
+
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
+        self.endpoint = (endpoint_of(config) or ENDPOINT).rstrip("/")
+        self._prefix = urlsplit(self.endpoint).path
+        self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
+        self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
+        self._idle: deque[ArmConnection] = deque()
+        self._watches: dict[str, SharedPoll] = {}
+        self._versions: dict[tuple[str, str], str] = {}
+        self._asking = 0
+        self._lock = threading.Lock()
+
+    @property
+    def subscription(self) -> str:
+        """Subscription id: the config's, the environment's, or the only one that these
+        credentials see.
+        """
+        with self._lock:
+            if not self._subscription:
+                self._subscription = self._only_subscription()
+            return self._subscription
+
+    @property
+    def path(self) -> str:
+        return f"/subscriptions/{self.subscription}"
+
+    def group(self, name: str) -> paths.Group:
+        return paths.Group(self.subscription, name)
+
+    def token(self) -> str:
+        return self._tokens.get()
+
+    # ── One call ─────────────────────────────────────────────────────────────
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Tree | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        retried: type[CloudError] | None = None,
+    ) -> ArmAnswer:
+        """Send one request, retried while it is throttled or unanswered, or raises `retried`.
+
+        Falls back to an older API version if this endpoint does not have ours yet.
+        """
+        wanted = None if "api-version=" in path else paths.version(path)
+        if wanted is None:
+            return self._call(method, path, body, query or {}, retried)
+        key = (wanted, paths.type_of(path))
+        version = self.version(path) or wanted
+        given = {**(query or {}), "api-version": version}
+        try:
+            return self._call(method, path, body, given, retried)
+        except CloudError as error:
+            if not faults.wants_another_version(error):
+                raise
+            older = paths.newest(faults.versions(error), wanted)
+            if older in (None, version):
+                raise
+            self._versions[key] = str(older)
+            given["api-version"] = str(older)
+            return self._call(method, path, body, given, retried)
+
+    def version(self, path: str) -> str | None:
+        """API version for a path: ours, or the one that this endpoint was found to have."""
+        wanted = paths.version(path)
+        return self._versions.get((wanted or "", paths.type_of(path)), wanted)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Tree | None,
+        query: Mapping[str, str],
+        retried: type[CloudError] | None,
+    ) -> ArmAnswer:
+        url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
+        asked = f"{method} {_short(path)}"
+
+        def once(token: str) -> ArmAnswer:
+            with mapped(asked), self._lent() as connection:
+                return connection.call(asked, method, url, body, token)
+
+        def signed() -> ArmAnswer:
+            token = self._tokens.get()
+            try:
+                return once(token)
+            except CredentialsError as error:
+                if error.code not in REFUSED_TOKENS:
+                    raise
+                self._tokens.forget(token)
+                return once(self._tokens.get())
+
+        return self.timing.call(signed, also=retried)
+
+    def get(self, path: str, **query: str) -> Tree:
+        body = self.call("GET", path, query=query).body
+        return body if isinstance(body, dict) else {}
+
+    def find(self, path: str, **query: str) -> Tree | None:
+        """The resource; None if it does not exist."""
+        try:
+            return self.get(path, **query)
+        except NotFoundError:
+            return None
+
+    def pages(self, path: str, **query: str) -> list[Tree]:
+        """All items of a list over all its pages."""
+        answer = self.get(path, **query)
+        found = list(answer.get("value") or ())
+        seen: set[str] = set()
+        while answer.get("nextLink"):
+            link = paths.local(answer["nextLink"], self._prefix)
+            if link in seen:
+                raise TransientError(f"GET {_short(path)}: the same page is told again and again")
+            seen.add(link)
+            answer = self.get(link)
+            found += answer.get("value") or ()
+        return found
+
+    # ── Things that take their time ──────────────────────────────────────────
+
+    def put(self, path: str, body: Tree) -> None:
+        """Create or update a resource and wait until it is ready. Waits a little for its
+        dependencies.
+        """
+        self.made(path, self.call("PUT", path, body, retried=BusyError))
+
+    def made(self, path: str, answer: ArmAnswer, *, within: float = OPERATION) -> None:
+        """Wait until a PUT's resource is ready, by one list for all resources of its kind.
+        Raises the resource's error.
+        """
+        if not _is_ready(answer):
+            kind = path.rpartition("/")[0]
+            if "/providers/" in kind and self._is_settled(kind, path, within):
+                return
+            self.finish("PUT", path, answer, within=within)
+
+    def _is_settled(self, kind: str, path: str, within: float) -> bool:
+        """False if the list does not report the state, or reports a failure without its reason."""
+        with self._lock:
+            if kind not in self._watches:
+                self._watches[kind] = SharedPoll(
+                    lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.timing
+                )
+        thing = ask_or_none(lambda: self._watches[kind].wait(path, within=within))
+        return thing is not None and _state(thing) == "succeeded"
+
+    def delete(self, path: str, *, within: float = OPERATION) -> None:
+        """Delete a resource and wait until it is gone; one that is gone already is fine. Waits a
+        little for its users.
+        """
+        try:
+            begun = self.call("DELETE", path, retried=BusyError)
+            self.finish("DELETE", path, begun, within=within)
+        except NotFoundError:
+            return
+
+    def finish(
+        self, method: str, path: str, answer: ArmAnswer, *, within: float = OPERATION
+    ) -> None:
+        """Wait for the operation that the answer began. Raises the operation's error.
+
+        Azure reports operations in three ways:
+        https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
+        """
+        asked = f"{method} {_short(path)}"
+        if _is_ready(answer):
+            return
+        operation, location = (
+            answer.headers.get(name) for name in ("azure-asyncoperation", "location")
+        )
+        if operation:
+            known = self._until(asked, lambda: self._operation(asked, operation), within)
+        elif location and answer.status == 202:
+            known = self._until(asked, lambda: self._location(location), within)
+        elif method == "DELETE":
+            known = answer.status != 202
+        else:
+            known = method != "PUT" or not isinstance(answer.body, dict)
+        if not known and method == "DELETE":
+            self._until(asked, lambda: True if self.find(path) is None else None, within)
+        elif not known:
+            self.settle(asked, path, within=within)
+
+    def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
+        """Wait until the resource itself reports that it is ready. Raises the resource's error."""
+
+        def ask() -> bool | None:
+            thing = self.get(path)
+            state = _state(thing)
+            if state in ("failed", "canceled"):
+                raise faults.of_error(asked, failure_reason(thing))
+            return True if state in DONE else None
+
+        self._until(asked, ask, within)
+
+    def _operation(self, asked: str, url: str) -> bool | None:
+        """False if the operation is not known any more."""
+        told = self.find(paths.local(url, self._prefix))
+        if told is None:
+            return False
+        state = str(told.get("status") or _state(told)).lower()
+        if state in ("failed", "canceled", "cancelled"):
+            raise faults.of_error(asked, told.get("error") or {"code": state.capitalize()})
+        return True if state in DONE else None
+
+    def _location(self, url: str) -> bool | None:
+        """False if the location is not known any more."""
+        try:
+            answer = self.call("GET", paths.local(url, self._prefix))
+        except NotFoundError:
+            return False
+        return None if answer.status == 202 else True
+
+    def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
+        """Its answer, once it has one."""
+        clock, polls = self.timing.clock, self.timing.polls
+
+        def sleep(seconds: float) -> object:
+            return clock.sleep(max(seconds, self._asking / QUESTIONS))
+
+        with self._counted():
+            polls = replace(polls, pause=polls.pause / 2, deadline=within)
+            found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
+        if found is None:
+            raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
+        return found
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._asking += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking -= 1
+
+    # ── Below ────────────────────────────────────────────────────────────────
+
+    def _only_subscription(self) -> str:
+        found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
+        if len(found) == 1:
+            return str(found[0]["subscriptionId"])
+        if not found:
+            raise CredentialsError(
+                "these credentials see no subscription",
+                hint="az login, or a role in one; see `project` and AZURE_SUBSCRIPTION_ID",
+            )
+        names = ", ".join(f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found)
+        raise CredentialsError(
+            f"these credentials see several subscriptions: {names}",
+            hint="say which: `project: ID`, or AZURE_SUBSCRIPTION_ID",
+        )
+
+    @contextmanager
+    def _lent(self) -> Iterator[ArmConnection]:
+        """A connection that no other thread uses meanwhile; it is kept open for the next."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = ArmConnection(self.endpoint)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+
+def side_by_side(*questions: Callable[[], T]) -> list[T]:
+    """Run these calls side by side and return their answers; raises the first failure, as all
+    mostly have one reason.
+    """
+    numbers = list(range(len(questions)))
+    try:
+        return fan_out(numbers, lambda number: questions[number](), name=str)
+    except NodesError as failures:
+        raise next(iter(failures.failures.values())) from None
+
+
+def ask_or_none(ask: Callable[[], T]) -> T | None:
+    """Result of `ask`; None if unsupported, forbidden or malformed for this endpoint."""
+    try:
+        return ask()
+    except CloudError as error:
+        if faults.is_unknown_question(error) or isinstance(
+            error, PermissionsError | CloudConfigError
+        ):
+            return None
+        raise
+
+
+def failure_reason(thing: Tree) -> Any:
+    """Provisioning error of a failed VM, or its provisioning state."""
+    view = thing.get("properties", {}).get("instanceView") or {}
+    for status in view.get("statuses") or ():
+        prefix, _, code = str(status.get("code", "")).partition("/failed")
+        if prefix == "ProvisioningState":
+            return {"code": code.strip("/"), "message": status.get("message") or ""}
+    state = thing.get("properties", {}).get("provisioningState", "")
+    return {"code": "", "message": f"its provisioning ended as {state}"}
+
+
+@contextmanager
+def mapped(asked: str) -> Iterator[None]:
+    """Map what is raised inside to CloudError."""
+    try:
+        yield
+    except CloudError:
+        raise
+    except Exception as error:
+        raise faults.of_exception(asked, error) from error
+
+
+def _is_ready(answer: ArmAnswer) -> bool:
+    return answer.status in (200, 201) and _state(answer.body) == "succeeded"
+
+
+def _state(body: Any) -> str:
+    properties = body.get("properties") if isinstance(body, dict) else None
+    state = properties.get("provisioningState") if isinstance(properties, dict) else None
+    return str(state or "").lower()
+
+
+def _short(path: str) -> str:
+    """Short path for messages: `networkInterfaces/mnist-worker0`."""
+    return "/".join(path.partition("?")[0].strip("/").split("/")[-2:])

@@ -1,0 +1,203 @@
+"""Tokens for Resource Manager from azure-identity's standard chain, cached until they are about
+to expire.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from azure.core.exceptions import ClientAuthenticationError
+from azure.core.pipeline.transport import RequestsTransport
+
+from cloudtrain.errors import CloudError, CredentialsError, RateError, TransientError
+from cloudtrain.protocols import Principal
+from cloudtrain.providers.azure import faults
+
+TIMEOUT = 60.0
+"""Seconds without a byte."""
+EARLY = 300.0
+"""Seconds before its end at which a token is renewed."""
+
+
+class Tokens:
+    """Token cache for one scope. Safe to use from many threads."""
+
+    def __init__(self, scope: str, authority: str | None) -> None:
+        self._scope = scope
+        self._authority = authority or os.environ.get("AZURE_AUTHORITY_HOST") or None
+        self._lock = threading.Lock()
+        self._credential: Any = None
+        self._transport: RecordingTransport | None = None
+        self._token: Any = None
+        self._asked = 0
+        self._failure: CloudError | None = None
+
+    def get(self) -> str:
+        """Return a token, requested once for all waiting threads.
+
+        Raises CredentialsError; TransientError or RateError if the authority is unavailable.
+        """
+        arrived = self._asked
+        with self._lock:
+            if self._token is None or self._token.expires_on - EARLY < time.time():
+                if self._failure is not None and self._asked > arrived:
+                    raise self._failure
+                try:
+                    self._token, self._failure = self._ask(), None
+                except CloudError as failure:
+                    self._failure = failure
+                    raise
+                finally:
+                    self._asked += 1
+            return str(self._token.token)
+
+    def forget(self, token: str) -> None:
+        """Drop a cached token that the service rejected (clock skew or revocation)."""
+        with self._lock:
+            if self._token is not None and self._token.token == token:
+                self._token = self._credential = None
+
+    def _ask(self) -> Any:
+        # Without a handler, logging prints to stderr what we tell ourselves.
+        logging.getLogger("azure.identity").addHandler(logging.NullHandler())
+        asked = "token for Azure"
+        try:
+            credential, transport = self._chain()
+            transport.last = None
+            return credential.get_token(self._scope)
+        except ClientAuthenticationError as error:
+            # MSAL would answer the next one for a minute from what it remembers of a refusal.
+            self._credential = None
+            status = self._transport.last if self._transport else None
+            words = _condensed(str(error.message), asked=status is not None)
+            if status == 429:
+                raise RateError(f"{asked}: {words.text}", code="HTTP 429") from error
+            if status == 0 or (status is not None and status >= 500):
+                raise TransientError(f"{asked}: {words.text}", code=f"HTTP {status}") from error
+            raise CredentialsError(f"{asked}: {words.text}", hint=words.hint) from error
+        except ValueError as error:  # azure-identity refuses a tenant or an authority.
+            raise CredentialsError(
+                f"{asked}: {error}", hint="see `endpoints.auth` and AZURE_…"
+            ) from error
+        except Exception as error:
+            raise faults.of_exception(asked, error) from error
+
+    def _chain(self) -> tuple[Any, RecordingTransport]:
+        if self._credential is None or self._transport is None:
+            from azure.identity import DefaultAzureCredential
+
+            url = urlsplit(self._authority or "")
+            plain = url.netloc if url.scheme == "http" and is_loopback(url.hostname) else None
+            settings: dict[str, Any] = {}
+            if self._authority:
+                https = urlunsplit(url._replace(scheme="https")) if plain else self._authority
+                settings = {"authority": https, "disable_instance_discovery": True}
+            self._transport = RecordingTransport(url.netloc or "login.microsoftonline.com", plain)
+            # What is to be tried again is: by whoever wants the token, by our own retry policy.
+            self._credential = DefaultAzureCredential(
+                transport=self._transport, retry_total=0, **settings
+            )
+        return self._credential, self._transport
+
+
+def principal(token: str) -> Principal | None:
+    """Identity from the token's own claims; `oid` is the same in every application of the
+    directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        id = str(claims["oid"])
+    except (ValueError, LookupError, TypeError):
+        return None
+    names = ("upn", "unique_name", "preferred_username", "app_displayname", "appid", "azp", "oid")
+    name = next(str(claims[each]) for each in names if claims.get(each))
+    return Principal(id=id, name=name.partition("@")[0])
+
+
+class RecordingTransport(RequestsTransport):  # type: ignore[misc]
+    """Records the authority's last status, as the chain of credentials reports text only.
+
+    azure-identity accepts no authority without TLS. `plain`: an emulator on this machine
+    (host:port) without TLS.
+    """
+
+    def __init__(self, authority: str, plain: str | None) -> None:
+        super().__init__(connection_timeout=TIMEOUT, read_timeout=TIMEOUT)
+        self._authority = authority
+        self._plain = plain
+        self.last: int | None = None
+        """The HTTP status of the authority's last answer; 0 where there was none. Of the metadata
+        service, which is asked on the chance that there is one, only what says that it is ill."""
+
+    def send(self, request: Any, **given: Any) -> Any:
+        url = urlsplit(request.url)
+        if url.netloc != self._authority:
+            answer = super().send(request, **given)
+            if answer.status_code == 429 or answer.status_code >= 500:
+                self.last = int(answer.status_code)
+            return answer
+        if url.netloc == self._plain:
+            request.url = urlunsplit(url._replace(scheme="http"))
+        self.last = 0
+        answer = super().send(request, **given)
+        self.last = int(answer.status_code)
+        return answer
+
+
+def is_loopback(host: str | None) -> bool:
+    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host or ""))
+
+
+TOOLS = frozenset(
+    {"AzureCliCredential", "AzurePowerShellCredential", "AzureDeveloperCliCredential"}
+)
+"""Programs that a person logs in with."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    text: str
+    hint: str = faults.LOG_IN
+
+
+def _condensed(message: str, *, asked: bool) -> _Words:
+    """Shorten the chain's message to the credential that counts, with its own advice.
+
+    That is the one that was refused, which stopped the chain; otherwise the last that was
+    configured and failed.
+    """
+    told = re.findall(
+        r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
+        message,
+        re.MULTILINE,
+    )
+    if asked and told:
+        return _Words(str(told[-1][1]).splitlines()[0])
+    failed = [(name, text) for name, text in told if name in TOOLS and _has_failed(text)]
+    if failed:
+        name, text = failed[-1]
+        lines = [line.strip() for line in text.splitlines()]
+        advice = [line for line in lines if re.match(r"(az|azd|Connect-AzAccount)\b", line)]
+        first = next((line for line in lines if "AADSTS" in line), lines[0])
+        first = re.sub(r"\s*(Trace|Correlation) ID:.*", "", first).removeprefix("ERROR: ")
+        return _Words(
+            f"{name}: {first[:400]}", advice[0].strip("`\"'") if advice else faults.LOG_IN
+        )
+    if told:
+        return _Words(f"none of {', '.join(name for name, _ in told)} has one")
+    return _Words(message.splitlines()[0] if message else "no credentials")
+
+
+def _has_failed(text: str) -> bool:
+    """True for a credential that is installed, was logged in once, and was refused."""
+    return "AADSTS" in text or text.lstrip().startswith("ERROR")

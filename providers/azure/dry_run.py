@@ -1,0 +1,180 @@
+"""`check --deep`: has Resource Manager validate the whole cluster without creating anything.
+
+A deployment's validation runs policies, quotas, sizes, images and security profiles over the very
+bodies that `up` sends; it is free. https://learn.microsoft.com/rest/api/resources/deployments/
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.errors import CloudError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.azure import images, network, paths, requests
+from cloudtrain.providers.azure.client import ArmClient
+from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location
+
+CALLER = "192.0.2.1/32"
+"""Of nobody: who may reach the nodes is not asked here."""
+SCHEMA = "https://schema.management.azure.com/schemas"
+WITHIN = 300.0
+"""Seconds that a validation may take."""
+
+
+def dry_run(
+    arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
+) -> Iterator[Finding]:
+    """One finding for each region; one region that accepts the cluster is enough, as for `up`."""
+    places = {place.region: place for place in reversed(there)}  # The first of each region.
+    results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
+    served = any(error is None for _, error in results)
+    for place, error in results:
+        if error is None:
+            number = len(plan.nodes)
+            text = (
+                f"{place}: Azure validated all that `up` makes ({number} "
+                f"node{'s' if number > 1 else ''}); nothing was made, it is free. Whether there "
+                "is room is told by `up` alone"
+            )
+            yield Finding(what="rehearsal", ok=True, text=text)
+        else:
+            yield Finding(
+                what="rehearsal",
+                ok=served,
+                text=f"{place}: {error.message}",
+                hint=error.hint,
+                error=None if served else type(error),
+            )
+
+
+def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudError | None:
+    name = f"cloudtrain-{plan.config.name}"
+    path = f"{arm.path}/providers/Microsoft.Resources/deployments/{name}/validate"
+    try:
+        body = deployment(arm, skus, plan, place)
+    except CloudError as error:
+        return error
+    refusal = _validated(arm, path, body)
+    if refusal is not None and "securityType" in refusal.message:  # As `up` does: see vms.py.
+        refusal = _validated(arm, path, _without_security(body))
+    return refusal
+
+
+def _validated(arm: ArmClient, path: str, body: requests.Body) -> CloudError | None:
+    try:
+        answer = arm.call("POST", path, body)
+        arm.finish("POST", path, answer, within=WITHIN)
+    except CloudError as error:
+        return error
+    return None
+
+
+def _without_security(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {k: _without_security(v) for k, v in body.items() if k != "securityProfile"}
+    return [_without_security(one) for one in body] if isinstance(body, list) else body
+
+
+def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
+    """Deployment for a subscription: the group and, nested in it, everything else."""
+    group = arm.group(paths.group_name(plan.config.name, place.region))
+    tags = labels.of_cluster(plan.config.name)
+    nested = {
+        "type": "Microsoft.Resources/deployments",
+        "apiVersion": "2022-09-01",
+        "name": "nodes",
+        "resourceGroup": group.name,
+        "dependsOn": [group.name],
+        "properties": {
+            "mode": "Incremental",
+            "template": _template(
+                "2019-04-01/deploymentTemplate.json#", list(_inside(arm, skus, plan, place, group))
+            ),
+        },
+    }
+    made = {
+        "type": "Microsoft.Resources/resourceGroups",
+        "apiVersion": "2022-09-01",
+        "name": group.name,
+        **requests.group(place.region, tags),
+    }
+    template = _template("2018-05-01/subscriptionDeploymentTemplate.json#", [made, nested])
+    properties = {"mode": "Incremental", "template": template}
+    return {"location": place.region, "properties": properties}
+
+
+def _template(schema: str, resources: list[Mapping[str, Any]]) -> requests.Body:
+    return {
+        "$schema": f"{SCHEMA}/{schema}",
+        "contentVersion": "1.0.0.0",
+        "resources": list(resources),
+    }
+
+
+def _inside(
+    arm: ArmClient, skus: Skus, plan: Plan, place: Location, group: paths.Group
+) -> Iterator[Mapping[str, Any]]:
+    """Resources in the group, as ground.py and vms.py create them."""
+    region, name = place.region, labels.group_name(plan.config.name)
+    tags, wanted = labels.of_cluster(plan.config.name), plan.config.network
+    inside = () if wanted.subnet is None else network.ranges(arm, wanted.subnet)
+    firewall, subnet = group.firewall(name), wanted.subnet
+    yield _resource(arm, firewall, requests.firewall(region, tags, CALLER, inside))
+    shared = [firewall]
+    if subnet is None:
+        whole = group.network(name)
+        subnet = f"{whole}/subnets/{name}"
+        yield _resource(arm, whole, requests.network(region, tags, name, outbound=wanted.private))
+        shared.append(whole)
+    proximity = group.proximity(f"{name}-{place}") if network.stand_close(plan) else None
+    if proximity is not None:
+        yield _resource(arm, proximity, requests.proximity(region, tags))
+    known = skus.of(region) or {}
+    for node in plan.nodes:
+        sku = known.get((node.machine or "").lower())
+        address = None if wanted.private else group.address(node.name, place.zone)
+        if address is not None:
+            yield _resource(arm, address, requests.address(region, place.zone, tags))
+        nic = requests.nic(
+            region,
+            tags,
+            subnet=subnet,
+            firewall=firewall,
+            address=address,
+            fast=sku is not None and sku.fast,
+        )
+        yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
+        names = requests.images_of(plan.config.image, node)
+        machine = requests.machine(
+            region,
+            place.zone,
+            labels.of_node(plan.config.name, node, None),
+            node=node,
+            image=images.existing(arm, region, names)[0],
+            nic=group.nic(node.name),
+            user_data="#cloud-config\n",
+            public_key=_some_key(),
+            proximity=proximity,
+        )
+        needs = [group.nic(node.name), *filter(None, [proximity])]
+        yield _resource(arm, group.vm(node.name), machine, *needs)
+
+
+def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapping[str, Any]:
+    kind = id.partition("/providers/")[2].rpartition("/")[0]
+    found = {"type": kind, "apiVersion": arm.version(id), "name": paths.last(id), **body}
+    return {**found, "dependsOn": list(needs)} if needs else found
+
+
+def _some_key() -> str:
+    """Text with the form of a public key; it has no private half."""
+    kind = b"ssh-ed25519"
+    data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
+    return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"

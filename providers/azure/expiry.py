@@ -1,0 +1,263 @@
+"""Ends VMs from Azure's side: a deallocation at a date and time, with a daily schedule behind it.
+
+The first is an operation of Microsoft.ComputeSchedule, which nobody can list: its id is a tag of
+the second, a schedule of Microsoft.DevTestLab, which has a time of day and no date.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.azure import listing, paths, requests
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Vm
+from cloudtrain.providers.base.words import lasting
+
+SOONEST = 35 * 60.0
+"""Seconds. A schedule runs on its first day only where it was made 31 minutes ahead, as Microsoft's
+support says; 30 are told for one that is changed:
+https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown"""
+CHANGED_LATE = 31 * 60.0
+"""Seconds before its old time in which a schedule's new time takes effect on the next day only."""
+LONGEST = 24 * 3600.0
+"""Seconds that a schedule reaches ahead."""
+SLACK = 60.0
+"""Seconds since an end was counted."""
+OPERATION = "cloudtrain-deadline"
+"""The tag of a schedule with the id of the operation that ends its VM."""
+PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
+
+
+def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
+    """Raise CloudConfigError for a lifetime that Azure cannot end in time.
+
+    `far`: Microsoft.ComputeSchedule can arm more than a day ahead.
+    """
+    if seconds is None:
+        return
+    words = f"limits.max_lifetime of {lasting(seconds)}: on Azure an end"
+    if seconds < SOONEST:
+        raise CloudConfigError(
+            f"{words} that is less than {lasting(SOONEST)} ahead may come a day late",
+            hint=f"limits.max_lifetime: {SOONEST / 60:.0f}m or more; `cloudtrain down` ends sooner",
+        )
+    if seconds > LONGEST and not far:
+        raise CloudConfigError(
+            f"{words} is held by a schedule that reaches 24 h ahead: Microsoft.ComputeSchedule, "
+            "which reaches farther, is not to be had here",
+            hint="limits.max_lifetime: 24h or less, or az provider register --namespace "
+            "Microsoft.ComputeSchedule",
+        )
+
+
+@dataclass(frozen=True)
+class _Armed:
+    """End that is armed by a VM's schedule."""
+
+    schedule: Tree | None
+
+    @property
+    def operation(self) -> str:
+        return str((self._tags).get(OPERATION) or "")
+
+    @property
+    def expires(self) -> str:
+        return str((self._tags).get(labels.EXPIRES) or "")
+
+    @property
+    def enabled(self) -> bool:
+        told = (self.schedule or {}).get("properties") or {}
+        return str(told.get("status", "")).lower() == "enabled"
+
+    @property
+    def _tags(self) -> Mapping[str, str]:
+        return (self.schedule or {}).get("tags") or {}
+
+
+class Expiries:
+    """Armed ends of VMs. Safe to use from many threads. Raises CloudError."""
+
+    def __init__(self, arm: ArmClient, services: ResourceProviders) -> None:
+        self._arm = arm
+        self._services = services
+
+    def refuse(self, ahead: float, region: str) -> None:
+        """Raise CloudConfigError for an end so many seconds ahead that this region cannot hold."""
+        if ahead > LONGEST + SLACK:
+            refuse_lifetime(ahead, far=self._services.reach_far(region))
+
+    def arm(
+        self, group: paths.Group, name: str, region: str, tags: requests.Tags, expires: float
+    ) -> bool:
+        """End the VM at `expires`, by both services if both are available.
+
+        False if the first one refused, perhaps because the VM is not finished.
+        """
+        ahead = expires - self._arm.timing.clock.now()
+        known = _Armed(self._arm.find(group.schedule(name)))
+        operation = self._deadline(group.vm(name), region, expires, known.operation)
+        if not operation and ahead > LONGEST + SLACK:
+            refuse_lifetime(ahead, far=False)
+        own = {**tags, labels.EXPIRES: str(int(expires))}
+        own = {**own, OPERATION: operation} if operation else own
+        self._daily(group, name, region, own, expires, known.schedule)
+        return operation != ""
+
+    def move(self, machines: Sequence[Vm], expires: float | None) -> None:
+        """Move the ends. The tags change first: `mend` completes a move that was cut off."""
+        if expires is None:
+            fan_out(machines, self._drop, name=lambda m: m.node.name)
+            return
+        ahead = expires - self._arm.timing.clock.now()
+        for region in {machine.place.region for machine in machines}:
+            self.refuse(ahead, region)
+        expires = max(expires, self._arm.timing.clock.now() + SOONEST)
+        fan_out(machines, lambda m: self.move_one(m, expires), name=lambda m: m.node.name)
+
+    def move_one(self, machine: Vm, expires: float) -> None:
+        group, name = where(machine)
+        path = group.vm(name)
+        tags = {**(self._arm.get(path).get("tags") or {}), labels.EXPIRES: str(int(expires))}
+        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
+        self.arm(group, name, machine.place.region, tags, expires)
+
+    def _drop(self, machine: Vm) -> None:
+        """Remove the end. The tag goes last, as `mend` arms the tag's end."""
+        group, name = where(machine)
+        path = group.vm(name)
+        self.disarm(group, name)
+        tags = labels.with_expiry(self._arm.get(path).get("tags") or {}, None)
+        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
+
+    def mend(self, group: paths.Group) -> None:
+        """Arm ends that an interrupted creation or move left out."""
+        vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
+        armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
+        now = self._arm.timing.clock.now()
+        for vm in vms:
+            name, tags = str(vm.get("name", "")), vm.get("tags") or {}
+            region, known = listing.plain(str(vm.get("location", ""))), labels.read(tags)
+            if known is None or known.expires is None or known.expires <= now:
+                continue
+            found = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
+            lacks = self._services.reach_far(region) and not found.operation
+            lacks |= known.expires - now <= LONGEST and not found.enabled
+            if lacks or found.expires != str(int(known.expires)):
+                self.arm(group, name, region, tags, max(known.expires, now + SOONEST))
+
+    def disarm(self, group: paths.Group, name: str) -> None:
+        """Remove a VM's end before it is deleted: a later VM of its name would be ended instead."""
+        found = self._arm.find(group.schedule(name))
+        if found is not None:
+            self._cancel_all([found])
+            self._arm.delete(group.schedule(name))
+
+    def disarm_all(self, group: paths.Group) -> None:
+        """Remove all ends before the group is deleted with its schedules."""
+        self._cancel_all(self._schedules(group))
+
+    def _schedules(self, group: paths.Group) -> list[Tree]:
+        path = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
+        return ask_or_none(lambda: self._arm.pages(path)) or []
+
+    # ── A date and time ──────────────────────────────────────────────────────
+
+    def _deadline(self, vm: str, region: str, expires: float, old: str) -> str | None:
+        """The operation's id; "" if it is refused, None if there is no such service."""
+        if not self._services.reach_far(region):
+            return None
+        if old and self._stands(region, old, expires):
+            return old
+        made = self._submit(region, vm, expires)
+        if old:
+            self._cancel(region, [old])
+        if old and not made:  # Perhaps as one VM takes one operation.
+            made = self._submit(region, vm, expires)
+        if made and self._stands(region, made, expires) is False:
+            raise TransientError(f"{paths.last(vm)}: Azure took its end and tells another one")
+        return made
+
+    def _submit(self, region: str, vm: str, expires: float) -> str:
+        """Submit the operation. Its refusals do not fail the VM, as the schedule stays behind
+        it.
+        """
+        asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
+        told = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
+        for result in (told or {}).get("results") or ():
+            operation = result.get("operation") or {}
+            if not result.get("errorCode") and operation.get("operationId"):
+                return str(operation["operationId"])
+        return ""
+
+    def _stands(self, region: str, operation: str, expires: float) -> bool | None:
+        """True if the operation is still scheduled; None if not reported."""
+        told = self._ask(requests.STATUS, region, requests.operations([operation]))
+        for result in (told or {}).get("results") or ():
+            known = result.get("operation") or {}
+            moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
+            state = str(known.get("state", "")).lower()
+            if moment is not None and state:
+                return state in PENDING and abs(moment - expires) < 60.0
+        return None
+
+    def _cancel(self, region: str, operations: Sequence[str]) -> None:
+        self._ask(requests.CANCEL, region, requests.operations(operations))
+
+    def _cancel_all(self, schedules: Iterable[Tree]) -> None:
+        by_region: dict[str, list[str]] = {}
+        for schedule in schedules:
+            if operation := _Armed(schedule).operation:
+                region = listing.plain(str(schedule.get("location", "")))
+                by_region.setdefault(region, []).append(operation)
+        for region, operations in by_region.items():
+            self._cancel(region, operations)
+
+    def _ask(self, what: str, region: str, body: Tree) -> Tree | None:
+        path = f"{self._arm.path}/providers/{DEADLINES}/locations/{region}/{what}"
+        try:
+            answer = self._arm.call("POST", path, body).body
+        except CredentialsError:
+            raise
+        except CloudError:
+            return None
+        return answer if isinstance(answer, dict) else None
+
+    # ── A time of day ────────────────────────────────────────────────────────
+
+    def _daily(
+        self,
+        group: paths.Group,
+        name: str,
+        region: str,
+        tags: requests.Tags,
+        expires: float,
+        found: Tree | None,
+    ) -> None:
+        """Create the daily schedule and read it again: one with another time would end nothing
+        in time.
+        """
+        path, now = group.schedule(name), self._arm.timing.clock.now()
+        enabled = expires - now <= LONGEST + SLACK
+        body = requests.schedule(region, tags, vm=group.vm(name), expires=expires, enabled=enabled)
+        if found is not None and requests.same_schedule(found, body):
+            if dict(found.get("tags") or {}) != dict(tags):
+                self._arm.call("PATCH", path, {"tags": dict(tags)})
+            return
+        if found is not None and requests.seconds_to(found, now) < CHANGED_LATE:
+            self._arm.delete(path)
+        self._arm.put(path, body)
+        if not requests.same_schedule(self._arm.get(path), body):
+            raise TransientError(f"{name}: Azure took its shutdown schedule and tells another one")
+
+
+def where(machine: Vm) -> tuple[paths.Group, str]:
+    found = paths.vm_of(machine.id)
+    assert found is not None, machine.id
+    return found

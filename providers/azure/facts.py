@@ -1,0 +1,59 @@
+"""Facts of `provider: azure`."""
+
+from pathlib import Path
+
+from cloudtrain.cloud import Cloud, Leftover, Preemption
+from cloudtrain.providers.azure.families import FAMILIES
+
+LEFTOVER = Leftover(
+    # StandardSSD_LRS, a Standard static address, both in East US
+    disks=(
+        (4, 0.30),
+        (8, 0.60),
+        (16, 1.20),
+        (32, 2.40),
+        (64, 4.80),
+        (128, 9.60),
+        (256, 19.20),
+        (512, 38.40),
+        (1024, 76.80),
+        (2048, 153.60),
+        (4096, 307.20),
+    ),
+    address=0.005 * 730,
+    source="https://azure.microsoft.com/pricing/details/managed-disks/ and "
+    "https://azure.microsoft.com/pricing/details/ip-addresses/, 2026-11",
+)
+
+FACTS = Cloud(
+    name="azure",
+    title="Azure",
+    vendor="Microsoft",
+    packages=("libcloud", "azure.identity"),
+    project_word="subscription",
+    project_variable="AZURE_SUBSCRIPTION_ID",
+    store_scheme="az",
+    machines=Path(__file__).parent / "machines.csv",
+    gpuhunt="azure",
+    default_machine="Standard_D4s_v3",
+    gpu_machines=r"Standard_N.+",
+    families=FAMILIES,
+    first_region="eastus",
+    zone=r"(.+)-\d",
+    region_likeness=0.9,
+    preemption=Preemption(
+        address="http://169.254.169.254",
+        path="/metadata/scheduledevents?api-version=2020-07-01",
+        headers={"Metadata": "true"},
+        event_type="Preempt",
+        source="https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events",
+    ),
+    stopped_keeps_address=True,
+    leftover=LEFTOVER,
+    # https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
+    no_driver={"A10": "the A10 of Azure are shares of one and need NVIDIA's GRID driver"},
+    # Azure connects it between VMs of one scale set or one availability set alone:
+    # https://learn.microsoft.com/azure/virtual-machines/setup-infiniband
+    # `r` in the name: https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions
+    infiniband=r"standard_(n[cd]|h[bc])\d+[a-z]*r[a-z]*(_.*)?",
+)

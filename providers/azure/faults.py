@@ -1,0 +1,411 @@
+"""Maps refusals of Resource Manager, libcloud, requests and azure-identity to our errors.
+
+Codes:
+https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
+and https://learn.microsoft.com/troubleshoot/azure/virtual-machines/windows/error-messages
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NameTakenError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+    Scope,
+    TransientError,
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: type[CloudError]
+    scope: Scope = "account"
+    hint: str | None = None
+
+
+_ELSEWHERE = "name more zones or regions in `placement`, or take another machine"
+_QUOTA = "ask for more at https://aka.ms/ProdportalCRP or `az quota`, or name more regions"
+LOG_IN = "az login, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+_ROLE = "docs/azure.md has the role that is needed; az role assignment create"
+_REGISTER = "az provider register --namespace NAMESPACE, once per subscription"
+_SUPPORT = "the Azure portal shows what the subscription lacks"
+
+_FULL = Fault(CapacityError, "region", _ELSEWHERE)
+_FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
+_LIMIT = Fault(QuotaError, "region", _QUOTA)
+_RATE = Fault(RateError)
+_TRANSIENT = Fault(TransientError, "region")
+_UNKNOWN_USER = Fault(CredentialsError, hint=LOG_IN)
+_DENIED = Fault(PermissionsError, hint=_ROLE)
+_UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
+_DISABLED = Fault(PermissionsError, hint=_SUPPORT)
+_LOCKED = Fault(PermissionsError, hint="somebody locked it: az lock list, az lock delete")
+_WRONG = Fault(CloudConfigError, "region")
+_IMAGE = Fault(CloudConfigError, "region", "see `image`: publisher:offer:sku:version")
+_ABSENT = Fault(NotFoundError, "region")
+_IN_USE = Fault(BusyError, "region", "it can be done once what holds it is gone: run it again")
+_TAKEN = Fault(NameTakenError, hint="take another name for the cluster, or take that one down")
+
+CODES: Mapping[str, Fault] = {
+    "AllocationFailed": _FULL,
+    "SkuNotAvailable": _FULL,
+    "NotAvailableForSubscription": _FULL,
+    "ZonalAllocationFailed": _FULL_ZONE,
+    "OverconstrainedAllocationRequest": _FULL_ZONE,
+    "OverconstrainedZonalAllocationRequest": _FULL_ZONE,
+    "AllocationTimedOut": _FULL_ZONE,
+    "SpotPriceTooLow": Fault(CapacityError, "region", "another region, or spot: false"),
+    "QuotaExceeded": _LIMIT,
+    "ResourceQuotaExceeded": _LIMIT,
+    "ResourcesQuotaExceeded": _LIMIT,
+    "PublicIPCountLimitReached": _LIMIT,
+    "PublicIPCountLimitExceededByVMScaleSet": _LIMIT,
+    "StandardSkuPublicIPCountLimitReached": _LIMIT,
+    "NetworkSecurityGroupCountLimitReached": _LIMIT,
+    "VirtualNetworkCountLimitReached": _LIMIT,
+    "NetworkInterfaceCountLimitReached": _LIMIT,
+    "ResourceCountExceedsLimitDueToTemplate": _LIMIT,
+    "ResourceGroupQuotaExceeded": Fault(QuotaError, "account", "delete resource groups"),
+    "SubnetIsFull": Fault(QuotaError, "region", "a larger subnet in network.subnet"),
+    "TooManyRequests": _RATE,
+    "RequestsThrottled": _RATE,
+    "SubscriptionRequestsThrottled": _RATE,
+    "ResourceRequestsThrottled": _RATE,
+    "ResourceCollectionRequestsThrottled": _RATE,
+    "OperationThrottled": _RATE,
+    "InternalServerError": _TRANSIENT,
+    "InternalError": _TRANSIENT,
+    "InternalExecutionError": _TRANSIENT,
+    "InternalOperationError": _TRANSIENT,
+    "NetworkingInternalOperationError": _TRANSIENT,
+    "ServiceUnavailable": _TRANSIENT,
+    "ServerBusy": _TRANSIENT,
+    "ServerTimeout": _TRANSIENT,
+    "GatewayTimeout": _TRANSIENT,
+    "BadGateway": _TRANSIENT,
+    "RequestTimeout": _TRANSIENT,
+    "OperationTimedOut": _TRANSIENT,
+    "RetryableError": _TRANSIENT,
+    "VMStartTimedOut": _TRANSIENT,
+    "OSProvisioningTimedOut": _TRANSIENT,
+    "OSProvisioningInternalError": _TRANSIENT,
+    "OperationPreempted": _TRANSIENT,
+    "Canceled": _TRANSIENT,
+    "AuthenticationFailed": _UNKNOWN_USER,
+    "AuthenticationFailedMissingToken": _UNKNOWN_USER,
+    "AuthenticationFailedInvalidHeader": _UNKNOWN_USER,
+    "InvalidAuthenticationToken": _UNKNOWN_USER,
+    "InvalidAuthenticationTokenTenant": Fault(
+        CredentialsError, hint="the subscription is another tenant's: az login --tenant TENANT"
+    ),
+    "ExpiredAuthenticationToken": _UNKNOWN_USER,
+    "Unauthorized": _UNKNOWN_USER,
+    "AuthorizationFailed": _DENIED,
+    "LinkedAuthorizationFailed": _DENIED,
+    "LinkedAccessCheckFailed": _DENIED,
+    "DenyAssignmentAuthorizationFailed": _DENIED,
+    "Forbidden": _DENIED,
+    "RequestDisallowedByPolicy": Fault(
+        PermissionsError, "region", "a policy of the subscription forbids it: az policy state list"
+    ),
+    "RequestDisallowedByAzure": Fault(
+        PermissionsError, "region", "this subscription may not use that region: see `placement`"
+    ),
+    "MissingSubscriptionRegistration": _UNREGISTERED,
+    "SubscriptionNotRegistered": _UNREGISTERED,
+    "SubscriptionNotRegisteredForFeature": _UNREGISTERED,
+    "ReadOnlyDisabledSubscription": _DISABLED,
+    "DisallowedOperation": _DISABLED,
+    "MarketplacePurchaseEligibilityFailed": _DISABLED,
+    "SubscriptionNotFound": Fault(CredentialsError, hint="see `project`, AZURE_SUBSCRIPTION_ID"),
+    "InvalidSubscriptionId": Fault(CredentialsError, hint="see `project`, AZURE_SUBSCRIPTION_ID"),
+    "ScopeLocked": _LOCKED,
+    "ResourceGroupBeingDeleted": _IN_USE,
+    "NicReservedForAnotherVm": _IN_USE,
+    "NicInUse": _IN_USE,
+    "NicInUseWithPrivateEndpoint": _IN_USE,
+    "PublicIPAddressCannotBeDeleted": _IN_USE,
+    "PublicIPAddressInUse": _IN_USE,
+    "InUseSubnetCannotBeDeleted": _IN_USE,
+    "InUseNetworkSecurityGroupCannotBeDeleted": _IN_USE,
+    "InUsePublicIpAddressCannotBeDeleted": _IN_USE,
+    "AnotherOperationInProgress": _IN_USE,
+    "RetryableErrorDueToAnotherOperation": _IN_USE,
+    "CanceledAndSupersededDueToAnotherOperation": _IN_USE,
+    "ReferencedResourceNotProvisioned": _IN_USE,
+    "Conflict": _IN_USE,
+    "ConflictError": _IN_USE,
+    "PreconditionFailed": _IN_USE,
+    "AttachDiskWhileBeingDetached": _IN_USE,
+    "ResourceGroupDeletionBlocked": _IN_USE,
+    "ResourceGroupDeletionTimeout": _IN_USE,
+    "PropertyChangeNotAllowed": _TAKEN,
+    "ConflictingUserInput": _TAKEN,
+    "InvalidResourceLocation": _TAKEN,
+    "InvalidResourceGroupLocation": _TAKEN,
+    "ResourceAvailabilityZonesCannotBeModified": _TAKEN,
+    "ImageNotFound": _IMAGE,
+    "PlatformImageNotFound": _IMAGE,
+    "ImageVersionDeprecated": _IMAGE,
+    "VMMarketplaceInvalidInput": _IMAGE,
+    "MarketplaceImageNotFound": _IMAGE,
+    "VMSizeDoesntSupportGeneration": _IMAGE,
+    "LocationNotAvailableForResourceType": Fault(CapacityError, "region", _ELSEWHERE),
+    "LocationNotAvailableForResourceGroup": Fault(CloudConfigError, "region", "see `placement`"),
+    "InvalidAvailabilityZone": Fault(CloudConfigError, "zone", "see `placement`"),
+    "InvalidResourceReference": _WRONG,
+    "NoRegisteredProviderFound": _WRONG,
+    "BadRequest": _WRONG,
+    "VMSizeIsNotPermittedToEnableAcceleratedNetworking": _WRONG,
+    "OSProvisioningClientError": _WRONG,
+    "OperationNotAllowed": _WRONG,
+    "NotFound": _ABSENT,
+    "ParentResourceNotFound": _ABSENT,
+}
+
+_KINDS = (
+    (re.compile(r"NotFound$"), _ABSENT),
+    (re.compile(r"(LimitReached|LimitExceeded|QuotaExceeded)$"), _LIMIT),
+    (re.compile(r"(CannotBeDeleted|InUse|BeingDeleted)$"), _IN_USE),
+    (re.compile(r"Throttled$"), _RATE),
+    (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown|Duplicate)"), _WRONG),
+    (re.compile(r"(NotSupported|NotAllowed|NotPermitted)"), _WRONG),
+)
+"""Codes that no table can have all of."""
+
+_MEANINGS = (
+    ("OperationNotAllowed", r"quota|approved .*cores|cores limit", _LIMIT),
+    ("OperationNotAllowed", r"being |in progress|marked for deletion|has to wait", _IN_USE),
+    ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
+    ("BadRequest", r"\bquota\b", _LIMIT),
+)
+"""Codes that mean several things, by their message."""
+
+_WRAPPERS = frozenset(
+    {
+        *("DeploymentFailed", "InvalidTemplateDeployment", "ResourceDeploymentFailure"),
+        *("ResourceOperationFailure", "MultipleErrorsOccurred", "OperationFailed"),
+        *("BadRequest", "Conflict", "NotFound", "Forbidden", "VMProvisioningFailed"),
+    }
+)
+"""Codes that say less than the first of their details does."""
+
+_ENVELOPES = frozenset({"DeploymentFailed", "InvalidTemplateDeployment"})
+"""Codes that say nothing at all."""
+
+_UNKNOWN_HERE = frozenset(
+    {
+        *("NotImplemented", "InvalidResourceType", "InvalidResourceNamespace", "NotSupported"),
+        *("MethodNotAllowed", "HTTP 404", "HTTP 405", "HTTP 501"),
+    }
+)
+"""What an endpoint that is not all of Azure answers to what it does not have."""
+
+
+_OLDER = frozenset(
+    {"NoRegisteredProviderFound", "InvalidApiVersionParameter", "InvalidResourceType"}
+)
+
+
+def versions(error: CloudError) -> tuple[str, ...]:
+    """API versions that an endpoint serves, from its refusal of ours: sovereign clouds lag
+    behind by months.
+    """
+    found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
+    return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
+
+
+def wants_another_version(error: CloudError) -> bool:
+    return error.code in _OLDER and bool(versions(error))
+
+
+def is_unknown_question(error: CloudError) -> bool:
+    """True if this endpoint has no such request."""
+    return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
+
+
+def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
+    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
+    wait = seconds(headers)
+    try:
+        told = json.loads(body)
+        error = told["error"]
+    except (ValueError, KeyError, TypeError):
+        words = re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
+        words = words or f"HTTP {status} without a word"
+        return _error(_of_status(status), asked, words, code=f"HTTP {status}", retry_after=wait)
+    return of_error(asked, error, status=status, retry_after=wait)
+
+
+def of_error(
+    asked: str, error: Any, *, status: int = 0, retry_after: float | None = None
+) -> CloudError:
+    """Error for ARM's `{"code", "message", "details"}`, as in an answer, an operation or a VM's
+    status.
+    """
+    code, words = _cause(error)
+    found = _of_code(code, words) or _of_status(status)
+    if status in (408, 429) or (status >= 500 and status != 501):
+        # A refusal for good has a status of 400 to 499, whatever words come with the others.
+        # But where the code itself says what to wait for, as 429 AnotherOperationInProgress.
+        firm = issubclass(found.kind, CapacityError | QuotaError | BusyError)
+        found = found if firm else _of_status(status)
+    wait = retry_after if retry_after is not None else _told_seconds(words)
+    code = code or (f"HTTP {status}" if status else "")
+    return _error(found, asked, words or code, code=code, retry_after=wait)
+
+
+def of_exception(asked: str, error: Exception) -> CloudError:
+    """Error for an exception of libcloud, requests or azure-core."""
+    from libcloud.common.exceptions import BaseHTTPError
+
+    if isinstance(error, CloudError):
+        return error
+    words = str(error) or type(error).__name__
+    if isinstance(error, BaseHTTPError):
+        return _error(_of_status(error.code), asked, words, code=f"HTTP {error.code}")
+    fault = next((f for kinds, f in _exceptions() if isinstance(error, kinds)), Fault(CloudError))
+    return _error(fault, asked, words, code=type(error).__name__)
+
+
+def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
+    """Exception classes and their errors; the first match counts, as several classes are of two
+    kinds.
+    """
+    from azure.core import exceptions as azure
+    from libcloud.common.types import (
+        InvalidCredsError,
+        MalformedResponseError,
+        ServiceUnavailableError,
+    )
+    from requests import exceptions as http
+    from urllib3.exceptions import HTTPError
+
+    certificates = Fault(CloudError, hint="REQUESTS_CA_BUNDLE names the certificates to trust")
+    return (
+        ((http.SSLError,), certificates),
+        (
+            (http.InvalidURL, http.InvalidSchema, http.MissingSchema, http.InvalidProxyURL),
+            Fault(CloudConfigError, hint="see `endpoints`, ARM_ENDPOINT, HTTPS_PROXY"),
+        ),
+        ((azure.ClientAuthenticationError, InvalidCredsError), _UNKNOWN_USER),
+        (
+            (
+                *(http.Timeout, http.ConnectionError, http.ChunkedEncodingError, http.RetryError),
+                *(http.ContentDecodingError, http.StreamConsumedError, MalformedResponseError),
+                *(azure.ServiceRequestError, azure.ServiceResponseError, azure.DecodeError),
+                *(
+                    azure.IncompleteReadError,
+                    azure.TooManyRedirectsError,
+                    azure.StreamConsumedError,
+                ),
+                *(azure.HttpResponseError, HTTPError, ServiceUnavailableError),
+            ),
+            _TRANSIENT,
+        ),
+        ((http.RequestException, azure.AzureError), Fault(CloudError)),
+        ((OSError,), _TRANSIENT),
+    )
+
+
+def seconds(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), or Azure's own
+    header in milliseconds.
+    """
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        if re.fullmatch(r"\d+(\.\d+)?", headers.get(name, "").strip()):
+            return float(headers[name]) / 1000
+    told = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", told):
+        return float(told)
+    try:
+        return max(0.0, parsedate_to_datetime(told).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _told_seconds(words: str) -> float | None:
+    """Seconds from "… is reserved for another Virtual Machine for 180 seconds …"."""
+    found = re.search(r"\b(?:for|after|in) (\d{1,3}) seconds\b", words)
+    return float(found[1]) if found else None
+
+
+def _cause(error: Any) -> tuple[str, str]:
+    """Code and message; those of the detail with the real cause if the top level has none."""
+    told = list(_walk(error))
+    if not told:
+        return "", str(error)[:500]
+    code, words = told[0]
+    if code in _WRAPPERS or _of_code(code, words) is None:
+        for inner, inner_words in told[1:]:
+            if inner not in _WRAPPERS and _of_code(inner, inner_words) is not None:
+                return inner, inner_words or words
+    if code in _ENVELOPES:
+        code, words = next(((c, w) for c, w in told[1:] if w), (code, words))
+    return code, words
+
+
+def _walk(error: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(error, dict):
+        return
+    words = str(error.get("message") or "")
+    code = str(error.get("code") or "")
+    yield code, words
+    # Some services put the whole error that they got, as JSON, into the message.
+    if words.lstrip().startswith("{"):
+        try:
+            nested = json.loads(words)
+        except ValueError:
+            nested = None
+        if isinstance(nested, dict):
+            yield from _walk(nested.get("error", nested))
+    for detail in error.get("details") or ():
+        yield from _walk(detail)
+
+
+def _of_code(code: str, words: str) -> Fault | None:
+    for name, pattern, fault in _MEANINGS:
+        if code == name and re.search(pattern, words, re.IGNORECASE):
+            return fault
+    return CODES.get(code) or next((f for p, f in _KINDS if p.search(code)), None)
+
+
+def _of_status(status: int) -> Fault:
+    if status == 429:
+        return _RATE
+    if status == 401:
+        return _UNKNOWN_USER
+    if status == 403:
+        return _DENIED
+    if status == 404:
+        return _ABSENT
+    if status in (409, 412):
+        return _IN_USE
+    if status == 408 or (status >= 500 and status != 501):
+        return _TRANSIENT
+    return _WRONG if status else Fault(CloudError)
+
+
+def _error(
+    fault: Fault, asked: str, words: str, *, code: str, retry_after: float | None = None
+) -> CloudError:
+    named = words if not code or code in words or code.startswith("HTTP") else f"{code}: {words}"
+    named = re.sub(r"\s+", " ", named).strip()
+    return fault.kind(
+        f"{asked}: {named}", hint=fault.hint, scope=fault.scope, code=code, retry_after=retry_after
+    )

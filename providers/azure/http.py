@@ -1,0 +1,84 @@
+"""libcloud's connection to Resource Manager, for any endpoint and any credential."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
+from libcloud.common.base import Connection
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.providers.azure import faults
+
+TIMEOUT = 60.0
+"""Seconds without a byte."""
+
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmAnswer:
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: Any
+
+
+class ArmResponse(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
+    def success(self) -> bool:
+        return 200 <= int(self.status) < 300
+
+    def parse_error(self) -> str:
+        connection: Any = self.connection
+        raise faults.of_answer(
+            connection.asked, status=self.status, headers=self.headers, body=str(self.body)
+        )
+
+
+class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
+    """HTTP connection; libcloud's own takes a host name only, and logs in with a client secret
+    only.
+    """
+
+    responseCls = ArmResponse
+    timeout = TIMEOUT
+    asked = ""
+    access_token = ""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CloudConfigError(
+                f"{url!r} is not the URL of an endpoint", hint="see `endpoints`, ARM_ENDPOINT"
+            )
+        secure = parts.scheme == "https"
+        port = parts.port or (443 if secure else 80)
+        super().__init__("", "", port=port)  # type: ignore[no-untyped-call]
+        self.secure = int(secure)  # It keeps this argument to itself.
+        self.host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.request_path = parts.path
+        # Not this class's own `connect`, which logs in.
+        Connection.connect(self)  # type: ignore[no-untyped-call]
+        http: Any = self.connection
+        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+            # What azure-identity trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            http.ca_cert = None
+        # A line for this host in ~/.netrc would replace the token.
+        http.session.auth = _unchanged
+
+    def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> ArmAnswer:
+        self.asked, self.access_token = asked, token
+        answer = Connection.request(self, url, data=body, method=method)  # type: ignore[no-untyped-call]
+        return ArmAnswer(status=answer.status, headers=answer.headers, body=answer.object)
+
+    def encode_data(self, data: Any) -> str:
+        return json.dumps(data)
+
+
+def _unchanged(request: Any) -> Any:
+    return request

@@ -1,0 +1,119 @@
+"""Checks images before they cost: whether they exist and fit the machine and its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.providers.azure import requests
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.faults import is_unknown_question
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.machine_types import Sku, Skus
+
+SECURE_BOOT = (
+    "Microsoft.Features/providers/Microsoft.Compute/features/TrustedLaunchByDefaultPreview"
+)
+"""https://learn.microsoft.com/azure/virtual-machines/trusted-launch#trusted-launch-as-default"""
+
+
+def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, bool]]:
+    """Each image, and whether Azure reported it. Raises CloudConfigError."""
+    known = skus.of(region) or {}
+    nodes: dict[tuple[str, ...], list[NodePlan]] = {}
+    for node in plan.nodes:
+        nodes.setdefault(requests.images_of(plan.config.image, node), []).append(node)
+    for names, its_nodes in nodes.items():
+        image, versions = existing(arm, region, names)
+        if versions is None:
+            yield image, False
+            continue
+        reference = requests.image_reference(image)
+        wanted = str(reference["version"])
+        if wanted not in ("latest", *versions):
+            raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
+        version = max(versions, key=number) if wanted == "latest" else wanted
+        path = f"{_path(arm, region, reference)}/{version}"
+        told = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
+        for node in its_nodes:
+            _refuse_misfit(image, told or {}, node, known.get((node.machine or "").lower()))
+        yield image, True
+
+
+def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, list[str] | None]:
+    """The first image that exists, with its versions; None if versions are not reported."""
+    for image in names:
+        path = _path(arm, region, requests.image_reference(image))
+        versions = None if path is None else _versions(arm, path)
+        if versions != []:
+            return image, versions
+    raise CloudConfigError(f"there is no image {names[0]}", hint="az vm image list --all")
+
+
+def secure_boot(arm: ArmClient) -> bool:
+    """True if this subscription enables Secure Boot for every machine that does not ask
+    otherwise.
+    """
+    told = ask_or_none(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
+    return str((told.get("properties") or {}).get("state", "")).lower() == "registered"
+
+
+def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
+    """Path of a marketplace image; None for a custom or gallery image."""
+    if "publisher" not in reference:
+        return None
+    return (
+        f"{arm.path}/providers/Microsoft.Compute/locations/{region}/publishers/"
+        f"{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
+        f"/skus/{reference['sku']}/versions"
+    )
+
+
+def _versions(arm: ArmClient, path: str) -> list[str] | None:
+    """Versions of an image; None if this endpoint does not report them, empty if there is no
+    such image.
+    """
+    try:
+        answer = arm.call("GET", path).body
+    except CloudError as error:
+        if "VMImage" in error.message:  # "Artifact: VMImage was not found."
+            return []
+        if is_unknown_question(error) or isinstance(error, PermissionsError):
+            return None
+        raise
+    return [str(version.get("name")) for version in answer or ()]
+
+
+def number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
+
+
+def _refuse_misfit(image: str, told: Tree, node: NodePlan, sku: Sku | None) -> None:
+    properties: Any = told.get("properties") or {}
+    plan = properties.get("plan")
+    if plan:
+        raise CloudConfigError(
+            f"image {image} is sold with a purchase plan ({plan.get('name')} of "
+            f"{plan.get('publisher')}), which cloudtrain does not send",
+            hint="an image without one: `image: auto`, ubuntu-22.04, or one of your own",
+        )
+    generation = str(properties.get("hyperVGeneration") or "")
+    if sku is not None and sku.generations and generation and generation not in sku.generations:
+        raise CloudConfigError(
+            f"image {image} is of generation {generation}, {node.machine} boots "
+            f"{', '.join(sorted(sku.generations))}",
+            hint="its SKU of the other generation: az vm image list --all",
+        )
+    if str(properties.get("architecture") or "x64").lower() != "x64":
+        raise CloudConfigError(
+            f"image {image} is for {properties['architecture']}, nodes are x86-64",
+            hint="az vm image list --all --architecture x64",
+        )
+    size = (properties.get("osDiskImage") or {}).get("sizeInGb")
+    if isinstance(size, int) and node.disk_gb is not None and node.disk_gb < size:
+        raise CloudConfigError(
+            f"image {image} has {size} GB, the disk of {node.name} {node.disk_gb}",
+            hint=f"nodes.{node.role}.disk_gb: {size} or more",
+        )

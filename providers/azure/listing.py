@@ -1,0 +1,165 @@
+"""Maps VMs of Resource Manager's four lists to ours; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cloudtrain.errors import BusyError, CloudError
+from cloudtrain.model import Node, NodeState
+from cloudtrain.providers.azure import faults, paths
+from cloudtrain.providers.azure.client import failure_reason
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location, Vm
+
+STATES: Mapping[str, NodeState] = {
+    # https://learn.microsoft.com/azure/virtual-machines/states-billing
+    "starting": "starting",
+    "running": "running",
+    "stopping": "stopped",
+    "stopped": "stopped",
+    "deallocating": "stopped",
+    "deallocated": "stopped",
+    "hibernated": "stopped",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """Four lists, each by id in lower case: Resource Manager does not preserve the case of ids."""
+
+    vms: Mapping[str, Tree]
+    views: Mapping[str, Tree]
+    """Instance views."""
+    nics: Mapping[str, Tree]
+    addresses: Mapping[str, Tree]
+    dying: frozenset[str] = frozenset()
+    """Names of groups that are being deleted, in lower case."""
+
+
+def by_id(things: Sequence[Tree]) -> dict[str, Tree]:
+    return {str(thing.get("id", "")).lower(): thing for thing in things}
+
+
+def to_vms(lists: Lists) -> Iterator[Vm]:
+    for id, vm in lists.vms.items():
+        found = _machine(id, vm, lists)
+        if found is not None:
+            yield found
+
+
+def _machine(id: str, vm: Tree, lists: Lists) -> Vm | None:
+    known, where = labels.read(vm.get("tags") or {}), paths.vm_of(str(vm.get("id", "")))
+    if known is None or where is None:
+        return None
+    group, name = where
+    properties: Mapping[str, Any] = vm.get("properties") or {}
+    place = place_of(vm)
+    view = lists.views.get(id) or properties.get("instanceView") or {}
+    dying = group.name.lower() in lists.dying
+    state, error = condition(name, properties, view, dying=dying)
+    internal, address = _addresses(properties, lists)
+    return Vm(
+        cluster=known.cluster,
+        node=Node(
+            name=name,
+            role=known.role,
+            index=known.index,
+            state=state,
+            address=address or ("" if _has_public(properties, lists) else internal),
+            internal=internal,
+            placement=str(place),
+            machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
+            spot=str(properties.get("priority", "")).lower() == "spot",
+            disk_gb=_disk_gb(properties),
+            created=unix_time(properties.get("timeCreated")),
+            expires=known.expires,
+            owner=known.owner,
+        ),
+        place=place,
+        id=group.vm(name),
+        error=error,
+    )
+
+
+def _disk_gb(properties: Mapping[str, Any]) -> int | None:
+    size = ((properties.get("storageProfile") or {}).get("osDisk") or {}).get("diskSizeGB")
+    return size if isinstance(size, int) else None
+
+
+def place_of(vm: Tree) -> Location:
+    region = plain(str(vm.get("location", "")))
+    zones = vm.get("zones") or ()
+    return Location(region=region, zone=f"{region}-{zones[0]}" if zones else "")
+
+
+def plain(region: str) -> str:
+    """Region name without spaces and capitals: `East US` and `eastus` are one."""
+    return region.replace(" ", "").lower()
+
+
+def condition(
+    name: str, properties: Tree, view: Tree, *, dying: bool
+) -> tuple[NodeState, CloudError | None]:
+    """State of a VM, and the reason if that is a failure."""
+    provisioning = str(properties.get("provisioningState", "")).lower()
+    if dying or provisioning == "deleting":
+        return "stopped", BusyError(f"{name}: it is being deleted", scope="region")
+    power = _power(view)
+    if power is not None:
+        # One that runs is one to keep, also where a later change to it failed.
+        return STATES.get(power, "starting"), None
+    if provisioning == "failed":
+        told = failure_reason({"properties": {**properties, "instanceView": view}})
+        return "stopped", faults.of_error(name, told)
+    # Where nobody tells the power, what is provisioned runs.
+    return ("running" if provisioning == "succeeded" else "starting"), None
+
+
+def _power(view: Tree) -> str | None:
+    codes = [str(status.get("code", "")).lower() for status in view.get("statuses") or ()]
+    powers = [code.partition("/")[2] for code in codes if code.startswith("powerstate/")]
+    return powers[0] if powers and powers[0] != "unknown" else None
+
+
+def tells_power(view: Tree | None) -> bool:
+    return bool(view and view.get("statuses"))
+
+
+def _nic(properties: Tree, lists: Lists) -> Tree:
+    nics = (properties.get("networkProfile") or {}).get("networkInterfaces") or ()
+    found = lists.nics.get(str(nics[0].get("id", "")).lower()) if nics else None
+    configurations = ((found or {}).get("properties") or {}).get("ipConfigurations") or ()
+    first: Tree = configurations[0].get("properties") or {} if configurations else {}
+    return first
+
+
+def _has_public(properties: Tree, lists: Lists) -> bool:
+    return bool(_nic(properties, lists).get("publicIPAddress"))
+
+
+def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
+    """Private and public address; "" while unknown."""
+    inside = _nic(properties, lists)
+    public = inside.get("publicIPAddress") or {}
+    found = lists.addresses.get(str(public.get("id", "")).lower()) or public
+    told = (found.get("properties") or {}).get("ipAddress")
+    return str(inside.get("privateIPAddress") or ""), str(told or "")
+
+
+def unix_time(text: Any) -> float | None:
+    """Unix time of `2026-11-21T13:30:00.1234567+00:00`: Azure writes seven digits, Python 3.10
+    reads six.
+    """
+    words = str(text or "").replace("Z", "+00:00")
+    head, dot, rest = words.partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        words = f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"
+    try:
+        return datetime.fromisoformat(words).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,152 @@
+"""Machine types of a region with their zones and cores, listed once."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cloudtrain import catalog
+from cloudtrain.catalog import gpus
+from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.protocols import MachineFacts
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.listing import plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sku:
+    name: str
+    family: str
+    """As `usages` names its quota: `standardNCASv3_T4Family`."""
+    cores: int | None
+    zones: frozenset[str]
+    """Those that this subscription may use: `{"1", "3"}`."""
+    all_zones: frozenset[str]
+    refused: str
+    """Why this subscription may not use it in the whole region; "" where it may."""
+    fast: bool
+    """Takes accelerated networking."""
+    gpus: int = 0
+    memory_gib: float = 0.0
+    arm: bool = False
+    generations: frozenset[str] = frozenset()
+    """Of images that it boots: `{"V1", "V2"}`; empty where it is not told."""
+
+    def misfit(self, node: NodePlan) -> str | None:
+        """Reason why this node cannot have this type; None if nothing that Azure reports
+        contradicts it.
+
+        Azure reports the number of GPUs; their kind is in the type's name alone.
+        """
+        wanted = node.accelerator
+        if self.arm:
+            return f"{self.name} is an ARM machine: cloudtrain's images are x86-64"
+        unasked = wanted is None and catalog.is_unknown_machine("azure", self.name)
+        if self.gpus and (unasked or (wanted is not None and wanted.count != self.gpus)):
+            return f"{self.name} has {self.gpus} GPUs, not {wanted or 'none'}"
+        return None
+
+    def facts(self) -> MachineFacts:
+        return MachineFacts(
+            name=self.name,
+            vcpus=self.cores or 0,
+            memory_gib=self.memory_gib,
+            accelerator=self.accelerator,
+            arm=self.arm,
+        )
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """The type's accelerator; None also if the name does not show its kind."""
+        words = self.name.split("_")[2:]
+        kinds = [row.kind for row in map(gpus.gpu, words) if row is not None]
+        return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
+
+
+class Skus:
+    """Machine types that an endpoint lists; cached, as they do not change during a command."""
+
+    def __init__(self, arm: ArmClient) -> None:
+        self._arm = arm
+        self._known: dict[str, Mapping[str, Sku] | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, region: str) -> Mapping[str, Sku] | None:
+        """Machine types of a region by name in lower case; None if this endpoint does not list
+        them.
+        """
+        with self._lock:
+            if region not in self._known:
+                self._known[region] = self._ask(region)
+            return self._known[region]
+
+    def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
+        """Facts of each machine type, from the first region that has it, without types whose
+        GPUs' kind is unknown.
+        """
+        known = [self.of(region) or {} for region in dict.fromkeys(regions)]
+        found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
+        return tuple(s.facts() for s in found if s is not None and (s.accelerator or not s.gpus))
+
+    def _ask(self, region: str) -> Mapping[str, Sku] | None:
+        path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
+        query = {"$filter": f"location eq '{region}'"}
+        told = ask_or_none(lambda: self._arm.pages(path, **query))
+        found = {sku.name.lower(): sku for sku in read(told or (), region)}
+        return found or None
+
+
+def read(told: Iterable[Tree], region: str) -> list[Sku]:
+    """Parse https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
+    return [
+        _sku(entry, region)
+        for entry in told
+        if str(entry.get("resourceType", "")).lower() == "virtualmachines"
+        and region in {plain(str(place)) for place in entry.get("locations") or ()}
+    ]
+
+
+def _sku(entry: Tree, region: str) -> Sku:
+    here = [
+        info
+        for info in entry.get("locationInfo") or ()
+        if plain(str(info.get("location", ""))) == region
+    ]
+    zones = {str(zone) for info in here for zone in info.get("zones") or ()}
+    restricted, refused = set(), ""
+    for rule in entry.get("restrictions") or ():
+        reason = str(rule.get("reasonCode") or "restricted")
+        if str(rule.get("type", "")).lower() == "zone":
+            restricted |= {str(z) for z in (rule.get("restrictionInfo") or {}).get("zones") or ()}
+        else:
+            refused = reason
+    told = {str(c.get("name")): str(c.get("value")) for c in entry.get("capabilities") or ()}
+    cores = told.get("vCPUs", "")
+    return Sku(
+        name=str(entry.get("name", "")),
+        family=str(entry.get("family") or ""),
+        cores=int(cores) if cores.isdecimal() else None,
+        zones=frozenset(zones - restricted),
+        all_zones=frozenset(zones),
+        refused=refused,
+        fast=told.get("AcceleratedNetworkingEnabled", "").lower() == "true",
+        gpus=_whole(told.get("GPUs", "")),
+        memory_gib=_number(told.get("MemoryGB", "")),
+        arm=told.get("CpuArchitectureType", "").lower() == "arm64",
+        generations=frozenset(filter(None, told.get("HyperVGenerations", "").split(","))),
+    )
+
+
+def _whole(text: str) -> int:
+    """Number of whole GPUs: a share counts as one, `0.33` of the NV…ads_A10_v5."""
+    return math.ceil(_number(text))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,237 @@
+"""Network resources that exist before the first VM of a region: group, network, firewall;
+created or adopted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    PermissionsError,
+)
+from cloudtrain.events import ResourceRequested
+from cloudtrain.model import Owner, Plan
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.azure import faults, image_versions, paths, requests
+from cloudtrain.providers.azure.client import ArmClient, side_by_side
+from cloudtrain.providers.azure.expiry import LONGEST
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location
+
+FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
+"""100 Gbit/s and more: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
+BEING_DELETED = 900.0
+"""Seconds that a group with many VMs may take to go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNetwork:
+    group: paths.Group
+    subnet: str
+    """Its id."""
+    firewall: str
+    """Its id; it is put on each NIC, so that somebody else's subnet stays as it is."""
+    proximity: str | None
+    fast: frozenset[str]
+    """Machine types that take accelerated networking, in lower case."""
+    images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By node name, each `publisher:offer:sku:version` or an id: the first that exists is taken."""
+
+
+def make(
+    arm: ArmClient,
+    skus: Skus,
+    services: ResourceProviders,
+    plan: Plan,
+    place: Location,
+    caller: str,
+    journal: Journal,
+    mend: Callable[[paths.Group], None],
+) -> ClusterNetwork:
+    """Create the group, then firewall, network and placement group side by side.
+
+    The firewall is updated if the caller's address has changed; `mend` repairs what an interrupted
+    creation left in the group.
+    """
+    register(services, plan.config.limits.max_lifetime, journal)
+    cluster = plan.config.name
+    group = arm.group(paths.group_name(cluster, place.region))
+    site = _Site(arm, group, cluster, place, journal, plan.owner)
+    fresh = site.group_is_new()
+    steps: dict[str, Callable[[], Any]] = {
+        "images": lambda: image_versions.of_nodes(arm, plan, place.region, journal),
+        "network": lambda: site.subnet(plan, fresh=fresh),
+        "machine types": lambda: skus.of(place.region),
+    }
+    if not fresh:
+        steps["mend"] = lambda: mend(group)
+    if stand_close(plan):
+        steps["placement group"] = lambda: site.proximity(fresh=fresh)
+    subnet = plan.config.network.subnet
+    inside = () if subnet is None else ranges(arm, subnet)
+    steps["firewall"] = lambda: site.firewall(caller, inside, fresh=fresh)
+    made = dict(zip(steps, side_by_side(*steps.values()), strict=True))
+    known = made["machine types"] or {}
+    return ClusterNetwork(
+        group=group,
+        subnet=made["network"],
+        firewall=made["firewall"],
+        proximity=made.get("placement group"),
+        fast=frozenset(name for name, sku in known.items() if sku.fast),
+        images=made["images"],
+    )
+
+
+def register(services: ResourceProviders, lifetime: float | None, journal: Journal) -> None:
+    """Register resource providers that the subscription lacks. Raises PermissionsError for one
+    that is essential.
+    """
+    for namespace in services.missing(*needed(lifetime)):
+        services.register(namespace, journal)
+    if lifetime is not None and services.missing(DEADLINES):
+        try:
+            services.register(DEADLINES, journal)
+        except PermissionsError:
+            if lifetime > LONGEST:
+                raise
+
+
+def stand_close(plan: Plan) -> bool:
+    """True if the nodes go into a proximity placement group, by `network.close`.
+
+    `auto`: if all machines are of kinds with a fast network and none is spot, whose capacity is
+    scarce enough as it is.
+    """
+    nodes, close = plan.nodes, plan.config.network.close
+    if len(nodes) < 2 or close == "off":
+        return False
+    return close == "on" or all(not n.spot and FAST.match(n.machine or "") for n in nodes)
+
+
+def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
+    """Address ranges of a subnet. Raises CloudConfigError if it does not exist."""
+    shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
+    if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
+        raise CloudConfigError(
+            f"network.subnet {subnet!r} is not the id of a subnet", hint=f"it is {shape}"
+        )
+    found = arm.find(subnet)
+    if found is None:
+        raise CloudConfigError(f"there is no subnet {subnet}", hint="see network.subnet")
+    properties = found.get("properties") or {}
+    told = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
+    return tuple(str(each) for each in told if each)
+
+
+@dataclass(frozen=True)
+class _Site:
+    arm: ArmClient
+    within: paths.Group
+    cluster: str
+    place: Location
+    journal: Journal
+    owner: Owner
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        return labels.of_cluster(self.cluster, self.owner)
+
+    def group_is_new(self) -> bool:
+        """Makes it where it is not there; one that is just being deleted is waited for."""
+        found = self._alive()
+        if found is not None:
+            told = labels.read(found.get("tags") or {})
+            if told is None or told.cluster != self.cluster:
+                raise NameTakenError(
+                    f"resource group {self.within.name} is there and is not ours",
+                    hint="rename the cluster, or that group",
+                )
+            labels.refuse_other_owner(f"resource group {self.within.name}", told.owner, self.owner)
+            return False
+        self.journal(ResourceRequested(what="resource group", name=self.within.name))
+        body = requests.group(self.place.region, self._tags)
+        self.arm.put(self.within.itself, body)
+        return True
+
+    def _alive(self) -> Tree | None:
+        def ask() -> tuple[Tree | None] | None:
+            found = self.arm.find(self.within.itself)
+            state = ((found or {}).get("properties") or {}).get("provisioningState", "")
+            return None if str(state).lower() == "deleting" else (found,)
+
+        answer = self.arm.timing.until(ask, within=BEING_DELETED)
+        if answer is None:
+            raise BusyError(
+                f"resource group {self.within.name} is still being deleted",
+                hint="run it again in some minutes",
+                scope="region",
+            )
+        return answer[0]
+
+    def firewall(self, caller: str, inside: Sequence[str], *, fresh: bool) -> str:
+        name = labels.group_name(self.cluster)
+        path = self.within.firewall(name)
+        body = requests.firewall(self.place.region, self._tags, caller, inside)
+        found = None if fresh else self.arm.find(path)
+        if found is None:
+            self.journal(ResourceRequested(what="network security group", name=name))
+        if found is None or not has_exactly(found, body):
+            self.arm.put(path, body)
+        return path
+
+    def subnet(self, plan: Plan, *, fresh: bool) -> str:
+        """The config's, or the only one of a network of our own."""
+        if plan.config.network.subnet is not None:
+            return plan.config.network.subnet
+        name = labels.group_name(self.cluster)
+        path = self.within.network(name)
+        if fresh or self.arm.find(path) is None:
+            self.journal(ResourceRequested(what="virtual network", name=name))
+            outbound = plan.config.network.private
+            body = requests.network(self.place.region, self._tags, name, outbound=outbound)
+            self.arm.put(path, body)
+        return f"{path}/subnets/{name}"
+
+    def proximity(self, *, fresh: bool) -> str | None:
+        """One for each place, as its first VM binds it to a data centre. None where this endpoint
+        has no such thing: nodes train without it too."""
+        name = f"{labels.group_name(self.cluster)}-{self.place}"
+        path = self.within.proximity(name)
+        if fresh or self.arm.find(path) is None:
+            self.journal(ResourceRequested(what="proximity placement group", name=name))
+            try:
+                self.arm.put(path, requests.proximity(self.place.region, self._tags))
+            except CloudError as error:
+                if not faults.is_unknown_question(error):
+                    raise
+                return None
+        return path
+
+
+def has_exactly(found: Tree, body: Tree) -> bool:
+    """True if a firewall has exactly the rules of `body`."""
+    properties = found.get("properties") or {}
+    return _rules(properties) == _rules(body["properties"]) and str(
+        properties.get("provisioningState", "")
+    ).lower() in ("", "succeeded")
+
+
+def _rules(properties: Tree) -> dict[str, tuple[str, ...]]:
+    rules = {}
+    for rule in properties.get("securityRules") or ():
+        told = rule.get("properties") or {}
+        sources = told.get("sourceAddressPrefixes") or [told.get("sourceAddressPrefix")]
+        words = [told.get(key) for key in ("priority", "direction", "access", "protocol")]
+        words += [told.get("destinationPortRange"), *sorted(map(str, sources))]
+        rules[str(rule.get("name"))] = tuple(str(word).lower() for word in words)
+    return rules

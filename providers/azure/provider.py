@@ -1,0 +1,108 @@
+"""`provider: azure`: virtual machines over Azure Resource Manager on apache-libcloud.
+
+A cluster has one resource group in each region that `up` tries: everything that is created for it
+is in there and is deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.listing import Listing
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.azure import checks, credentials, network, zones
+from cloudtrain.providers.azure.client import ArmClient, endpoint_of
+from cloudtrain.providers.azure.dry_run import dry_run
+from cloudtrain.providers.azure.expiry import SOONEST, Expiries
+from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.azure.network import ClusterNetwork
+from cloudtrain.providers.azure.resource_providers import ResourceProviders
+from cloudtrain.providers.azure.resources import Resources
+from cloudtrain.providers.azure.serial_log import serial_log
+from cloudtrain.providers.azure.teardown import Teardown
+from cloudtrain.providers.azure.vms import Vms
+from cloudtrain.providers.base.caller_address import caller_cidr
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.timing import TIMING, Timing
+
+
+def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
+    """The provider of a config. Sends no request."""
+    account = AzureDriver(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
+
+
+class AzureDriver:
+    """Driver for one subscription."""
+
+    name = "azure"
+    ends_by_shutdown = False
+    """A VM that is shut down from inside is still billed: a schedule deallocates it."""
+    soonest_end = SOONEST
+
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+        self._config = config
+        self._arm = ArmClient(config, timing)
+        self._skus = Skus(self._arm)
+        self._services = ResourceProviders(self._arm)
+        self._ends = Expiries(self._arm, self._services)
+        self._vms = Vms(self._arm, self._ends)
+        self._holdings = Resources(self._arm)
+        self._removal = Teardown(self._arm, self._vms, self._ends)
+
+    def principal(self) -> Principal | None:
+        return credentials.principal(self._arm.token())
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._arm, self._skus, self._services, plan, self.machines)
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return tuple(dry_run(self._arm, self._skus, plan, self.places(plan)))
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        return self._skus.facts([zones.asked(p).region for p in plan.config.placement], names)
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        return zones.places(self._arm, self._skus, self._services, plan)
+
+    def machines(
+        self,
+        cluster: str | None = None,
+        place: Location | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Vm]:
+        return Listing(self._holdings.machines(cluster, place))
+
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        return Listing(self._holdings.resources(cluster))
+
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
+        mend = self._ends.mend
+        return network.make(
+            self._arm, self._skus, self._services, plan, place, caller, journal, mend
+        )
+
+    def is_close(self, ground: ClusterNetwork) -> bool:
+        return ground.proximity is not None
+
+    def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
+        return self._vms.launch(order)
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        self._vms.start(machine, expires)
+
+    def move_ends(
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        self._ends.move(machines, expires)
+        return True
+
+    def console(self, machine: Vm) -> str:
+        return serial_log(self._arm, machine)
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        self._removal.delete(machines, resources)

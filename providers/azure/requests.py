@@ -1,0 +1,333 @@
+"""Request bodies for Resource Manager: pure, and checked against azure-mgmt's models in the
+tests.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudtrain.catalog import gpus
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import NodePlan
+from cloudtrain.providers.azure import paths
+
+Body = dict[str, Any]
+Tags = Mapping[str, str]
+
+USER = "cloudtrain"
+RANGE = "10.42.0.0/16"
+"""Of a network of our own."""
+SSH = "ssh"
+"""The rule that lets the caller in."""
+
+UBUNTU_22 = "Canonical:0001-com-ubuntu-server-jammy:22_04-lts-gen2:latest"
+IMAGES = {
+    "ubuntu-22.04": UBUNTU_22,
+    "ubuntu-24.04": "Canonical:ubuntu-24_04-lts:server:latest",
+    # https://learn.microsoft.com/azure/virtual-machines/azure-hpc-vm-images
+    "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
+}
+"""All of generation 2, which every A100 and H100 needs."""
+SECOND = {
+    "ubuntu-22.04": "ubuntu-24.04",
+    "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
+}
+"""What `auto` and `deeplearning` take once a cloud has the first no more."""
+_OURS = frozenset({*IMAGES.values(), *SECOND.values()})
+GPU_DISK_GB = 128
+"""The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: for TensorFlow CUDA takes 7 GB,
+and 3 GB of downloads while they are installed. Disks are billed by steps, of which this is one:
+https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
+
+
+def group(region: str, tags: Tags) -> Body:
+    return {"location": region, "tags": dict(tags)}
+
+
+def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
+    """SSH from `caller`, all traffic between the nodes, nothing else.
+
+    In a network of our own (`inside` is empty) the default rules do the last two: AllowVnetInBound
+    and DenyAllInBound. In a foreign network, where those allow traffic from all peered networks,
+    `inside` has the ranges of the nodes' subnet.
+    https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
+    """
+    rules = [_rule(SSH, 1000, "Allow", "Tcp", [caller], "22")]
+    if inside:
+        rules.append(_rule("cluster", 1010, "Allow", "*", inside, "*"))
+        rules.append(_rule("nothing-else", 4096, "Deny", "*", ["*"], "*"))
+    return {"location": region, "tags": dict(tags), "properties": {"securityRules": rules}}
+
+
+def _rule(
+    name: str, priority: int, access: str, protocol: str, sources: Sequence[str], port: str
+) -> Body:
+    source: Body = {"sourceAddressPrefix": sources[0]}
+    if len(sources) > 1:
+        source = {"sourceAddressPrefixes": list(sources)}
+    return {
+        "name": name,
+        "properties": {
+            "priority": priority,
+            "direction": "Inbound",
+            "access": access,
+            "protocol": protocol,
+            **source,
+            "sourcePortRange": "*",
+            "destinationAddressPrefix": "*",
+            "destinationPortRange": port,
+        },
+    }
+
+
+def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
+    """Virtual network. `outbound`: Azure's default outbound access, for nodes without a public
+    address.
+    """
+    inside: Body = {"addressPrefix": RANGE}
+    if outbound:
+        inside["defaultOutboundAccess"] = True
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {
+            "addressSpace": {"addressPrefixes": [RANGE]},
+            "subnets": [{"name": subnet, "properties": inside}],
+        },
+    }
+
+
+def proximity(region: str, tags: Tags) -> Body:
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {"proximityPlacementGroupType": "Standard"},
+    }
+
+
+def address(region: str, zone: str, tags: Tags) -> Body:
+    """Public address. A VM in a zone takes an address of that zone only."""
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "sku": {"name": "Standard"},
+        **_zones(zone),
+        "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
+    }
+
+
+def nic(
+    region: str, tags: Tags, *, subnet: str, firewall: str, address: str | None, fast: bool
+) -> Body:
+    """Network interface. `fast`: accelerated networking, which some machine types refuse."""
+    inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
+    if address is not None:
+        inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
+    properties: Body = {
+        "ipConfigurations": [{"name": "main", "properties": {"primary": True, **inside}}],
+        "networkSecurityGroup": {"id": firewall},
+    }
+    if fast:
+        properties["enableAcceleratedNetworking"] = True
+    return {"location": region, "tags": dict(tags), "properties": properties}
+
+
+def machine(
+    region: str,
+    zone: str,
+    tags: Tags,
+    *,
+    node: NodePlan,
+    image: str,
+    nic: str,
+    user_data: str,
+    public_key: str,
+    proximity: str | None,
+) -> Body:
+    """VM without an identity; its disk, NIC and address are deleted with it."""
+    image = image_of(image, node)
+    properties: Body = {
+        "hardwareProfile": {"vmSize": node.machine},
+        "storageProfile": {
+            "imageReference": image_reference(image),
+            "osDisk": _os_disk(node, image),
+        },
+        # Kept by Azure, for nothing: the serial log of a node that lets nobody in.
+        "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
+        "osProfile": _os_profile(node, user_data, public_key),
+        "networkProfile": {
+            "networkInterfaces": [
+                {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
+            ]
+        },
+    }
+    if has_gpu(node):
+        properties["securityProfile"] = dict(PLAIN_BOOT)
+    if node.spot:
+        # Never evicted for its price, which is at most that on demand; a VM that is only
+        # deallocated keeps a disk that is billed.
+        # https://learn.microsoft.com/azure/virtual-machines/spot-vms
+        properties["priority"] = "Spot"
+        properties["evictionPolicy"] = "Delete"
+        properties["billingProfile"] = {"maxPrice": -1}
+    if proximity is not None:
+        properties["proximityPlacementGroup"] = {"id": proximity}
+    return {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+
+
+def _os_disk(node: NodePlan, image: str) -> Body:
+    disk: Body = {
+        "createOption": "FromImage",
+        "caching": "ReadWrite",
+        "deleteOption": "Delete",
+        "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
+    }
+    roomy = node.accelerator is not None and image in _OURS
+    size = node.disk_gb or (GPU_DISK_GB if roomy else None)
+    return disk if size is None else {**disk, "diskSizeGB": size}
+
+
+def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
+    """First-boot data and the one key that logs in; no password."""
+    key = {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
+    return {
+        "computerName": node.name,
+        "adminUsername": USER,
+        "customData": base64.b64encode(user_data.encode()).decode(),
+        "linuxConfiguration": {
+            "disablePasswordAuthentication": True,
+            "ssh": {"publicKeys": [key]},
+        },
+    }
+
+
+SUBMIT, STATUS, CANCEL = (
+    "virtualMachinesSubmitDeallocate",
+    "virtualMachinesGetOperationStatus",
+    "virtualMachinesCancelOperations",
+)
+
+
+def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
+    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked` names this request.
+
+    https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
+    """
+    at = datetime.fromtimestamp(int(expires), timezone.utc)
+    return {
+        "schedule": {
+            "deadline": f"{at:%Y-%m-%dT%H:%M:%SZ}",
+            "timezone": "UTC",
+            "deadlineType": "InitiateAt",
+        },
+        "executionParameters": {"retryPolicy": {"retryCount": 4, "retryWindowInMinutes": 30}},
+        "resources": {"ids": list(vms)},
+        "correlationid": asked,
+    }
+
+
+def operations(ids: Sequence[str]) -> Body:
+    return {"operationIds": list(ids), "correlationid": str(uuid.uuid4())}
+
+
+PLAIN_BOOT = {"securityType": "Standard"}
+"""Without Secure Boot, under which the kernel refuses NVIDIA's modules: a subscription may have it
+on by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
+
+
+def has_gpu(node: NodePlan) -> bool:
+    """True for machine types with an N, the letter of all families with GPUs."""
+    return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
+
+
+def without_security(body: Body) -> Body:
+    properties = {k: v for k, v in body["properties"].items() if k != "securityProfile"}
+    return {**body, "properties": properties}
+
+
+def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
+    """Daily schedule that deallocates the VM at the time of day of `expires` (Unix time; UTC, to
+    the minute).
+
+    https://learn.microsoft.com/rest/api/dtl/global-schedules
+    """
+    at = datetime.fromtimestamp(expires, timezone.utc)
+    return {
+        "location": region,
+        "tags": dict(tags),
+        "properties": {
+            "status": "Enabled" if enabled else "Disabled",
+            "taskType": "ComputeVmShutdownTask",
+            "dailyRecurrence": {"time": f"{at:%H%M}"},
+            "timeZoneId": "UTC",
+            "notificationSettings": {"status": "Disabled"},
+            "targetResourceId": vm,
+        },
+    }
+
+
+def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
+    """True if Azure stores the end that was requested."""
+    told, wanted = found.get("properties") or {}, body["properties"]
+    return bool(
+        str(told.get("status", "")).lower() == wanted["status"].lower()
+        and (told.get("dailyRecurrence") or {}).get("time") == wanted["dailyRecurrence"]["time"]
+        and str(told.get("targetResourceId", "")).lower() == wanted["targetResourceId"].lower()
+    )
+
+
+def seconds_to(found: Mapping[str, Any], now: float) -> float:
+    """Seconds until the schedule runs, or since it ran, whichever is less."""
+    time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
+    if not re.fullmatch(r"\d{4}", time):
+        return 0.0
+    at = int(time[:2]) * 3600.0 + int(time[2:]) * 60.0
+    ahead = (at - now) % 86400.0
+    return min(ahead, 86400.0 - ahead)
+
+
+def _zones(zone: str) -> Body:
+    return {"zones": [paths.zone_of(zone)]} if zone else {}
+
+
+def image_of(image: str, node: NodePlan) -> str:
+    """The cloud's own name of an image."""
+    return images_of(image, node)[0]
+
+
+def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
+    """The cloud's own names of an image; the first that exists is used."""
+    if image not in ("auto", "deeplearning"):
+        return (IMAGES.get(image, image),)
+    # NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only.
+    has = node.accelerator
+    served = has is not None and not gpus.is_older(has.kind, "Turing")
+    first = "deeplearning" if served or image == "deeplearning" else "ubuntu-22.04"
+    return IMAGES[first], IMAGES.get(SECOND[first], SECOND[first])
+
+
+def image_reference(image: str) -> Body:
+    """Reference for `publisher:offer:sku:version`, or for the id of a custom or gallery image.
+
+    Raises CloudConfigError for anything else.
+    """
+    lower = image.lower()
+    for prefix, field in (
+        ("/subscriptions/", "id"),
+        ("/sharedgalleries/", "sharedGalleryImageId"),
+        ("/communitygalleries/", "communityGalleryImageId"),
+    ):
+        if lower.startswith(prefix):
+            return {field: image}
+    parts = image.split(":")
+    if len(parts) != 4 or not all(parts):
+        raise CloudConfigError(
+            f"image {image!r} is none of Azure's",
+            hint="publisher:offer:sku:version (az vm image list), a resource id, or auto",
+        )
+    return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))

@@ -1,0 +1,114 @@
+"""Resource providers of the subscription: whether they are registered, and in which regions
+their types are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cloudtrain.errors import CloudError, PermissionsError
+from cloudtrain.events import ResourceRequested
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.azure.client import OPERATION, ArmClient, ask_or_none
+from cloudtrain.providers.azure.listing import plain
+
+COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
+SCHEDULES = "Microsoft.DevTestLab"
+"""Daily shutdowns of VMs."""
+DEADLINES = "Microsoft.ComputeSchedule"
+"""Deallocations at a date and time: https://learn.microsoft.com/rest/api/computeschedule/"""
+SUBMITTING = "locations/virtualMachinesSubmitDeallocate"
+NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceProvider:
+    """State of one resource provider in a subscription."""
+
+    state: str
+    """In lower case; "" where it is not told."""
+    locations: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Type in lower case → regions."""
+
+    @property
+    def missing(self) -> bool:
+        return self.state in NOT_REGISTERED
+
+    def serves(self, type: str, region: str) -> bool:
+        """True also if the regions are not reported."""
+        known = self.locations.get(type.lower())
+        return not known or region in known
+
+    def is_far(self, region: str) -> bool:
+        """True if Microsoft.ComputeSchedule is available there."""
+        return self.serves(SUBMITTING, region) and self.serves("locations", region)
+
+
+def needed(lifetime: float | None) -> tuple[str, ...]:
+    """Namespaces that this plan needs; schedules only if something is to end by itself."""
+    return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
+
+
+class ResourceProviders:
+    """Resource providers, each looked up once. Safe to use from many threads."""
+
+    def __init__(self, arm: ArmClient) -> None:
+        self._arm = arm
+        self._known: dict[str, ResourceProvider | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, namespace: str) -> ResourceProvider | None:
+        """The resource provider; None if this endpoint does not report it or has none."""
+        with self._lock:
+            if namespace not in self._known:
+                self._known[namespace] = self._ask(namespace)
+            return self._known[namespace]
+
+    def missing(self, *namespaces: str) -> tuple[str, ...]:
+        return tuple(n for n in namespaces if (told := self.of(n)) is not None and told.missing)
+
+    def reach_far(self, region: str) -> bool:
+        """True if Azure can deallocate at a date and time in that region."""
+        told = self.of(DEADLINES)
+        if told is None or told.missing:
+            return False
+        return told.is_far(region)
+
+    def register(self, namespace: str, journal: Journal) -> None:
+        """Register a namespace: once per subscription, free, and not undone by `down`. Raises
+        PermissionsError.
+        """
+        journal(ResourceRequested(what="registration", name=namespace))
+        path = f"{self._arm.path}/providers/{namespace}"
+        try:
+            self._arm.call("POST", f"{path}/register")
+        except CloudError as error:
+            hint = f"az provider register --namespace {namespace}, by somebody who may"
+            raise PermissionsError(
+                f"{namespace} is not registered in this subscription: {error.message}",
+                hint=hint,
+                code="MissingSubscriptionRegistration",
+            ) from error
+        self._arm.timing.until(lambda: self._is_registered(namespace), within=OPERATION)
+
+    def _is_registered(self, namespace: str) -> bool | None:
+        with self._lock:
+            self._known[namespace] = told = self._ask(namespace)
+        return True if told is None or told.state == "registered" else None
+
+    def _ask(self, namespace: str) -> ResourceProvider | None:
+        told = ask_or_none(lambda: self._arm.get(f"{self._arm.path}/providers/{namespace}"))
+        if told is None:
+            return None
+        types = told.get("resourceTypes") or ()
+        return ResourceProvider(
+            state=str(told.get("registrationState", "")).lower(),
+            locations={
+                str(each.get("resourceType", "")).lower(): frozenset(
+                    plain(str(place)) for place in each.get("locations") or ()
+                )
+                for each in types
+            },
+        )

@@ -1,0 +1,195 @@
+"""Lists what the subscription has under our label, in all regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.errors import NotFoundError
+from cloudtrain.model import Owner
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.azure import listing, paths
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.teardown import AT_ONCE, GROUP, KINDS
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location, Resource, Vm
+
+COMPUTE = "/providers/Microsoft.Compute/virtualMachines"
+NETWORK = "/providers/Microsoft.Network"
+
+
+class Resources:
+    """Inventory of a subscription. Safe to use from many threads."""
+
+    def __init__(self, arm: ArmClient) -> None:
+        self._arm = arm
+
+    def machines(self, cluster: str | None, place: Location | None) -> tuple[Vm, ...]:
+        """VMs of a cluster, or of all clusters.
+
+        Those of a cluster are listed from its own groups, so that a subscription with thousands of
+        other VMs costs nothing; those of all, from five lists of the subscription.
+        """
+        found = self._of_all() if cluster is None else self._of_groups(cluster, place)
+        return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
+
+    def _of_all(self) -> list[Vm]:
+        vms, views, nics, addresses, groups = side_by_side(
+            lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
+            lambda: (
+                ask_or_none(
+                    lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}", statusOnly="true")
+                )
+                or []
+            ),
+            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/networkInterfaces"),
+            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
+            self._groups,
+        )
+        return self._machines(vms, views, nics, addresses, groups)
+
+    def _of_groups(self, cluster: str, place: Location | None) -> list[Vm]:
+        if place is None:
+            names, groups = self._groups_of(cluster)
+        else:
+            # Nothing of a region is outside of this group, once it has been made.
+            names = [paths.group_name(cluster, place.region)]
+            groups = []
+        found = fan_out(names, lambda name: self._of_group(name, groups), name=str)
+        return [machine for machines in found for machine in machines]
+
+    def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
+        """Of our name or tag, and those of others that hold a VM with our tag."""
+        query = f"tagName eq '{labels.CLUSTER}' and tagValue eq '{cluster}'"
+        groups, tagged = side_by_side(
+            self._groups,
+            lambda: (
+                ask_or_none(
+                    lambda: self._arm.pages(f"{self._arm.path}/resources", **{"$filter": query})
+                )
+                or []
+            ),
+        )
+        names = {
+            str(group.get("name", "")).lower()
+            for group in groups
+            if _cluster(group) == cluster or _is_named(group, cluster)
+        }
+        vms = [t for t in tagged if str(t.get("type", "")).lower().endswith("/virtualmachines")]
+        names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
+        return sorted(names), groups
+
+    def _of_group(self, name: str, groups: list[Tree]) -> list[Vm]:
+        group = self._arm.group(name)
+
+        def listed(path: str) -> list[Tree]:
+            return self._arm.pages(f"{group.path}{path}")
+
+        try:
+            vms, nics, addresses, itself = side_by_side(
+                lambda: listed(COMPUTE),
+                lambda: listed(f"{NETWORK}/networkInterfaces"),
+                lambda: listed(f"{NETWORK}/publicIPAddresses"),
+                lambda: groups or [self._arm.get(group.itself)],
+            )
+        except NotFoundError:
+            return []
+        return self._machines(vms, [], nics, addresses, itself)
+
+    def _machines(
+        self,
+        vms: Sequence[Tree],
+        views: Sequence[Tree],
+        nics: Sequence[Tree],
+        addresses: Sequence[Tree],
+        groups: Sequence[Tree],
+    ) -> list[Vm]:
+        ours = [vm for vm in vms if _cluster(vm)]
+        lists = listing.Lists(
+            vms=listing.by_id(ours),
+            views=self._views(ours, views),
+            nics=listing.by_id(nics),
+            addresses=listing.by_id(addresses),
+            dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_dying(g)),
+        )
+        return list(listing.to_vms(lists))
+
+    def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
+        """Of each VM; asked one by one where the list does not tell them."""
+        told = {
+            id: (vm.get("properties") or {}).get("instanceView") or {}
+            for id, vm in listing.by_id(listed).items()
+        }
+        missing = [
+            vm
+            for vm in vms
+            if not listing.tells_power(told.get(str(vm["id"]).lower())) and not _is_in_work(vm)
+        ]
+
+        def ask(vm: Tree) -> Tree:
+            return ask_or_none(lambda: self._arm.get(f"{vm['id']}/instanceView")) or {}
+
+        asked = fan_out(missing, ask, name=lambda vm: str(vm["name"]), workers=AT_ONCE)
+        return told | {str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)}
+
+    def resources(self, cluster: str | None) -> tuple[Resource, ...]:
+        """Groups of ours, and other resources with our label in groups that are not ours."""
+        query = f"tagName eq '{labels.CLUSTER}'"
+        query += f" and tagValue eq '{cluster}'" if cluster else ""
+        path = f"{self._arm.path}/resources"
+        groups, others = side_by_side(
+            self._groups,
+            lambda: ask_or_none(lambda: self._arm.pages(path, **{"$filter": query})) or [],
+        )
+        groups = [group for group in groups if _cluster(group) is not None]
+        names = {str(group.get("name", "")).lower() for group in groups}
+        found = [_resource(group, GROUP) for group in groups]
+        for other in others:
+            kind = _kind(other)
+            if kind and paths.group_of(str(other.get("id", ""))) not in names:
+                # A list that is filtered by tags tells none.
+                full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
+                if _cluster(full) is not None:
+                    found.append(_resource({**other, **full}, kind))
+        return tuple(r for r in found if cluster in (None, r.cluster))
+
+    def _groups(self) -> list[Tree]:
+        return self._arm.pages(f"{self._arm.path}/resourcegroups")
+
+
+def _cluster(thing: Tree) -> str | None:
+    known = labels.read(thing.get("tags") or {})
+    return known.cluster if known else None
+
+
+def _is_named(group: Tree, cluster: str) -> bool:
+    return str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
+
+
+def _is_in_work(vm: Tree) -> bool:
+    """Its power says nothing yet."""
+    state = (vm.get("properties") or {}).get("provisioningState", "")
+    return str(state).lower() in ("creating", "deleting")
+
+
+def _is_dying(group: Tree) -> bool:
+    state = (group.get("properties") or {}).get("provisioningState", "")
+    return str(state).lower() == "deleting"
+
+
+def _kind(thing: Tree) -> str | None:
+    told = str(thing.get("type", "")).lower()
+    return next((kind for kind in KINDS if kind.lower() == told), None)
+
+
+def _resource(thing: Tree, kind: str) -> Resource:
+    known = labels.read(thing.get("tags") or {})
+    name = str(thing.get("name", ""))
+    return Resource(
+        cluster=known.cluster if known else "",
+        kind=kind,
+        name=name,
+        id=name if kind == GROUP else str(thing.get("id", "")),
+        region=listing.plain(str(thing.get("location", ""))),
+        owner=known.owner if known else Owner(),
+    )

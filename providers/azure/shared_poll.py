@@ -1,0 +1,110 @@
+"""Lets many threads wait for resources of one kind by one shared list.
+
+Azure lists a hundred VMs in one call; polling an operation for each would be a hundred calls again
+and again, and it accepts about 25 a second:
+https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.timing import Timing
+
+LATE = 0.1
+"""Of the time that something has taken already: by so much more, its end is seen late."""
+UNLISTED = 3
+"""Lists without it, after which it has to be asked for by itself."""
+
+
+def interval(timing: Timing, taken: float) -> float:
+    """Seconds until the next poll of something that has taken so long already."""
+    return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken))
+
+
+class SharedPoll:
+    """One shared list. `ask` fetches it; `settled` is true for a resource that needs no more
+    waiting.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Sequence[Tree]], settled: Callable[[Tree], bool], timing: Timing
+    ) -> None:
+        self._ask = ask
+        self._settled = settled
+        self._timing = timing
+        self._changed = threading.Condition()
+        self._waiting: dict[str, float] = {}
+        self._asking = False
+        self._round = 0
+        self._things: Mapping[str, Tree] = {}
+        self._failure: CloudError | None = None
+
+    def wait(self, id: str, *, within: float) -> Tree | None:
+        """Return the resource with this id once it is settled; None if it is not listed, or not in
+        time.
+
+        Raises the list's error. Only lists that were requested after this call count.
+        """
+        key, begun = id.lower(), self._timing.clock.monotonic()
+        with self._changed:
+            self._waiting[key] = begun
+            first = self._round + 1 + self._asking
+        try:
+            while self._timing.clock.monotonic() - begun < within:
+                self._next_round(first)
+                with self._changed:
+                    if self._failure is not None:
+                        raise self._failure
+                    thing, rounds = self._things.get(key), self._round - first + 1
+                if thing is None and rounds >= UNLISTED:
+                    return None
+                if thing is not None and self._settled(thing):
+                    return thing
+            return None
+        finally:
+            with self._changed:
+                del self._waiting[key]
+
+    def _next_round(self, first: int) -> None:
+        """Wait for one more list, at least the one with the number `first`, fetched by this
+        thread or another.
+        """
+        with self._changed:
+            wanted = max(first, self._round + 1)
+        while True:
+            with self._changed:
+                while self._asking and self._round < wanted:
+                    self._changed.wait()
+                if self._round >= wanted:
+                    return
+                self._asking = True
+                now = self._timing.clock.monotonic()
+                taken = min(now - begun for begun in self._waiting.values())
+            with self._round_ended():
+                self._timing.clock.sleep(interval(self._timing, taken))
+                self._list()
+
+    def _list(self) -> None:
+        things: Mapping[str, Tree] = {}
+        failure = None
+        try:
+            things = {str(thing.get("id", "")).lower(): thing for thing in self._ask()}
+        except CloudError as error:
+            failure = error
+        with self._changed:
+            self._things, self._failure = things, failure
+            self._round += 1
+
+    @contextmanager
+    def _round_ended(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asking = False
+                self._changed.notify_all()

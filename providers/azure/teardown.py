@@ -1,0 +1,135 @@
+"""Deletes a cluster: its VMs are deallocated first, then deleted with their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cloudtrain.catalog import billed_after_end
+from cloudtrain.errors import BusyError, CloudError, NotFoundError, PermissionsError
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.azure import paths
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.expiry import Expiries
+from cloudtrain.providers.azure.facts import LEFTOVER
+from cloudtrain.providers.azure.http import ArmAnswer, Tree
+from cloudtrain.providers.azure.network import BEING_DELETED
+from cloudtrain.providers.azure.vms import Vms
+from cloudtrain.providers.base.driver import Resource, Vm
+
+GROUP = "resource group"
+AT_ONCE = 64
+FORCED = "Microsoft.Compute/virtualMachines"
+"""Without their shutdown: https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
+KINDS = (
+    # In the order in which they can be deleted.
+    "Microsoft.DevTestLab/schedules",
+    "Microsoft.Network/networkInterfaces",
+    "Microsoft.Network/publicIPAddresses",
+    "Microsoft.Compute/disks",
+    "Microsoft.Network/virtualNetworks",
+    "Microsoft.Network/networkSecurityGroups",
+    "Microsoft.Compute/proximityPlacementGroups",
+)
+"""All that we make besides VMs and groups."""
+
+
+class Teardown:
+    """Deletions in one subscription. Safe to use from many threads."""
+
+    def __init__(self, arm: ArmClient, vms: Vms, ends: Expiries) -> None:
+        self._arm = arm
+        self._vms = vms
+        self._ends = ends
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        """Delete groups with all that is in them, and one by one what is in no group of ours."""
+        groups = [resource for resource in resources if resource.kind == GROUP]
+        whole = {group.name.lower() for group in groups}
+        steps: dict[str, Callable[[], None]] = {
+            f"{GROUP} {group.name}": partial(self._drop, group.name) for group in groups
+        }
+        for machine in machines:
+            if paths.group_of(machine.id) not in whole:
+                steps[machine.id] = partial(self._vms.delete, machine)
+        try:
+            fan_out(list(steps), lambda name: steps[name](), name=paths.last, workers=AT_ONCE)
+        finally:
+            others = [resource for resource in resources if resource.kind != GROUP]
+            for other in sorted(others, key=lambda r: KINDS.index(r.kind)):
+                self._arm.delete(other.id)
+
+    def _drop(self, name: str) -> None:
+        """Deallocate the VMs, which takes seconds and ends the compute bill, then begin the
+        deletion, which takes minutes.
+        """
+        group = self._arm.group(name)
+        vms = self._vms_of(group)
+        begun = self._deallocate(vms)
+        self._ends.disarm_all(group)
+        path, query = group.itself, {"forceDeletionTypes": FORCED}
+        try:
+            answer = self._arm.call("DELETE", path, query=query)
+            self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
+        except NotFoundError:
+            return
+        except PermissionsError as refusal:
+            raise self._not_deleted(name, vms, begun, refusal) from refusal
+        except BusyError as error:
+            if error.code != "ResourceGroupBeingDeleted":
+                raise
+        gone = self._arm.timing.until(
+            lambda: True if self._arm.find(path) is None else None, within=BEING_DELETED
+        )
+        if gone is None:
+            raise BusyError(
+                f"resource group {name} is still being deleted",
+                hint="run it again in some minutes",
+                scope="region",
+            )
+
+    def _vms_of(self, group: paths.Group) -> list[Tree]:
+        path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"
+        return ask_or_none(lambda: self._arm.pages(path)) or []
+
+    def _deallocate(self, vms: Sequence[Tree]) -> dict[str, ArmAnswer]:
+        """Deallocate VMs by id; a VM that refuses is deleted all the same."""
+
+        def ask(vm: Tree) -> ArmAnswer | None:
+            try:
+                return self._arm.call("POST", f"{vm['id']}/deallocate")
+            except CloudError:
+                return None
+
+        answers = fan_out(vms, ask, name=lambda vm: str(vm.get("name")), workers=AT_ONCE)
+        return {str(vm["id"]): a for vm, a in zip(vms, answers, strict=True) if a is not None}
+
+    def _not_deleted(
+        self, name: str, vms: Sequence[Tree], begun: dict[str, ArmAnswer], refusal: CloudError
+    ) -> PermissionsError:
+        """Error for a locked group: the machines cost nothing any more, the rest is still
+        billed.
+        """
+        path = str(self._arm.group(name).itself)
+        still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
+        for id, answer in begun.items():
+            try:
+                self._arm.finish("POST", f"{id}/deallocate", answer, within=self._arm.timing.boot)
+            except CloudError:
+                still.append(paths.last(id))
+        words = "deallocated, not deleted" if vms and not still else "not deleted"
+        billed = [f"the machine {name}" for name in still]
+        billed += [billed_after_end.describe(LEFTOVER, [_disk_gb(vm) for vm in vms])] if vms else []
+        told = f"{words}: still billed are {', '.join(billed)}" if billed else words
+        return PermissionsError(
+            f"{GROUP} {paths.last(path)}: {told}. {refusal.message}",
+            hint=refusal.hint,
+            scope=refusal.scope,
+            code=refusal.code,
+        )
+
+
+def _disk_gb(vm: Tree) -> int | None:
+    profile = (vm.get("properties") or {}).get("storageProfile") or {}
+    size = (profile.get("osDisk") or {}).get("diskSizeGB")
+    return size if isinstance(size, int) else None

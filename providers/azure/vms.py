@@ -1,0 +1,168 @@
+"""Life of one VM: address, NIC, machine, armed end, deletion."""
+
+from __future__ import annotations
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.model import Node, Owner
+from cloudtrain.providers.azure import paths, requests
+from cloudtrain.providers.azure.client import ArmClient
+from cloudtrain.providers.azure.expiry import Expiries, where
+from cloudtrain.providers.azure.http import ArmAnswer, Tree
+from cloudtrain.providers.azure.network import ClusterNetwork
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.base.teardown import roll_back
+
+NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
+
+
+class Vms:
+    """VMs of one subscription. Safe to use from many threads."""
+
+    def __init__(self, arm: ArmClient, ends: Expiries) -> None:
+        self._arm = arm
+        self._ends = ends
+
+    def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
+        """Launch a VM and wait until its allocation is known. What was created for a refused VM
+        is deleted.
+        """
+        try:
+            self._make(order)
+        except (TransientError, RateError, NameTakenError):
+            raise  # Nobody knows what came of it; or it is another's.
+        except CloudError as refusal:
+            group, name, zone = order.ground.group, order.node.name, order.place.zone
+            told = roll_back(refusal, lambda: self.remove(group, name, zone))
+            raise told from refusal.__cause__
+        known = labels.read(order.labels)
+        node = order.node
+        return Vm(
+            cluster=order.plan.config.name,
+            node=Node(
+                name=node.name,
+                role=node.role,
+                index=node.index,
+                state="starting",
+                address="",
+                internal="",
+                placement=str(order.place),
+                machine=node.machine or "",
+                spot=node.spot,
+                expires=order.expires,
+                owner=known.owner if known else Owner(),
+            ),
+            place=order.place,
+            id=order.ground.group.vm(node.name),
+        )
+
+    def _make(self, order: LaunchRequest[ClusterNetwork]) -> None:
+        ground, node, place = order.ground, order.node, order.place
+        if order.expires is not None:
+            self._ends.refuse(order.expires - self._arm.timing.clock.now(), place.region)
+        region, tags = place.region, order.labels
+        address, nic, vm = (
+            ground.group.address(node.name, place.zone),
+            ground.group.nic(node.name),
+            ground.group.vm(node.name),
+        )
+        machines = [
+            requests.machine(
+                region,
+                place.zone,
+                tags,
+                node=node,
+                image=image,
+                nic=nic,
+                user_data=order.user_data,
+                public_key=order.public_key,
+                proximity=ground.proximity,
+            )
+            for image in ground.images.get(node.name)
+            or requests.images_of(order.plan.config.image, node)
+        ]
+        private = order.plan.config.network.private
+        if not private:
+            self._arm.put(address, requests.address(region, place.zone, tags))
+        interface = requests.nic(
+            region,
+            tags,
+            subnet=ground.subnet,
+            firewall=ground.firewall,
+            address=None if private else address,
+            fast=(node.machine or "").lower() in ground.fast,
+        )
+        self._arm.put(nic, interface)
+        begun = self._begin(vm, *machines)
+        armed = order.expires is None or self._armed_early(order, order.expires)
+        if begun is None:
+            self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.timing.boot)
+        else:
+            self._arm.made(vm, begun, within=self._arm.timing.boot)
+        if order.expires is not None and not armed:
+            self._ends.arm(ground.group, node.name, region, tags, order.expires)
+
+    def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
+        """Begin to create the VM; None if an earlier call, whose answer was lost, has begun it.
+
+        `others`: images to try in turn if the first does not exist.
+        """
+        try:
+            return self._arm.call("PUT", path, body, retried=BusyError)
+        except BusyError:
+            if self._arm.find(path) is None:
+                raise
+            return None
+        except CloudConfigError as error:
+            if others and error.code in NO_IMAGE:
+                return self._begin(path, *others)
+            # A cloud that knows no other than that, as all did before 2025-11-01.
+            if "securityType" not in error.message or "securityProfile" not in body["properties"]:
+                raise
+            return self._begin(path, *(requests.without_security(dict(b)) for b in (body, *others)))
+
+    def _armed_early(self, order: LaunchRequest[ClusterNetwork], expires: float) -> bool:
+        """Arm the end once the VM is accepted; later if the schedule wants a finished one."""
+        try:
+            return self._ends.arm(
+                order.ground.group, order.node.name, order.place.region, order.labels, expires
+            )
+        except (NotFoundError, BusyError, CloudConfigError):
+            return False
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        """Start a stopped VM; its end is armed before it costs anything."""
+        group, name = where(machine)
+        path = group.vm(name)
+        if expires is not None:
+            self._ends.move_one(machine, expires)
+        begun = self._arm.call("POST", f"{path}/start", retried=BusyError)
+        self._arm.finish("POST", f"{path}/start", begun, within=self._arm.timing.boot)
+
+    def remove(self, group: paths.Group, name: str, zone: str) -> None:
+        """Delete the VM, then what `deleteOption` should have deleted with it."""
+        path = group.vm(name)
+        vm = self._arm.find(path)
+        self._arm.delete(path, within=self._arm.timing.boot)
+        self._ends.disarm(group, name)
+        left = [group.nic(name), group.address(name, zone), *_disks(vm)]
+        for each in left:
+            self._arm.delete(each)
+
+    def delete(self, machine: Vm) -> None:
+        self.remove(*where(machine), machine.place.zone)
+
+
+def _disks(vm: Tree | None) -> list[str]:
+    """The one that was made with it: disks that somebody attached later stay."""
+    profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
+    id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
+    return [str(id)] if id else []

@@ -1,0 +1,101 @@
+"""Maps the config's placement to zones and regions of Azure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Plan
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
+from cloudtrain.providers.azure.listing import plain
+from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.azure.resource_providers import DEADLINES, SCHEDULES, ResourceProviders
+from cloudtrain.providers.base.driver import Location
+
+
+def places(
+    arm: ArmClient, skus: Skus, services: ResourceProviders, plan: Plan
+) -> tuple[Location, ...]:
+    """Places in the placement's order. Raises CloudConfigError for names that do not exist.
+
+    A region stands for each of its zones that have all machines, then for itself, where Azure
+    chooses. A region that lacks a machine stays in: the cloud's own refusal has the reason. A
+    region in which nothing would end the nodes is left out.
+    """
+    refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
+    named = [asked(text) for text in plan.config.placement]
+    if not named:
+        raise CloudConfigError("no placement", hint="`placement: [eastus]`: a region, or a zone")
+    regions = _regions(arm)
+    found: list[Location] = []
+    for place in named:
+        if regions is not None and place.region not in regions:
+            raise CloudConfigError(_no_such(place.region, regions), hint="see `placement`")
+        found += [place] if place.zone else [*_zones(skus, plan, place.region), place]
+        if place.zone:
+            _refuse_unknown(skus, place)
+    left_out = unserved(services, plan, list(dict.fromkeys(place.region for place in found)))
+    kept = tuple(dict.fromkeys(place for place in found if place.region not in left_out))
+    if not kept:
+        words = "; ".join(f"{region}: {why}" for region, why in left_out.items())
+        raise CloudConfigError(words, hint="another region in `placement`, or max_lifetime: off")
+    return kept
+
+
+def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
+    """Regions in which the end of a node cannot be armed, each with the reason."""
+    lifetime = plan.config.limits.max_lifetime
+    told = services.of(SCHEDULES) if lifetime is not None else None
+    far, found = services.of(DEADLINES), {}
+    for region in regions:
+        if told is not None and not told.serves("schedules", region):
+            found[region] = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
+        elif (lifetime or 0.0) > LONGEST and far is not None and not far.is_far(region):
+            found[region] = (
+                "nothing there ends a VM after more than 24 h (Microsoft.ComputeSchedule)"
+            )
+    return found
+
+
+def asked(text: str) -> Location:
+    """Place of an entry: `eastus-1` is a zone, `eastus` (or `East US`) a region."""
+    found = re.fullmatch(r"(.+)-(\d)", plain(text))
+    region = found[1] if found else plain(text)
+    return Location(region=region, zone=f"{region}-{found[2]}" if found else "")
+
+
+def _regions(arm: ArmClient) -> Collection[str] | None:
+    """Regions of the subscription; None if this endpoint does not list them."""
+    told = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
+    names = {plain(str(region.get("name", ""))) for region in told or ()}
+    return names or None
+
+
+def _zones(skus: Skus, plan: Plan, region: str) -> Iterator[Location]:
+    known = skus.of(region)
+    if known is None:
+        return
+    wanted = [known.get((node.machine or "").lower()) for node in plan.nodes]
+    zones = [sku.zones if sku and not sku.refused else frozenset[str]() for sku in wanted]
+    for zone in sorted(frozenset.intersection(*zones)) if zones else ():
+        yield Location(region=region, zone=f"{region}-{zone}")
+
+
+def _refuse_unknown(skus: Skus, place: Location) -> None:
+    known = skus.of(place.region)
+    zones = {zone for sku in (known or {}).values() for zone in sku.all_zones}
+    number = place.zone.rpartition("-")[2]
+    if zones and number not in zones:
+        there = ", ".join(f"{place.region}-{zone}" for zone in sorted(zones))
+        raise CloudConfigError(
+            f"there is no zone {place.zone}; {place.region} has {there}", hint="see `placement`"
+        )
+
+
+def _no_such(region: str, regions: Collection[str]) -> str:
+    near = difflib.get_close_matches(region, regions, n=1, cutoff=0.6)
+    words = f"Azure has no region {region} for this subscription"
+    return f"{words}; did you mean {near[0]}?" if near else words

@@ -1,0 +1,117 @@
+"""First-boot data: our user, a host key that is known beforehand, an armed end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from cloudtrain.model import HostKey
+
+USER = "cloudtrain"
+
+
+def user_data(
+    *, public_key: str, host_key: HostKey, expires: float | None, timed: bool = False
+) -> str:
+    """A `#cloud-config` document for cloud-init 20 to 25, about 3 KB (clouds accept 16).
+
+    The node shuts down at `expires` (Unix time), also after reboots, unless the end was moved
+    (`move_end_command`). `timed`: even without `expires`, it waits for an end that may be set later. It
+    holds the private half of the bootstrap host key: never log it.
+    """
+    document: dict[str, Any] = {
+        # Without `default` in it, the image's own user (ubuntu, debian, …) is not made.
+        "users": [
+            {
+                "name": USER,
+                "gecos": USER,
+                "shell": "/bin/bash",
+                "sudo": "ALL=(ALL) NOPASSWD:ALL",
+                "lock_passwd": True,
+                "ssh_authorized_keys": [public_key],
+            }
+        ],
+        # Keys of the project or account that the metadata service hands out open nothing here.
+        "allow_public_ssh_keys": False,
+        "disable_root": True,
+        "ssh_pwauth": False,
+        # With `ssh_keys` no other key is made (cloudinit/config/cc_ssh.py), so `ssh_genkeytypes`
+        # is not needed; empty it would be refused by the schema (minItems: 1). The module runs
+        # once per instance: a host key that was changed later stays over reboots.
+        "ssh_deletekeys": True,
+        "ssh_keys": {
+            "ed25519_private": host_key.private.reveal(),
+            "ed25519_public": f"{host_key.public}\n",
+        },
+        "package_update": False,
+        "package_upgrade": False,
+        "bootcmd": [*_NO_UPGRADES, _NO_OTHER_HOST_KEYS, *_ending(expires, timed=timed)],
+    }
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
+    return f"#cloud-config\n{text}"
+
+
+# Each boot, as root, before sshd starts. One script for all lines: each has to end well.
+
+_UNITS = (
+    "apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service "
+    "unattended-upgrades.service"
+)
+_NO_UPGRADES = (
+    # They hold dpkg's lock while the node is set up, and change the kernel under the GPU's driver.
+    f"systemctl --no-block stop {_UNITS} >/dev/null 2>&1 || true",
+    f"systemctl mask {_UNITS} >/dev/null 2>&1 || true",
+    "{ [ ! -d /etc/apt/apt.conf.d ] || printf '%s\\n' 'APT::Periodic::Enable \"0\";' "
+    "'APT::Periodic::Unattended-Upgrade \"0\";' >/etc/apt/apt.conf.d/99cloudtrain; } "
+    ">/dev/null 2>&1 || true",
+)
+
+# On GCE, google_guest_agent makes host keys of its own when it sees a new instance, unless told
+# otherwise here (google/guest-agent, instance_setup.go). It starts after this.
+_NO_OTHER_HOST_KEYS = (
+    "{ [ ! -e /usr/bin/google_guest_agent ] || "
+    "grep -qs '^set_host_keys' /etc/default/instance_configs.cfg || "
+    "printf '%s\\n' '[InstanceSetup]' 'set_host_keys = false' "
+    ">>/etc/default/instance_configs.cfg; } >/dev/null 2>&1 || true"
+)
+
+
+END = "/var/lib/cloudtrain/end"
+"""Unix time in whole seconds, or `off`: where it is there, it counts instead of the user data's,
+which nothing can change while the instance runs."""
+
+
+def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
+    """A process that waits for the deadline by the clock.
+
+    `shutdown -P +minutes` would not do: this early in a boot logind does not run yet, and before
+    systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's halt_main:
+    "No delay, or logind failed or is not at all available").
+    """
+    if expires is None and not timed:
+        return ()
+    first = "off" if expires is None else str(int(expires))
+    wait = (
+        f"while :; do end=$(cat {END} 2>/dev/null); "
+        f'case $end in off) ;; ""|*[!0-9]*) end={first} ;; esac; '
+        "[ $end = off ] && { sleep 20; continue; }; "
+        "left=$((end - $(date +%s))); [ $left -gt 0 ] || break; "
+        "sleep $((left > 20 ? 20 : left)); done; until shutdown -P now; do sleep 20; done"
+    )
+    return (f"setsid sh -c '{wait}' </dev/null >/dev/null 2>&1 &",)
+
+
+CAN_MOVE = f"pgrep -f 'cat [{END[0]}]{END[1:]}' >/dev/null"
+"""sh, on the node: whether its timer reads END; that of nodes of earlier versions does not. The
+brackets keep the pattern from finding the shell that asks."""
+
+
+def move_end_command(expires: float | None) -> str:
+    """Command line (sh, on the node, as a user with sudo) that sets another end."""
+    text = "off" if expires is None else str(int(expires))
+    folder = END.rpartition("/")[0]
+    return (
+        f"sudo mkdir -p {folder} && echo {text} | sudo tee {END}.new >/dev/null "
+        f"&& sudo mv {END}.new {END}"
+    )

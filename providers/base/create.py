@@ -1,0 +1,283 @@
+"""Creates nodes in one place, side by side, and rolls back if one of them cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar, cast
+
+from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
+from cloudtrain.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
+from cloudtrain.model import Identity, Node, NodePlan, Plan
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.boot import user_data
+from cloudtrain.providers.base.driver import CloudDriver, GroundT, LaunchRequest, Location, Vm
+from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
+from cloudtrain.providers.base.timing import Timing
+
+T = TypeVar("T")
+
+AT_ONCE = 128
+"""Nodes that are asked for side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Creation(Generic[GroundT]):
+    """One `create` call over all places that it tries. `there` has the nodes that existed
+    before, by name.
+    """
+
+    account: CloudDriver[GroundT]
+    timing: Timing
+    caller: str
+    plan: Plan
+    identity: Identity
+    journal: Journal
+    there: Mapping[str, Vm]
+    expires: float | None
+    moved: bool
+    """Whether the end of some of `there` was moved after they were listed."""
+    expected: Mapping[str, float]
+    """Nodes that an earlier call may have made → when it asked for them, Unix time."""
+    near: Sequence[str] = ()
+    """Zones and regions in which something of this cluster may be."""
+
+    def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
+        """Create every node of the plan there, or roll back those that this call requested.
+
+        `later` are the places that may be tried next: resources that serve those too are kept.
+        """
+        wishes, close = _Wishes(), False
+        if any(node.name not in self.there for node in self.plan.nodes):
+            self.journal(PlacementTried(placement=str(place), region=place.region))
+        try:
+            ground = uninterrupted(
+                lambda: self.account.ground(self.plan, place, self.caller, self.journal)
+            )
+            close = self.account.is_close(ground)
+            self._launch(place, ground, wishes)
+            self._start()
+            return self._await(place, wishes.made)
+        except BaseException as failure:
+            error = _one_refusal(failure)
+            if isinstance(error, CapacityError) and close:
+                error = error.copy_with(in_group=True)
+            self._keep_details(failure)
+            told = uninterrupted(lambda: self._give_back(place, wishes, later, error))
+            if told is failure:
+                raise
+            raise told from failure
+
+    def apart(self) -> Creation[GroundT]:
+        """The same creation without a placement group."""
+        config = self.plan.config
+        network = replace(config.network, close="off")
+        return replace(self, plan=replace(self.plan, config=replace(config, network=network)))
+
+    def _keep_details(self, failure: BaseException) -> None:
+        """Keep an administrator's details of a refusal in the event log."""
+        failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
+        details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
+        for detail, error in details.items():
+            self.journal(RequestDenied(text=error.message, detail=detail))
+
+    def _launch(self, place: Location, ground: GroundT, wishes: _Wishes) -> None:
+        def launch(node: NodePlan) -> None:
+            order = self._order(node, place, ground)
+            self.journal(NodeRequested(node=node.name))
+            wishes.open[node.name] = self.timing.clock.now()
+            try:
+                made = wishes.made[node.name] = self.account.launch(order)
+                self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
+            except CloudError as error:
+                if not isinstance(error, TransientError):
+                    del wishes.open[node.name]  # refused: nothing of it can appear later
+                raise _named(node.name, error) from error.__cause__
+
+        missing = [node for node in self.plan.nodes if node.name not in self.there]
+        fan_out(missing, launch, name=lambda node: node.name, workers=AT_ONCE)
+
+    def _start(self) -> None:
+        stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
+
+        def start(machine: Vm) -> None:
+            self.account.start(machine, self.expires)
+
+        fan_out(stopped, start, name=lambda m: m.node.name, workers=AT_ONCE)
+
+    def _planned_there(self) -> list[Vm]:
+        names = [node.name for node in self.plan.nodes]
+        return [self.there[name] for name in names if name in self.there]
+
+    def _order(self, node: NodePlan, place: Location, ground: GroundT) -> LaunchRequest[GroundT]:
+        cluster, host_key = self.plan.config.name, self.identity.host_keys[node.name]
+        wish = "\n".join([cluster, node.name, str(place), host_key.public])
+        return LaunchRequest(
+            plan=self.plan,
+            node=node,
+            place=place,
+            ground=ground,
+            user_data=user_data(
+                public_key=self.identity.public_key,
+                host_key=host_key,
+                expires=self.expires if self.account.ends_by_shutdown else None,
+                timed=self.account.ends_by_shutdown,
+            ),
+            public_key=self.identity.public_key,
+            token=hashlib.sha256(wish.encode()).hexdigest()[:32],
+            expires=self.expires,
+            asked=self.expected.get(node.name),
+            labels=labels.of_node(cluster, node, self.expires, self.plan.owner),
+        )
+
+    def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
+        """Wait until all nodes run and have an address. If all of them did when this call listed
+        what exists, and nothing of them was changed since, they are not listed again."""
+        there = self._planned_there()
+        if not made and not self.moved and all(_runs(machine.node) for machine in there):
+            return {machine.node.name: machine.node for machine in there}
+        awaited = {m.id: m for m in (*made.values(), *there)}
+        seen: set[str] = set()
+        begun = self.timing.clock.monotonic()
+
+        def ask() -> dict[str, Node] | None:
+            listed = {m.id: m for m in self.account.machines(self.plan.config.name, place)}
+            overdue = self.timing.clock.monotonic() - begun > self.timing.listing
+            for id, machine in awaited.items():
+                _refuse_lost(machine, listed.get(id), late=overdue or id in seen)
+            seen.update(listed)
+            nodes = [listed[id].node for id in awaited if id in listed]
+            ready = {node.name: node for node in nodes if _runs(node)}
+            return ready if len(ready) == len(awaited) else None
+
+        nodes = self.timing.until(ask, within=self.timing.boot)
+        if nodes is None:
+            raise TransientError(
+                f"{place}: not every node runs after {self.timing.boot:.0f} s",
+                hint="what was asked for is given back; `cloudtrain up` tries again",
+            )
+        return nodes
+
+    def _give_back(
+        self, place: Location, wishes: _Wishes, later: Sequence[Location], failure: BaseException
+    ) -> BaseException:
+        """Delete what this call requested; in a new cluster, also everything else that no later
+        place needs. Returns the error to raise.
+        """
+        needed: set[str] = set()
+        if isinstance(failure, CapacityError | QuotaError):
+            needed = {p.region for p in later if not refusal_covers(failure, place, p)}
+            needed |= {place.region} if can_retry_without_placement_group(failure) else set()
+        unlisted = dict(wishes.made)
+
+        def find() -> Found:
+            listed = self.account.machines(self.plan.config.name, place)
+            mine = {m.id: m for m in unlisted.values()}
+            mine |= {m.id: m for m in listed if self._is_new(m)}
+            unlisted.clear()
+            if self.there:
+                return tuple(mine.values()), ()
+            resources = self.account.resources(self.plan.config.name, self.near)
+            return tuple(mine.values()), [
+                r
+                for r in resources
+                if (not needed or r.region not in {"", *needed})
+                and not labels.belongs_to_other_owner(r.owner, self.plan.owner)
+            ]
+
+        clearance = Teardown(self.account, self.timing, self.journal)
+        made = tuple(wishes.made.values())
+        return roll_back(failure, lambda: clearance.clear(find, wishes.open, made), self.journal)
+
+    def _is_new(self, machine: Vm) -> bool:
+        """True for what did not exist before and is not being created by another user under that
+        name.
+        """
+        is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
+        return machine.node.name not in self.there and not is_others
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wishes:
+    """Launch requests sent to one place."""
+
+    open: dict[str, float] = field(default_factory=dict)
+    """Node → when it was asked for, Unix time; not those that were refused."""
+    made: dict[str, Vm] = field(default_factory=dict)
+
+
+def _runs(node: Node) -> bool:
+    return node.state == "running" and bool(node.address)
+
+
+def can_retry_without_placement_group(error: CloudError) -> bool:
+    """True if the same place is tried once more, without the placement group that had no
+    capacity there.
+    """
+    return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
+
+
+def refusal_covers(error: CloudError, refused: Location, place: Location) -> bool:
+    """True if a refusal at one place applies to the other too."""
+    return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
+
+
+def uninterrupted(work: Callable[[], T]) -> T:
+    """Run `work` in a thread of its own; Ctrl-C is raised once it has ended, the third one at once.
+
+    The cloud carries out a call that Ctrl-C cuts off all the same, after everything was listed and
+    rolled back.
+    """
+    result: Future[T] = Future()
+    threading.Thread(target=_fulfil, args=(result, work)).start()
+    interrupts = 0
+    while not result.done():
+        try:  # Thread.join, once interrupted, takes the thread for ended: bpo-45274
+            result.exception()
+        except KeyboardInterrupt:
+            interrupts += 1
+            if interrupts == 3:
+                raise
+    if interrupts:
+        raise KeyboardInterrupt
+    return result.result()
+
+
+def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
+    try:
+        result.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again in the caller
+        result.set_exception(error)
+
+
+def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
+    name = asked.node.name
+    if now is not None and (now.error is not None or now.node.state == "gone"):
+        raise _named(name, now.error or TransientError("the cloud ended it while it started"))
+    if now is None and late:
+        raise TransientError(f"{name}: the cloud took the request and does not list the node")
+
+
+def _named(node: str, error: CloudError) -> CloudError:
+    """The same error with the node's name before its message."""
+    if error.message.startswith(f"{node}:"):
+        return error
+    return error.copy_with(message=f"{node}: {error.message}")
+
+
+def _one_refusal(failure: BaseException) -> BaseException:
+    """Merge several nodes' refusals into one, with the widest scope of them."""
+    if not isinstance(failure, NodesError):
+        return failure
+    errors = list(failure.failures.values())
+    if not all(isinstance(error, CapacityError | QuotaError) for error in errors):
+        return failure
+    refusals = cast("list[CloudError]", errors)
+    widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
+    kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
+    return kind(str(failure), hint=widest.hint, scope=widest.scope, code=widest.code)

@@ -1,0 +1,197 @@
+"""Interface of a cloud driver; `provider.py` does everything that is the same in all clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from cloudtrain.errors import CloudError
+from cloudtrain.listing import Listing
+from cloudtrain.model import Node, NodePlan, Owner, Plan
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+
+GroundT = TypeVar("GroundT")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Location:
+    """Location of all nodes of a cluster: a zone, or a region without zones."""
+
+    region: str
+    zone: str = ""
+
+    def __str__(self) -> str:
+        return self.zone or self.region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vm:
+    """A VM of ours as its cloud lists it now. `node.state` is "gone" once nothing is billed."""
+
+    cluster: str
+    node: Node
+    place: Location
+    id: str
+    """The cloud's own; two VMs of one name have two ids."""
+    error: CloudError | None = None
+    """Reason why the cloud ended it or never created it."""
+
+    @property
+    def owner(self) -> Owner:
+        return self.node.owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """Any other resource of ours: a network, firewall, address, disk or resource group."""
+
+    cluster: str
+    kind: str
+    """In the cloud's own words: `security group`."""
+    name: str
+    id: str
+    region: str = ""
+    owner: Owner = field(default_factory=Owner)
+
+    def __str__(self) -> str:
+        words = f"{self.kind} {self.name}"
+        words += f" ({self.id})" if self.id != self.name else ""
+        return f"{words} in {self.region}" if self.region else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest(Generic[GroundT]):
+    """Request to launch one VM."""
+
+    plan: Plan
+    node: NodePlan
+    place: Location
+    ground: GroundT
+    """What `ground` returned for this place."""
+    user_data: str = field(repr=False)
+    """For cloud-init. Holds the node's first host key: never log it."""
+    public_key: str = ""
+    """The user's, in OpenSSH's format. It is in `user_data` too, but Azure creates no VM without
+    one.
+    """
+    token: str
+    """Same token for the same request, so that repeating it creates one VM; 32 hex digits."""
+    expires: float | None
+    """Unix time at which the cloud ends the VM."""
+    asked: float | None = None
+    """Unix time at which an earlier `up` requested this node, if its answer is not on record."""
+    labels: dict[str, str]
+    """Set on the VM, and on everything that is created with it, by the same request."""
+
+
+Tell = Callable[[Node, str], None]
+
+
+class CloudDriver(Protocol[GroundT]):
+    """Driver for one account at one cloud. Safe to use from many threads.
+
+    What exists is always queried, never cached. Every exception that leaves a driver is a
+    CloudError (or of `errors`): the cloud's own are mapped here. TransientError and RateError are
+    raised only after many retries.
+    """
+
+    name: str
+    ends_by_shutdown: bool
+    """True if a VM that shuts itself down is deleted, so that its user data can end it in time."""
+    soonest_end: float
+    """Seconds: a nearer end cannot be armed in time."""
+
+    def principal(self) -> Principal | None:
+        """Identity of these credentials; None if not reported."""
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        """Findings on credentials, permissions, machines, accelerators, images, and quota against
+        the need of all roles.
+
+        Changes nothing. What this endpoint does not report is a finding that says so.
+        """
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        """As Provider.rehearse; `no_dry_run` if this cloud has nothing of the kind."""
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        """As TellsMachines.machine_facts."""
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        """The placement in its order, each region as its zones that have the machines.
+
+        Raises CloudConfigError for a zone or region that does not exist.
+        """
+
+    def machines(
+        self,
+        cluster: str | None = None,
+        place: Location | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Vm]:
+        """List VMs under our label: of one cluster or all, in one place or everywhere.
+
+        Includes failed and ended VMs (state "gone") that the cloud still lists. `places` are the
+        zones and regions that count: others may be left out if that is cheaper. `not_asked` has
+        zones and regions that do not answer, and those that this account may not use, unless they
+        count: that is a PermissionsError.
+        """
+
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        """List all other resources under our label or name, also without a VM; `places` as for
+        machines.
+        """
+
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> GroundT:
+        """Create or adopt network, firewall and placement group.
+
+        The firewall allows SSH from `caller` (a CIDR) and all traffic between the cluster's nodes;
+        it is updated if the caller's address has changed. ResourceRequested is written
+        before each creation.
+        """
+
+    def is_close(self, ground: GroundT) -> bool:
+        """True if nodes on these network resources go into a placement group."""
+
+    def launch(self, order: LaunchRequest[GroundT]) -> Vm:
+        """Launch one VM, or adopt the one that an earlier call with this token created.
+
+        Returns once the cloud has accepted it: it need not be running or listed yet. Raises
+        CapacityError, QuotaError, …
+        """
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        """Start a stopped VM with its disk as it was.
+
+        It ends at `expires` (Unix time), with the rest of its cluster, and not a lifetime after
+        this start.
+        """
+
+    def move_ends(
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """Move the end of these VMs and their labels to `expires` (Unix time; None: no end).
+
+        False, and nothing is changed, if this cloud cannot move the end of a VM. `tell` runs a line
+        of sh on a running node, for ends that are held there.
+        """
+
+    def console(self, machine: Vm) -> str:
+        """End of the VM's serial log, which needs no key; "" if there is none yet."""
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        """Delete all of these in the order that the cloud needs, side by side where possible.
+
+        Returns when each is gone as far as the cloud reports; what is gone already is fine. Known
+        dependency errors are retried. One failure does not keep the others from being deleted; it
+        is raised at the end.
+        """
+
+
+def no_dry_run(cloud: str) -> tuple[Finding, ...]:
+    """Finding for a driver whose `check --deep` asks no more than `check`."""
+    text = f"{cloud} is asked nothing beyond what `check` asks"
+    return (Finding(what="rehearsal", ok=True, text=text, told=False),)

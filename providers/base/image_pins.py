@@ -1,0 +1,45 @@
+"""Image pins of a cluster: chosen once, and the same for a node that is recreated weeks later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.events import ImageChosen
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Journal
+
+T = TypeVar("T")
+
+
+def pinned_image(
+    plan: Plan,
+    key: str,
+    journal: Journal,
+    *,
+    choose: Callable[[], T],
+    exact: Callable[[str], T],
+    id_of: Callable[[T], str],
+) -> T:
+    """The recorded image for `key`, or the one that is chosen now.
+
+    The journal keeps a new choice before a node is created from it; `id_of` "": nothing to keep.
+    Raises CloudConfigError if the recorded image no longer exists.
+    """
+    known = plan.images.get(key)
+    if known is None:
+        chosen = choose()
+        if id_of(chosen):
+            journal(ImageChosen(key=key, id=id_of(chosen)))
+        return chosen
+    try:
+        return exact(known)
+    except (CloudConfigError, NotFoundError) as error:
+        name = plan.config.name
+        raise CloudConfigError(
+            f"{known}, the image that {name} was made with, is gone: {error.message}",
+            hint=f"`cloudtrain down {name}` and `up` make all nodes of today's image; or name "
+            "an image in `image:` and exchange them by `cloudtrain up --replace`",
+            code=error.code,
+        ) from error

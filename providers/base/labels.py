@@ -1,0 +1,102 @@
+"""Labels of everything of ours; resources without them are never touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cloudtrain.errors import NameTakenError
+from cloudtrain.model import Owner, TaskId
+from cloudtrain.owner import login
+
+CLUSTER = "cloudtrain-cluster"
+ROLE = "cloudtrain-role"
+INDEX = "cloudtrain-index"
+OWNER = "cloudtrain-owner"
+"""A short hash of the account's principal; the login name, where no OWNER_NAME stands beside it."""
+OWNER_NAME = "cloudtrain-owner-name"
+MACHINE = "cloudtrain-machine"
+EXPIRES = "cloudtrain-expires"
+"""Unix time in whole seconds."""
+
+
+def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
+    """Labels of a resource that belongs to no single node."""
+    whose = owner if owner and owner.id else Owner(id=login())
+    told = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
+    return {CLUSTER: cluster, **{key: value for key, value in told.items() if value}}
+
+
+def of_node(
+    cluster: str, task: TaskId, expires: float | None, owner: Owner | None = None
+) -> dict[str, str]:
+    found = {**of_cluster(cluster, owner), ROLE: task.role, INDEX: str(task.index)}
+    return {**found, EXPIRES: str(int(expires))} if expires is not None else found
+
+
+def with_expiry(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
+    """Labels of a node whose end was moved."""
+    others = {key: value for key, value in labels.items() if key != EXPIRES}
+    return others if expires is None else {**others, EXPIRES: str(int(expires))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels(TaskId):
+    """Parsed labels; other people's values are taken as they are."""
+
+    cluster: str
+    owner: Owner
+    expires: float | None
+
+
+def read(labels: Mapping[str, str]) -> Labels | None:
+    """Parse labels; None if the resource is not ours."""
+    cluster = labels.get(CLUSTER)
+    if not cluster:
+        return None
+    index, expires = labels.get(INDEX, ""), labels.get(EXPIRES, "")
+    return Labels(
+        cluster=cluster,
+        role=labels.get(ROLE, ""),
+        index=int(index) if index.isdecimal() else 0,
+        owner=_owner(labels),
+        expires=float(expires) if expires.isdecimal() else None,
+    )
+
+
+def _owner(labels: Mapping[str, str]) -> Owner:
+    id = labels.get(OWNER, "")
+    return Owner(id=id, name=labels.get(OWNER_NAME) or id, machine=labels.get(MACHINE, ""))
+
+
+def belongs_to_other_owner(there: Owner, owner: Owner) -> bool:
+    """True if labels name two different owners; labels without an owner do not count as
+    another's.
+    """
+    if not there.id or there.is_login or not owner.id:
+        return False
+    return there.id != owner.id and there.machine != owner.machine
+
+
+def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
+    """Raise NameTakenError for resources that another owner's cluster of this name uses."""
+    if belongs_to_other_owner(there, owner):
+        raise NameTakenError(
+            f"{what} is of a cluster of {there}", hint="give this cluster another `name:`"
+        )
+
+
+def group_name(cluster: str) -> str:
+    """Name of the cluster's network, firewall and resource group, at most 41 characters of
+    `[a-z0-9-]`.
+
+    Resources that a cloud cannot label are found by it.
+    """
+    return f"cloudtrain-{cluster}"
+
+
+def cluster_of(name: str) -> str | None:
+    """Cluster whose `group_name` is the start of `name`; None if it is not ours."""
+    found = re.match(r"cloudtrain-([a-z][a-z0-9-]{0,29})\Z", name)
+    return found[1] if found else None

@@ -1,0 +1,278 @@
+"""Provider of any cloud: create, list, delete and sweep nodes through its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Generic
+
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
+from cloudtrain.events import PlacementRefused, TriedApart
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
+from cloudtrain.model import Holding, Identity, Node, Plan
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base.create import (
+    Creation,
+    can_retry_without_placement_group,
+    refusal_covers,
+)
+from cloudtrain.providers.base.driver import CloudDriver, GroundT, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.labels import refuse_other_owner
+from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
+from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
+from cloudtrain.providers.base.timing import TIMING, Timing
+
+
+class CloudProvider(Generic[GroundT]):
+    """Provider over a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
+
+    def __init__(
+        self, account: CloudDriver[GroundT], *, caller: Callable[[], str], timing: Timing = TIMING
+    ) -> None:
+        self.name: str = account.name
+        self._account = account
+        self._caller = caller
+        self._timing = timing
+        self.whereabouts: Whereabouts | None = None
+        """Of the cluster that this is opened for, where that is known."""
+        self._told: tuple[Principal | None] | None = None
+
+    def principal(self) -> Principal | None:
+        if not self._told:
+            self._told = (self._account.principal(),)
+        return self._told[0]
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return self._account.check(plan)
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return self._account.dry_run(plan)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        return self._account.machine_facts(plan, names)
+
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
+        there = self._adopted(plan, journal)
+        expires, moved = self._one_end(plan, there)
+        creation = Creation(
+            account=self._account,
+            timing=self._timing,
+            caller=self._caller(),
+            plan=plan,
+            identity=identity,
+            journal=journal,
+            there=there,
+            expires=expires,
+            moved=moved,
+            expected=expected or {},
+            near=self._search(plan.config.name).where.places,
+        )
+        places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
+        refusals: list[tuple[Location, CloudError]] = []
+        for number, place in enumerate(places):
+            if any(refusal_covers(error, refused, place) for refused, error in refusals):
+                continue
+            try:
+                made = self._fill(creation, place, places[number + 1 :], journal)
+                return tuple(made[node.name] for node in plan.nodes)
+            except (CapacityError, QuotaError) as error:
+                _journal_refusal(journal, place, error)
+                refusals.append((place, error))
+        failure = _nowhere(refusals)
+        if not there:
+            finder = DeletionSearch(search=self._search(plan.config.name), owner=plan.owner)
+            clearance = Teardown(self._account, self._timing, journal)
+            failure = roll_back(failure, lambda: clearance.clear(finder.near, {}), journal)
+        raise failure
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        return _nodes(self._search(cluster).machines())
+
+    def find(self, cluster: str) -> Listing[Node]:
+        found = self._account.machines(cluster)
+        return Listing(_nodes(found), found.not_asked)
+
+    def destroy(
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
+        search = self._search(cluster)
+        finder = DeletionSearch(search=search, spared=spared)
+        clearance = Teardown(self._account, self._timing, journal)
+        if search.where.places:
+            clearance.clear(finder.near, expected or {})
+            expected = None
+        clearance.clear(finder.rest, expected or {})
+        not_asked = finder.not_asked.values()
+        raise_if_not_asked(search.missed(not_asked), saw="all that was seen is deleted; ")
+        return tuple(not_asked)
+
+    def console(self, cluster: str, node: str) -> str:
+        found = [m for m in self._search(cluster).machines() if m.node.name == node]
+        return self._account.console(found[0]) if found else ""
+
+    def sweep(self) -> Listing[Holding]:
+        machines, resources = self._account.machines(), self._account.resources()
+        alive = [m for m in machines if m.node.state != "gone"]
+        clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
+        return Listing(
+            [_holding(self.name, name, alive, resources) for name in sorted(clusters)],
+            [*machines.not_asked, *resources.not_asked],
+        )
+
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        def find() -> Found:
+            return [m for m in self._search(cluster).machines() if m.node.name in names], ()
+
+        late = {name: asked for name, asked in (expected or {}).items() if name in names}
+        Teardown(self._account, self._timing, journal).clear(find, late)
+
+    def move_ends(
+        self, cluster: str, names: Sequence[str], expires: float | None, tell: Tell
+    ) -> None:
+        found = [m for m in self._search(cluster).machines() if m.node.name in names]
+        alive = [m for m in found if m.node.state != "gone"]
+        if not self._account.move_ends(alive, expires, tell):
+            raise CloudConfigError(
+                f"the end of {', '.join(names)} cannot be moved: {self.name} keeps the end that a "
+                "VM was made with",
+                hint="`cloudtrain up --replace` exchanges them, or `cloudtrain down` first",
+            )
+
+    def _fill(
+        self,
+        creation: Creation[GroundT],
+        place: Location,
+        later: Sequence[Location],
+        journal: Journal,
+    ) -> dict[str, Node]:
+        """Create the nodes in one place, retried once without a placement group if that has no
+        capacity.
+        """
+        try:
+            return creation.fill(place, later=later)
+        except CapacityError as error:
+            if not can_retry_without_placement_group(error):
+                raise
+            _journal_refusal(journal, place, error)
+            journal(TriedApart(placement=str(place)))
+        return creation.apart().fill(place, later=later)
+
+    def _search(self, cluster: str) -> ClusterSearch:
+        where = self.whereabouts
+        if where is None or where.cluster != cluster:
+            where = Whereabouts(cluster=cluster)
+        return ClusterSearch(account=self._account, where=where)
+
+    def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
+        """Nodes that exist, by name.
+
+        Of two VMs for one node the first created stays, and of several places the one with the most
+        nodes: the rest is of an interrupted creation and is deleted.
+        """
+        search = self._search(plan.config.name)
+        found = [m for m in search.machines() if m.node.state != "gone"]
+        for machine in found:
+            refuse_other_owner(f"instance {machine.node.name}", machine.owner, plan.owner)
+        found.sort(key=lambda m: (m.error is not None, m.node.created or 0.0, m.id))
+        places = [m.place for m in found]
+        main = max(places, key=lambda place: (places.count(place), place), default=None)
+        kept: dict[str, Vm] = {}
+        for machine in found:
+            if machine.place == main and machine.error is None:
+                kept.setdefault(machine.node.name, machine)
+        extra = {m.id for m in found if kept.get(m.node.name) is not m}
+
+        def find() -> Found:
+            return [m for m in search.machines() if m.id in extra], ()
+
+        if extra:
+            Teardown(self._account, self._timing, journal).clear(find, {})
+        return kept
+
+    def _one_end(self, plan: Plan, there: Mapping[str, Vm]) -> tuple[float | None, bool]:
+        """Give all nodes the cluster's end when one joins or is started again. Return that end,
+        and whether any was moved."""
+        expires = self._expires(plan, there)
+        names = {node.name for node in plan.nodes}
+        others = [m for m in there.values() if m.node.state != "stopped"]
+        joins = bool(names - there.keys()) or len(others) < len(there)
+        overdue = any(
+            (m.node.expires or expires or 0.0) <= self._timing.clock.now() for m in others
+        )
+        moved = [m for m in others if _differ(m.node.expires, expires)]
+        if expires is not None and moved and (joins or overdue):
+            self._account.move_ends(moved, expires)
+            return expires, True
+        return expires, False
+
+    def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
+        """Expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
+        none or it has passed.
+        """
+        known = [m.node.expires for m in there.values() if m.node.expires is not None]
+        now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
+        ahead = [end for end in known if end > now]
+        if ahead:
+            return max(min(ahead), now + self._account.soonest_end)
+        if known and lifetime is None:
+            return now + self._account.soonest_end
+        return None if lifetime is None else now + lifetime
+
+
+def _differ(end: float | None, other: float | None) -> bool:
+    """True if two ends differ by more than what labels round away."""
+    return end is None or other is None or abs(end - other) > 1.0
+
+
+def _nodes(machines: Iterable[Vm]) -> tuple[Node, ...]:
+    alive = [m.node for m in machines if m.node.state != "gone"]
+    return tuple(sorted(alive, key=lambda node: node.rank))
+
+
+def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> None:
+    kind = type(error).__name__
+    journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
+
+
+def _nowhere(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
+    """Error with every placement's refusal in the cloud's own words."""
+    kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
+    lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
+    hints = [error.hint for _, error in refusals if error.hint]
+    hint = hints[0] if hints else "add zones or regions to `placement`, or take another machine"
+    return kind("\n".join(["no placement has the nodes:", *lines]), hint=hint)
+
+
+def _holding(
+    provider: str, cluster: str, machines: Sequence[Vm], resources: Sequence[Resource]
+) -> Holding:
+    mine = [m for m in machines if m.cluster == cluster]
+    rest = [r for r in resources if r.cluster == cluster]
+    return Holding(
+        cluster=cluster,
+        provider=provider,
+        nodes=tuple(sorted((m.node for m in mine), key=lambda node: node.rank)),
+        resources=tuple(sorted(map(str, rest))),
+        owners=tuple(
+            sorted(
+                {m.owner for m in mine if m.owner.id} | {r.owner for r in rest if r.owner.id},
+                key=lambda owner: (owner.name, owner.id, owner.machine),
+            )
+        ),
+    )

@@ -1,0 +1,172 @@
+"""Deletes resources, lists them again until none is left, and waits for those that are listed
+late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudError,
+    CloudtrainError,
+    CredentialsError,
+    LeftoverError,
+    NodesError,
+    PermissionsError,
+)
+from cloudtrain.events import CleanupFailed, NodeDeletionBegun
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
+from cloudtrain.providers.base.timing import Timing
+
+ROUNDS = 5
+IN_USE = 240.0
+"""Seconds in which a cloud lets go of what the deleted nodes used; listed anew all the while."""
+Found = tuple[Sequence[Vm], Sequence[Resource]]
+
+
+class Teardown:
+    """Deletion that reports "gone" only after listing."""
+
+    def __init__(self, account: CloudDriver[Any], timing: Timing, journal: Journal) -> None:
+        self._account = account
+        self._timing = timing
+        self._journal = journal
+        self._announced: set[str] = set()
+        self._seen: dict[str, Vm] = {}
+        """What is there as far as is known, by id."""
+
+    def clear(
+        self,
+        find: Callable[[], Found],
+        expected: Mapping[str, float],
+        made: Sequence[Vm] = (),
+    ) -> None:
+        """Delete until `find` lists nothing, and every expected node was seen once or is overdue.
+
+        `expected`: node name → Unix time of its request; while a node may still be listed late,
+        what it may use stays. `made` is known to exist without a list. Raises LeftoverError naming
+        what still exists after several rounds, or at once, with the cloud's own words, if the cloud
+        refuses for good.
+        """
+        self._seen = {machine.id: machine for machine in made}
+        late = dict(expected)
+        begun, rounds, failure = self._timing.clock.monotonic(), 0, None
+        while True:
+            alive, resources = self._settled(find, late)
+            if not alive and not resources:
+                return
+            outstanding = self._outstanding(late)
+            if rounds:
+                if self._is_over(rounds, failure, self._timing.clock.monotonic() - begun):
+                    raise _leftover(alive, resources, failure)
+                self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
+            self._announce(alive)
+            failure = self._erase(alive, () if outstanding else resources)
+            rounds += 0 if outstanding and failure is None else 1
+
+    def _erase(self, alive: Sequence[Vm], resources: Sequence[Resource]) -> CloudtrainError | None:
+        try:
+            self._account.delete(alive, resources)
+        except (CloudError, NodesError) as error:
+            return error
+        return None
+
+    def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
+        kinds = _kinds(failure)
+        if any(issubclass(kind, PermissionsError) for kind in kinds):
+            return True
+        if any(issubclass(kind, CredentialsError) for kind in kinds):
+            return rounds > 1  # a token may have been renewed meanwhile
+        if kinds and all(issubclass(kind, BusyError) for kind in kinds):
+            return took >= IN_USE
+        return rounds >= ROUNDS
+
+    def _settled(self, find: Callable[[], Found], late: dict[str, float]) -> Found:
+        """List what exists; if no node is seen, wait until none can be listed late any more."""
+
+        def ask() -> Found | None:
+            machines, resources = self._found(find)
+            alive = [m for m in machines if m.node.state != "gone"]
+            for machine in machines:
+                late.pop(machine.node.name, None)
+            if alive or not self._outstanding(late):
+                return alive, resources
+            return None
+
+        names = ", ".join(sorted(late))
+        what = f"{names}: asked for a moment ago and not listed yet"
+        found = self._timing.until(ask, within=self._timing.listing, what=what)
+        return found if found is not None else self._found(find)
+
+    def _found(self, find: Callable[[], Found]) -> Found:
+        """List what exists. If a list fails, what is known to exist is deleted all the same, or
+        named.
+        """
+        try:
+            machines, resources = find()
+        except CloudError as error:
+            known = tuple(self._seen.values())
+            if not known:
+                raise
+            self._announce(known)
+            if self._erase(known, ()) is not None:
+                raise _leftover(known, (), error, "may be still there, and billed") from error
+            self._seen = {}
+            raise
+        self._seen = {m.id: m for m in machines if m.node.state != "gone"}
+        return machines, resources
+
+    def _outstanding(self, late: Mapping[str, float]) -> bool:
+        return any(
+            self._timing.clock.now() - asked < self._timing.listing for asked in late.values()
+        )
+
+    def _announce(self, machines: Sequence[Vm]) -> None:
+        for machine in machines:
+            if machine.id not in self._announced:
+                self._announced.add(machine.id)
+                self._journal(NodeDeletionBegun(node=machine.node.name))
+
+
+def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
+    if isinstance(failure, NodesError):
+        return [type(each) for each in failure.failures.values()]
+    return [] if failure is None else [type(failure)]
+
+
+Failure = TypeVar("Failure", bound=BaseException)
+
+
+def roll_back(
+    failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
+) -> Failure:
+    """Call `delete`. Returns the error to raise: `failure`, with what went wrong meanwhile in its
+    hint.
+    """
+    try:
+        delete()
+    except Exception as trouble:  # noqa: BLE001
+        journal(CleanupFailed(text=str(trouble)))
+        if isinstance(failure, CloudtrainError):
+            told = f"Giving back failed too: {trouble}"
+            return failure.copy_with(hint=f"{failure.hint}. {told}" if failure.hint else told)
+    return failure
+
+
+def _leftover(
+    machines: Sequence[Vm],
+    resources: Sequence[Resource],
+    failure: CloudtrainError | None,
+    state: str = "still there",
+) -> LeftoverError:
+    machines = sorted(machines, key=lambda m: m.node.rank)
+    things = [f"instance {m.node.name} ({m.id}) in {m.place}" for m in machines]
+    things += [str(resource) for resource in resources]
+    words = f": {failure.message}" if failure is not None else ""
+    hint = (failure.hint if failure is not None else None) or "run it again; it goes on from here"
+    runs = any(machine.node.state != "stopped" for machine in machines)
+    billed = "instances are billed until they are gone; " if runs else ""
+    return LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")

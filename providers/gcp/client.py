@@ -1,0 +1,287 @@
+"""Client for one project: paging, retries, and operations followed to their end."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+    RateError,
+    TransientError,
+)
+from cloudtrain.listing import NotAsked
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.base.per_thread import PerThread
+from cloudtrain.providers.base.timing import Timing
+from cloudtrain.providers.gcp import faults
+from cloudtrain.providers.gcp.credentials import Credentials
+from cloudtrain.providers.gcp.http import GOOGLE, SECONDS, WAITING, GcpConnection, endpoint
+from cloudtrain.retry import report_wait
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+OPERATION = 300.0
+"""Seconds until an operation is done."""
+BUSY = 120.0
+"""Seconds in which what stands in the way has to go."""
+
+
+class GcpClient:
+    """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`.
+
+    Every error is one of `errors`, with `what` and Google's own words; TransientError and RateError
+    come only after many retries.
+    """
+
+    def __init__(self, config: ClusterConfig, timing: Timing) -> None:
+        self.timing = timing
+        self.endpoint = endpoint(config)
+        self.credentials = Credentials(config)
+        url = self.endpoint or GOOGLE
+        self._connections = _connections(url, self.credentials, SECONDS)
+        self._waits = True
+        self._no_partial: list[str] = []
+        self._waiter = self.at(url, WAITING)
+
+    def at(self, url: str, seconds: float = SECONDS) -> GcpClient:
+        """Client for another Google service, or with another timeout, with the same credentials."""
+        other = copy.copy(self)
+        other._connections = _connections(url, self.credentials, seconds)
+        return other
+
+    @property
+    def project(self) -> str:
+        return self.credentials.project
+
+    def path(self, path: str) -> str:
+        """Full path from `projects/` on, which is also how resources reference each other."""
+        return path if path.startswith("projects/") else f"projects/{self.project}/{path}"
+
+    def get(self, what: str, path: str) -> Json:
+        return self.call(what, "GET", path)
+
+    def find(self, what: str, path: str) -> Json | None:
+        """The resource; None if it does not exist."""
+        try:
+            return self.get(what, path)
+        except NotFoundError:
+            return None
+
+    def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
+        """All pages of a list.
+
+        Raises TransientError for a page that leaves something out: an unreachable zone may hold
+        machines. For an aggregated list, `unreachable_places` reports it instead.
+        """
+        wanted: dict[str, str] = {"maxResults": "500", **params}
+        while True:
+            if path.startswith("aggregated/"):
+                page = self._partial_page(what, path, wanted)
+            else:
+                page = self.call(what, "GET", path, params=wanted)
+                _refuse_partial(what, page)
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+            wanted = {**wanted, "pageToken": str(token)}
+
+    def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
+        """One page with `returnPartialSuccess`: without it one unreachable zone fails the whole
+        list.
+
+        Not every version of the API has the parameter:
+        https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
+        """
+        if not self._no_partial:
+            try:
+                return self.call(what, "GET", path, params={**params, _PARTIAL_TOO: "true"})
+            except CloudConfigError as error:
+                if _PARTIAL_TOO not in error.message:
+                    raise
+                self._no_partial.append(_PARTIAL_TOO)
+        return self.call(what, "GET", path, params=params)
+
+    def call(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+    ) -> Json:
+        action = self.path(path)
+        return self.timing.call(lambda: self._once(what, method, action, params, body))
+
+    def run(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Json | None = None,
+        new_vm: bool = False,
+        undo: Callable[[], None] = lambda: None,
+    ) -> Json:
+        """Send a call that changes something and wait for its operation; call `undo` if that
+        failed.
+
+        A passing failure is a BusyError: `persist` retries it. The request id is new in each `run`
+        and the same in its retries: with a longer-lived id, Google would answer with an operation
+        of an hour ago and create nothing.
+        """
+        params = {"requestId": str(uuid.uuid4())}
+        operation = self.call(what, method, path, params=params, body=body)
+        operation = self._done(what, _scope(self.path(path)), operation)
+        error = _failure(what, operation, new_vm=new_vm)
+        if error is not None:
+            if not isinstance(error, NameTakenError):
+                undo()
+            raise error
+        return operation
+
+    def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
+        """Retry `attempt` while it raises BusyError, for so many seconds."""
+
+        def report(_: BusyError, __: float, taken: float) -> None:
+            words = "what is in the way has to go first"
+            report_wait(f"waiting, {within:.0f} s at most: {words}", taken=taken)
+
+        polls = replace(self.timing.polls, deadline=within)
+        return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
+
+    def _done(self, what: str, scope: str, operation: Json) -> Json:
+        latest = operation
+
+        def ask() -> Json | None:
+            nonlocal latest
+            if latest.get("status") != "DONE":
+                latest = self._progress(what, f"{scope}/operations/{operation.get('name')}")
+            return latest if latest.get("status") == "DONE" else None
+
+        done = self.timing.until(ask, within=OPERATION)
+        if done is None:
+            raise TransientError(f"{what}: not done after {OPERATION:.0f} s")
+        return done
+
+    def _progress(self, what: str, path: str) -> Json:
+        """Wait for an operation: Google answers `wait` when it is done, or after two minutes.
+
+        Its rate quota allows for one call per node, not for polling:
+        /compute/docs/api/best-practices.
+        """
+        if self._waits:
+            try:
+                return self._waiter.call(what, "POST", f"{path}/wait")
+            except NotFoundError:
+                pass  # not every endpoint has it
+        try:
+            latest = self.get(what, path)
+        except NotFoundError as error:
+            raise TransientError(error.message, code=error.code) from error
+        self._waits = False
+        return latest
+
+    def _once(
+        self,
+        what: str,
+        method: str,
+        action: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+    ) -> Json:
+        answer = self._send(what, method, action, params, body)
+        if answer.status == 401:  # the token may have been revoked before its time
+            self.credentials.headers(renew=True)
+            answer = self._send(what, method, action, params, body)
+        if 200 <= answer.status < 300 and isinstance(answer.object, dict):
+            return answer.object
+        if 200 <= answer.status < 300:
+            raise TransientError(f"{what}: the answer is no JSON object")
+        raise faults.of_answer(
+            what, answer.status, answer.object, answer.headers, text=str(answer.body)
+        )
+
+    def _send(
+        self,
+        what: str,
+        method: str,
+        action: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+    ) -> Any:
+        try:
+            connection: Any = self._connections.get()
+            return connection.request(
+                action, params=params, data=body, method=method, retry_failed=False
+            )
+        except faults.FOREIGN as error:
+            raise faults.of_exception(what, error) from error
+
+
+def _connections(url: str, credentials: Credentials, seconds: float) -> PerThread[GcpConnection]:
+    return PerThread(lambda: GcpConnection(url, credentials, seconds))
+
+
+def _scope(path: str) -> str:
+    """Scope of the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or
+    `…/global/…`.
+    """
+    parts = path.split("/")
+    return "/".join(parts[: 3 if parts[2] == "global" else 4])
+
+
+def _failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
+    errors = (operation.get("error") or {}).get("errors") or []
+    if errors:
+        error = faults.of_operation(what, errors, new_vm=new_vm)
+    elif int(operation.get("httpErrorStatusCode") or 0) >= 400:
+        status = int(operation["httpErrorStatusCode"])
+        words = {"error": {"message": operation.get("httpErrorMessage")}}
+        error = faults.of_answer(what, status, words)
+    else:
+        return None
+    if isinstance(error, RateError | TransientError):
+        return BusyError(error.message, hint=error.hint, code=error.code)
+    return error
+
+
+_PARTIAL_TOO = "returnPartialSuccess"
+_PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
+
+
+def unreachable_places(what: str, page: Json) -> list[NotAsked]:
+    """Zones and regions that this page of a list leaves out, each once, in Google's words:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
+    """
+    missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
+    items = page.get("items")
+    scoped = items.items() if isinstance(items, dict) else ()
+    for place, part in [("", page), *scoped]:
+        warning = (part.get("warning") or {}) if isinstance(part, dict) else {}
+        if warning.get("code") in _PARTIAL and (place or not missing):
+            words = str(warning.get("message") or warning["code"])
+            missing[place.rpartition("/")[2]] = words
+    return [
+        NotAsked(place=place, why=f"{what}: {words or 'it is not reachable'}")
+        for place, words in missing.items()
+    ]
+
+
+def _refuse_partial(what: str, page: Json) -> None:
+    missing = unreachable_places(what, page)
+    if missing:
+        raise TransientError(
+            f"{what}: not everything could be listed: {', '.join(map(str, missing))}",
+            hint="what is there may be running: ask again once the zone answers",
+        )

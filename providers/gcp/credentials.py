@@ -1,0 +1,130 @@
+"""Credentials as google-auth finds them, kept fresh, and the project."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from typing import Any
+
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Principal
+from cloudtrain.providers.gcp import faults
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
+"""`gcloud auth application-default login` asks for both:
+https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login"""
+_UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
+
+
+class Credentials:
+    """Application default credentials, looked up at the first use. Safe to use from many threads.
+
+    `endpoints.auth` of the config replaces their token URI.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._found: tuple[Any, str | None] | None = None
+
+    @property
+    def project(self) -> str:
+        """Project id. Raises CloudConfigError if nothing names one, CredentialsError."""
+        named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if named:
+            return named
+        with self._lock:
+            _, project = self._default()
+        if not project:
+            raise CloudConfigError(
+                "no project is named",
+                hint="`project:` in the file, GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+            )
+        return project
+
+    def headers(self, *, renew: bool = False) -> dict[str, str]:
+        """Authorization headers. Raises CredentialsError, TransientError."""
+        headers: dict[str, str] = {}
+        with self._lock:
+            credentials, _ = self._default()
+            try:
+                if renew or not credentials.valid:
+                    from google.auth.transport.requests import Request
+
+                    credentials.refresh(Request())
+                credentials.apply(headers)
+            except _UNREADABLE as error:
+                raise _refused("signing in to Google", error) from error
+        return headers
+
+    def principal(self) -> Principal | None:
+        """The account's e-mail address. Raises CredentialsError, TransientError."""
+        with self._lock:
+            credentials, _ = self._default()
+            try:
+                email = _email(credentials)
+            except _UNREADABLE as error:
+                raise _refused("asking Google who we are", error) from error
+        return Principal(id=email, name=email.partition("@")[0]) if email else None
+
+    def _default(self) -> tuple[Any, str | None]:
+        if self._found is None:
+            import google.auth
+
+            try:
+                with warnings.catch_warnings():
+                    # It warns of a user's credentials without a quota project; we send none.
+                    warnings.simplefilter("ignore", UserWarning)
+                    credentials, project = google.auth.default(scopes=(SCOPE,))
+            except _UNREADABLE as error:
+                raise _refused("looking for Google credentials", error) from error
+            uri = self._config.endpoints.auth
+            if uri is not None and hasattr(credentials, "with_token_uri"):
+                credentials = credentials.with_token_uri(uri)
+            self._found = credentials, project
+        return self._found
+
+
+def _email(credentials: Any) -> str | None:
+    """Of a service account it stands in the credentials (or the metadata server tells it), of a
+    person in the identity token that comes with a new access token where it is asked for:
+    https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload"""
+    from google.auth import exceptions, jwt
+    from google.auth.transport.requests import Request
+
+    if getattr(credentials, "service_account_email", None) == "default":
+        credentials.refresh(Request())
+    told = getattr(credentials, "service_account_email", None) or getattr(
+        credentials, "account", None
+    )
+    if told or not getattr(credentials, "refresh_token", None):
+        return str(told) if told else None
+    from google.oauth2.credentials import Credentials as OfUser
+
+    asked = OfUser(  # type: ignore[no-untyped-call]
+        None,
+        refresh_token=credentials.refresh_token,
+        token_uri=credentials.token_uri,
+        client_id=credentials.client_id,
+        client_secret=credentials.client_secret,
+        scopes=EMAIL,
+    )
+    try:
+        asked.refresh(Request())  # type: ignore[no-untyped-call]
+    except exceptions.RefreshError:  # these credentials were made for other scopes only
+        return None
+    decode: Any = jwt.decode
+    claims = decode(asked.id_token, verify=False) if asked.id_token else {}
+    return str(claims["email"]) if claims.get("email") else None
+
+
+def _refused(what: str, error: Exception) -> CloudError:
+    """CredentialsError for a refusal. A ValueError is an unreadable key or file, whose text may
+    contain parts of it.
+    """
+    if isinstance(error, faults.FOREIGN):
+        return faults.of_exception(what, error)
+    return CredentialsError(f"{what}: a key cannot be read", hint=faults.LOGIN)

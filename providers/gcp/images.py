@@ -1,0 +1,170 @@
+"""Chooses a node's boot image, and reports what the image itself requires."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cloudtrain.catalog import gpus
+from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.machine_shapes import Shape
+
+UBUNTU = {
+    # https://cloud.google.com/compute/docs/images/os-details#ubuntu_lts
+    "ubuntu-22.04": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts",
+    "ubuntu-24.04": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
+}
+DEEP_LEARNING = "deeplearning-platform-release"
+_WITH_DRIVER = re.compile(
+    r"common-cu(?P<cuda>\d+)-ubuntu-(?P<ubuntu>2204|2404)(?:-nvidia-(?P<driver>\d+))?(?:-py\d+)?"
+)
+"""https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
+_FAMILIES = "family eq common-cu.*-ubuntu-2[24]04.*"
+"""A regular expression: `filter` of images.list, with `eq`. The project has thousands of images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GcpImage:
+    source: str
+    """As `initializeParams.sourceImage` takes it."""
+    disk_gb: int = 0
+    """The least that a disk of it has; 0 where this endpoint does not tell."""
+    uefi: bool = False
+    told: bool = True
+    """Whether this endpoint tells of it."""
+    exact: str = ""
+    """The one image that `source`, which may be a family, was when it was looked up; "" where this
+    endpoint does not tell."""
+    installs_driver: bool = False
+    """Its first boot puts NVIDIA's driver on, where metadata says so."""
+
+
+class Images:
+    """Image lookups, each done once."""
+
+    def __init__(self, api: GcpClient) -> None:
+        self._api = api
+        self._known: dict[str, GcpImage] = {}
+        self._newest: GcpImage | bool | None = False
+
+    def of(self, wanted: str, shape: Shape) -> GcpImage:
+        """Image of a node. Raises CloudConfigError if it does not exist."""
+        if wanted == "auto":
+            older = shape.gpus is not None and gpus.is_older(shape.gpus.kind, "Turing")
+            serves = shape.has_gpus and not older
+            return (self._deep_learning() if serves else None) or self._ubuntu()
+        if wanted == "deeplearning":
+            found = self._deep_learning()
+            if found is None:
+                raise CloudConfigError(
+                    f"{DEEP_LEARNING} has no Ubuntu image with CUDA that we know",
+                    hint="`image:` takes PROJECT/FAMILY too",
+                )
+            return found
+        return self._named(wanted)
+
+    def _ubuntu(self) -> GcpImage:
+        """Ubuntu 22.04; 24.04 once Google has withdrawn that."""
+        first = self._named("ubuntu-22.04")
+        if first.told:
+            return first
+        second = self._named("ubuntu-24.04")
+        return second if second.told else first
+
+    def exactly(self, path: str) -> GcpImage:
+        """This very image. Raises CloudConfigError, NotFoundError if it does not exist or is
+        obsolete.
+        """
+        told = self._api.get(f"image {path}", path)
+        state = str((told.get("deprecated") or {}).get("state") or "")
+        if state in ("OBSOLETE", "DELETED"):
+            raise CloudConfigError(f"{path} is {state}")
+        return _image(path, told, installs_driver=f"projects/{DEEP_LEARNING}/" in path)
+
+    def _named(self, wanted: str) -> GcpImage:
+        if wanted not in self._known:
+            path = UBUNTU.get(wanted) or path_of(wanted, self._api.project)
+            try:
+                told = self._api.get(f"image {wanted}", path)
+            except NotFoundError as error:
+                if wanted not in UBUNTU:
+                    raise CloudConfigError(error.message, code=error.code) from error
+                told = {}  # these exist: an endpoint that does not tell of them may still take them
+            self._known[wanted] = _image(path, told)
+        return self._known[wanted]
+
+    def _deep_learning(self) -> GcpImage | None:
+        """Deep Learning VM image on Ubuntu 22.04 or else 24.04, with the newest CUDA and driver.
+        None if none is listed.
+        """
+        if isinstance(self._newest, bool):
+            self._newest = self._find_deep_learning()
+        return self._newest
+
+    def _find_deep_learning(self) -> GcpImage | None:
+        best: tuple[tuple[bool, int, int], Json] | None = None
+        try:
+            path = f"projects/{DEEP_LEARNING}/global/images"
+            for page in self._api.pages("deep learning images", path, filter=_FAMILIES):
+                for image in page.get("items") or ():
+                    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
+                    if match is None or _is_deprecated(image):
+                        continue
+                    first = match["ubuntu"] == "2204"
+                    rank = (first, int(match["cuda"]), int(match["driver"] or 0))
+                    if best is None or rank > best[0]:
+                        best = rank, image
+        except (NotFoundError, CloudConfigError, PermissionsError):
+            return (
+                None  # an endpoint without them or their filter; an organization's own images only
+            )
+        if best is None:
+            return None
+        family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
+        return _image(family, best[1], installs_driver=True)
+
+
+def _is_deprecated(image: Json) -> bool:
+    """True unless ACTIVE, which only announces an end: "deprecated.state" of
+    https://cloud.google.com/compute/docs/reference/rest/v1/images
+    """
+    return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
+
+
+def path_of(wanted: str, project: str) -> str:
+    """Path of a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of a custom
+    image.
+    """
+    if "://" in wanted:
+        wanted = urlsplit(wanted).path
+    found = re.search(r"projects/[^/]+/global/images/.+", wanted)
+    if found:
+        return found[0]
+    first, slash, second = wanted.strip("/").rpartition("/")
+    if not slash:
+        return f"projects/{project}/global/images/{second}"
+    if first in ("family", "global/images/family"):
+        return f"projects/{project}/global/images/family/{second}"
+    if first == "global/images":
+        return f"projects/{project}/global/images/{second}"
+    if "/" in first:
+        raise CloudConfigError(
+            f"image {wanted!r} is not understood",
+            hint="a URL, PROJECT/FAMILY, family/NAME, or the name of an image of this project",
+        )
+    return f"projects/{first}/global/images/family/{second}"
+
+
+def _image(source: str, told: Json, *, installs_driver: bool = False) -> GcpImage:
+    features = {str(f.get("type")) for f in told.get("guestOsFeatures") or ()}
+    name = str(told.get("name") or "")
+    return GcpImage(
+        source=source,
+        exact=f"{source.partition('/global/')[0]}/global/images/{name}" if name else "",
+        disk_gb=int(told.get("diskSizeGb") or 0),
+        uefi="UEFI_COMPATIBLE" in features,
+        told=bool(told),
+        installs_driver=installs_driver,
+    )

@@ -1,0 +1,130 @@
+"""Maps Google's resources to our values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from cloudtrain.model import Node, NodeState
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location, Resource, Vm
+from cloudtrain.providers.gcp.requests import read_description
+
+Json = dict[str, Any]
+
+STATES: dict[str, NodeState] = {
+    # https://cloud.google.com/compute/docs/instances/instance-lifecycle
+    "PENDING": "starting",
+    "PROVISIONING": "starting",
+    "STAGING": "starting",
+    "REPAIRING": "starting",
+    "RUNNING": "running",
+    "PENDING_STOP": "stopped",
+    "STOPPING": "stopped",
+    "SUSPENDING": "stopped",
+    "DEPROVISIONING": "stopped",
+    "STOPPED": "stopped",
+    "SUSPENDED": "stopped",
+    "TERMINATED": "stopped",
+}
+LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"})
+"""On its way to stopped, or to be gone: nothing can be asked of it meanwhile."""
+
+
+def to_vm(instance: Json) -> Vm | None:
+    """VM of an instance; None if it is not ours."""
+    told = labels.read(instance.get("labels") or {})
+    if told is None:
+        return None
+    zone = last(instance.get("zone"))
+    scheduling = instance.get("scheduling") or {}
+    public, internal = _addresses(instance)
+    node = Node(
+        name=str(instance.get("name")),
+        role=told.role,
+        index=told.index,
+        state=STATES.get(str(instance.get("status")), "starting"),
+        address=public,
+        internal=internal,
+        placement=zone,
+        machine=last(instance.get("machineType")),
+        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        disk_gb=_disk_gb(instance),
+        created=timestamp(instance.get("creationTimestamp")),
+        expires=_ends(instance) or told.expires,
+        owner=told.owner,
+    )
+    return Vm(
+        cluster=told.cluster,
+        node=node,
+        place=place_of(zone),
+        id=str(instance.get("id") or f"{zone}/{node.name}"),
+    )
+
+
+def _addresses(instance: Json) -> tuple[str, str]:
+    """Address for us, "" while unknown; address for the other nodes."""
+    interfaces = instance.get("networkInterfaces") or [{}]
+    internal = str(interfaces[0].get("networkIP") or "")
+    outside = interfaces[0].get("accessConfigs")
+    if not outside:
+        return internal, internal
+    return str(outside[0].get("natIP") or ""), internal
+
+
+def _disk_gb(instance: Json) -> int | None:
+    boot = [disk for disk in instance.get("disks") or () if disk.get("boot")]
+    size = str(boot[0].get("diskSizeGb") or "") if boot else ""
+    return int(size) if size.isdecimal() else None
+
+
+def _ends(instance: Json) -> float | None:
+    status = (instance.get("resourceStatus") or {}).get("scheduling") or {}
+    return timestamp(status.get("terminationTimestamp"))
+
+
+def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
+    """Resource of a kind without labels: ours by both name and description."""
+    told = read_description(str(item.get("description") or ""))
+    if told is None:
+        return None
+    if item.get("name") not in {f"{labels.group_name(told.cluster)}{e}" for e in endings}:
+        return None
+    return _resource(kind, item, told, last(item.get("region")))
+
+
+def to_disk(item: Json) -> Resource | None:
+    """Disk with our label that no VM uses any more."""
+    told = labels.read(item.get("labels") or {})
+    if told is None or item.get("users"):
+        return None
+    return _resource("disk", item, told, last(item.get("zone")))
+
+
+def _resource(kind: str, item: Json, told: labels.Labels, where: str) -> Resource:
+    return Resource(
+        cluster=told.cluster,
+        kind=kind,
+        name=str(item["name"]),
+        id=str(item["name"]),
+        region=where,
+        owner=told.owner,
+    )
+
+
+def place_of(zone: str) -> Location:
+    return Location(region=zone.rpartition("-")[0], zone=zone)
+
+
+def last(url: object) -> str:
+    """`…/zones/us-east4-c` → `us-east4-c`."""
+    return str(url or "").rpartition("/")[2]
+
+
+def timestamp(text: object) -> float | None:
+    """Unix time of an RFC 3339 date, as `2026-11-21T05:30:00.123-08:00`."""
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,113 @@
+"""A node at Google: machine, GPUs, disk, and what its family supports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cloudtrain.catalog import availability
+from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.providers.gcp.facts import FACTS
+
+ATTACHABLE = {
+    # https://cloud.google.com/compute/docs/gpus#n1-gpus
+    "T4": "nvidia-tesla-t4",
+    "V100": "nvidia-tesla-v100",
+    "P100": "nvidia-tesla-p100",
+    "P4": "nvidia-tesla-p4",
+}
+
+COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
+"""Families that a compact placement policy takes; n1 and e2 are not among them:
+https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
+
+FAST = frozenset({"a2", "a3", "a4", "h3"})
+"""Of these, the ones with 100 Gbit/s and more between VMs:
+https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22."""
+
+PERSISTENT_DISK = frozenset(
+    {
+        *{"a2", "c2", "c2d", "c3", "c3d", "e2", "f1", "g1", "g2", "h3", "m1", "m2", "m3"},
+        *{"n1", "n2", "n2d", "t2a", "t2d", "z3"},
+    }
+)
+"""Families that take Persistent Disk; all later ones take Hyperdisk alone:
+https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support (2026-11-22)"""
+
+QUOTAS = {
+    "T4": "NVIDIA_T4_GPUS",
+    "V100": "NVIDIA_V100_GPUS",
+    "P100": "NVIDIA_P100_GPUS",
+    "P4": "NVIDIA_P4_GPUS",
+    "A100": "NVIDIA_A100_GPUS",
+    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
+    "H100": "NVIDIA_H100_GPUS",
+    "L4": "NVIDIA_L4_GPUS",
+}
+"""Regional quotas; those of later GPUs are counted elsewhere, which this API does not tell."""
+
+CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
+"""Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
+document, 2026-11-22). Of any other the metric is inferred from these."""
+
+SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
+"""They count as CPUS, all others as `<family>_CPUS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    machine: str
+    gpus: Accelerator | None = None
+    attached: str | None = None
+    """The accelerator type that has to be asked for; None where the machine brings its own."""
+
+    @property
+    def family(self) -> str:
+        return family(self.machine)
+
+    @property
+    def has_gpus(self) -> bool:
+        """True also for an unknown machine with the name of one with GPUs."""
+        return self.gpus is not None or self.bundled
+
+    @property
+    def bundled(self) -> bool:
+        """True for a machine type that includes its GPUs; its vCPUs draw on no CPU quota.
+
+        https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
+        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
+        """
+        return availability.named_for_gpus(FACTS, self.machine)
+
+    @property
+    def disk_type(self) -> str:
+        older_a3 = re.match(r"a3-(high|mega|edge)gpu-", self.machine)
+        serves = self.family in PERSISTENT_DISK or older_a3
+        return "pd-balanced" if serves else "hyperdisk-balanced"
+
+
+def shape(node: NodePlan) -> Shape:
+    """Shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
+
+    The plan has named machine and accelerator and refused known mismatches; an unknown machine is
+    taken to include its accelerators, as all but n1 do.
+    """
+    machine, wanted = node.machine, node.accelerator
+    if machine is None:
+        raise CloudConfigError(
+            f"{node.name}: no machine type is named",
+            hint=f"`nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
+        )
+    if wanted is None or family(machine) != "n1":
+        return Shape(machine=machine, gpus=wanted)
+    if wanted.kind not in ATTACHABLE:
+        raise CloudConfigError(
+            f"{node.name}: {wanted} cannot be attached to {machine}",
+            hint=f"n1 machines take {', '.join(ATTACHABLE)}",
+        )
+    return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
+
+
+def family(machine: str) -> str:
+    return machine.partition("-")[0]

@@ -1,0 +1,70 @@
+"""Machine types as Google describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cloudtrain import catalog
+from cloudtrain.catalog.aliases import canonical_name, is_same_accelerator
+from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.protocols import MachineFacts
+from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.gcp.client import GcpClient, Json
+
+
+def facts(
+    api: GcpClient, zones: Iterable[Location], names: Iterable[str]
+) -> tuple[MachineFacts, ...]:
+    """Facts of each machine type, from the first zone that has it."""
+    found = {}
+    where = list(zones)
+    for name in names:
+        for zone in where:
+            told = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
+            if told:
+                found[name] = parse(name, told)
+                break
+    return tuple(found.values())
+
+
+def parse(name: str, told: Json) -> MachineFacts:
+    """Parse https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
+    return MachineFacts(
+        name=name,
+        vcpus=int(told.get("guestCpus") or 0),
+        memory_gib=int(told.get("memoryMb") or 0) / 1024,
+        accelerator=_accelerator(told),
+        arm=told.get("architecture") == "ARM64",
+    )
+
+
+def misfit(node: NodePlan, told: Json) -> str | None:
+    """Reason why this node cannot have this type; None if nothing that Google reports
+    contradicts it.
+    """
+    if not told or node.machine is None:
+        return None
+    has, wanted = parse(node.machine, told), node.accelerator
+    if has.arm:
+        return f"{node.machine} is an ARM machine: cloudtrain's images are x86-64"
+    if has.accelerator is not None:
+        if wanted is None:
+            news = catalog.is_unknown_machine("gcp", node.machine)
+            return f"{node.machine} has {has.accelerator}, not none" if news else None
+        if (
+            not is_same_accelerator(has.accelerator.kind, wanted.kind)
+            or wanted.count != has.accelerator.count
+        ):
+            return f"{node.machine} has {has.accelerator}, not {wanted}"
+        return None
+    brings = wanted is not None and not node.machine.startswith("n1-")
+    if brings and has.vcpus and catalog.machine_type("gcp", node.machine) is None:
+        return f"{node.machine} has no accelerator, not {wanted}"
+    return None
+
+
+def _accelerator(told: Json) -> Accelerator | None:
+    for each in told.get("accelerators") or ():
+        kind = canonical_name(str(each.get("guestAcceleratorType") or ""))
+        return Accelerator(kind=kind, count=int(each.get("guestAcceleratorCount") or 1))
+    return None

@@ -1,0 +1,193 @@
+"""Network, firewall and placement policy of one cluster: created or adopted, never another
+owner's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.events import ResourceRequested
+from cloudtrain.model import Plan
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Journal
+from cloudtrain.providers.base import image_pins, labels
+from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.gcp import requests
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.images import GcpImage, Images
+from cloudtrain.providers.gcp.listing import last
+from cloudtrain.providers.gcp.machine_shapes import COMPACT, FAST, Shape, shape
+from cloudtrain.providers.gcp.requests import ClusterNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkBuilder:
+    """Creates the network resources of one cluster in one place."""
+
+    api: GcpClient
+    plan: Plan
+    place: Location
+    caller: str
+    journal: Journal
+
+    @property
+    def cluster(self) -> str:
+        return self.plan.config.name
+
+    def ground(self) -> ClusterNetwork:
+        images = self._images()
+        subnet = self.plan.config.network.subnet
+        if subnet is not None:
+            network, subnetwork = self._existing(subnet)
+        else:
+            network, subnetwork = self._network(), ""
+        works: list[Callable[[], str]] = [
+            lambda: subnetwork or self._subnetwork(network),
+            lambda: self._rule(requests.ssh_rule(self.cluster, network, self.caller)),
+            lambda: self._rule(requests.inside_rule(self.cluster, network)),
+            self._policy,
+        ]
+        made = fan_out(works, lambda work: work(), name=lambda work: self.cluster)
+        return ClusterNetwork(
+            network=network,
+            subnetwork=made[0],
+            tag=labels.group_name(self.cluster),
+            policy=made[3] or None,
+            images=images,
+        )
+
+    def _images(self) -> dict[str, GcpImage]:
+        """Images by node: with `image: auto`, nodes with and without GPUs may have different
+        ones.
+        """
+        images, wanted = Images(self.api), self.plan.config.image
+        found: dict[str, GcpImage] = {}
+        for node in self.plan.nodes:
+            kind = shape(node)
+            key = f"{wanted}/{kind.gpus.kind if kind.gpus else ''}".rstrip("/")
+            if key not in found:
+                found[key] = self._image(images, key, kind)
+            found[node.name] = found[key]
+        return {node.name: found[node.name] for node in self.plan.nodes}
+
+    def _image(self, images: Images, key: str, kind: Shape) -> GcpImage:
+        image = image_pins.pinned_image(
+            self.plan,
+            key,
+            self.journal,
+            choose=lambda: images.of(self.plan.config.image, kind),
+            exact=images.exactly,
+            id_of=lambda image: image.exact,
+        )
+        return replace(image, source=image.exact or image.source)
+
+    def _existing(self, subnet: str) -> tuple[str, str]:
+        """The config's network and subnetwork. Raises CloudConfigError for one that we cannot
+        protect.
+        """
+        path = subnet_path(subnet, self.api.project, self.place.region)
+        try:
+            told = self.api.get(f"network.subnet {subnet}", path)
+        except NotFoundError as error:
+            raise CloudConfigError(error.message, code=error.code) from error
+        network = _path(str(told.get("network", "")))
+        if not network.startswith(f"projects/{self.api.project}/"):
+            raise CloudConfigError(
+                f"network.subnet {subnet} is of another project ({network})",
+                hint="its firewall cannot be ours: name a subnetwork of a network of this project",
+            )
+        return network, path
+
+    def _network(self) -> str:
+        return self._make("network", "global/networks", requests.network(self.cluster))[0]
+
+    def _subnetwork(self, network: str) -> str:
+        body = requests.subnetwork(self.cluster, self.place.region, network)
+        return self._make("subnetwork", f"regions/{self.place.region}/subnetworks", body)[0]
+
+    def _rule(self, body: Json) -> str:
+        """Create or update a firewall rule: the caller's address may have changed."""
+        path, there = self._make("firewall", "global/firewalls", body)
+        wish = {k: v for k, v in body.items() if k not in ("description", "network")}
+        if there is not None and any(there.get(key) != value for key, value in wish.items()):
+            what = f"firewall {body['name']}"
+            self.api.persist(lambda: self.api.run(what, "PATCH", path, body=wish))
+        return path
+
+    def _policy(self) -> str:
+        """Compact placement policy if at least two nodes are of families that support one."""
+        close = self.plan.config.network.close
+        families = COMPACT if close == "on" else FAST
+        together = [n for n in self.plan.nodes if shape(n).family in families]
+        if len(together) < 2 or close == "off":
+            return ""
+        path = f"regions/{self.place.region}/resourcePolicies"
+        return self._make("placement policy", path, requests.policy(self.cluster))[0]
+
+    def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
+        """Path and body of the resource with that name, created if it did not exist."""
+        name = str(body["name"])
+        body = {**body, "description": requests.description(self.cluster, self.plan.owner)}
+        what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
+        announced: list[str] = []
+
+        def attempt() -> Json | None:
+            there = self.api.find(what, path)
+            if there is not None:
+                self._refuse_strangers(what, there, body)
+                return there
+            if not announced:
+                self.journal(ResourceRequested(what=kind, name=name))
+                announced.append(name)
+            try:
+                self.api.run(what, "POST", collection, body=body)
+            except NameTakenError as taken:  # by an answer that was lost, or not listed yet
+                raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+            return None
+
+        return path, self.api.persist(attempt)
+
+    def _refuse_strangers(self, what: str, there: Json, body: Json) -> None:
+        told = requests.read_description(str(there.get("description") or ""))
+        network = body.get("network")
+        if told is None or told.cluster != self.cluster:
+            raise NameTakenError(
+                f"{what}: there is one of that name that cloudtrain has not made",
+                hint="choose another `name`, or delete it",
+            )
+        labels.refuse_other_owner(what, told.owner, self.plan.owner)
+        if network is not None and last(there.get("network")) != last(network):
+            raise NameTakenError(
+                f"{what}: it is of network {last(there.get('network'))}, not {last(network)}",
+                hint=f"`cloudtrain down {self.cluster}` deletes it",
+            )
+
+
+def subnet_path(subnet: str, project: str, region: str) -> str:
+    """Path of a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
+
+    Raises CloudConfigError for a subnetwork of another region.
+    """
+    path = _path(subnet)
+    if "/" not in path:
+        return f"projects/{project}/regions/{region}/subnetworks/{path}"
+    found = re.fullmatch(r"(projects/[^/]+/)?regions/([^/]+)/subnetworks/[^/]+", path)
+    if found is None:
+        raise CloudConfigError(
+            f"network.subnet {subnet!r} is not understood", hint="the name of a subnetwork"
+        )
+    if found[2] != region:
+        raise CloudConfigError(
+            f"network.subnet {subnet} is in {found[2]}, `placement` is in {region}",
+            hint="a name alone means the subnetwork of that name in each region",
+        )
+    return path if found[1] else f"projects/{project}/{path}"
+
+
+def _path(url: str) -> str:
+    """Path from `projects/` on."""
+    found = re.search(r"projects/.*", url)
+    return found[0] if found else url.strip("/")

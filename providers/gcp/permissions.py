@@ -1,0 +1,126 @@
+"""Permissions of every call that the driver makes, and which of them the credentials lack.
+
+https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; nobody has tried on a
+real project whether exactly this role is enough.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.gcp.client import GcpClient
+
+NOT_TOLD = "not told by this endpoint"
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
+GOOGLE = "https://cloudresourcemanager.googleapis.com"
+
+CALLS: Mapping[str, tuple[str, ...]] = {
+    "acceleratorTypes.get": ("acceleratorTypes.get",),
+    "acceleratorTypes.list": ("acceleratorTypes.list",),
+    "disks.aggregatedList": ("disks.list",),
+    "disks.delete": ("disks.delete",),
+    "disks.get": ("disks.get",),
+    "firewalls.delete": ("firewalls.delete",),
+    "firewalls.get": ("firewalls.get",),
+    "firewalls.insert": ("firewalls.create", "networks.updatePolicy"),
+    "firewalls.list": ("firewalls.list",),
+    "firewalls.patch": ("firewalls.update", "networks.updatePolicy"),
+    "globalOperations.get": ("globalOperations.get",),
+    "globalOperations.wait": ("globalOperations.get",),
+    "images.get": ("images.get",),
+    "images.getFromFamily": ("images.getFromFamily",),
+    "images.list": ("images.list",),
+    "instances.aggregatedList": ("instances.list",),
+    "instances.delete": ("instances.delete",),
+    "instances.get": ("instances.get",),
+    "instances.getSerialPortOutput": ("instances.getSerialPortOutput",),
+    "instances.insert": (
+        "instances.create",
+        "instances.setLabels",
+        "instances.setMetadata",
+        "instances.setTags",
+        "disks.create",
+        "disks.setLabels",
+        "images.useReadOnly",
+        "resourcePolicies.use",
+        "subnetworks.use",
+        "subnetworks.useExternalIp",
+    ),
+    "instances.list": ("instances.list",),
+    "instances.resume": ("instances.resume",),
+    "instances.setLabels": ("instances.setLabels",),
+    "instances.setScheduling": ("instances.setScheduling",),
+    "instances.start": ("instances.start",),
+    "machineTypes.get": ("machineTypes.get",),
+    "machineTypes.list": ("machineTypes.list",),
+    "networks.delete": ("networks.delete",),
+    "networks.get": ("networks.get",),
+    "networks.insert": ("networks.create",),
+    "networks.list": ("networks.list",),
+    "projects.get": ("projects.get",),
+    "regionOperations.get": ("regionOperations.get",),
+    "regionOperations.wait": ("regionOperations.get",),
+    "regions.get": ("regions.get",),
+    "resourcePolicies.aggregatedList": ("resourcePolicies.list",),
+    "resourcePolicies.delete": ("resourcePolicies.delete",),
+    "resourcePolicies.get": ("resourcePolicies.get",),
+    "resourcePolicies.insert": ("resourcePolicies.create",),
+    "subnetworks.aggregatedList": ("subnetworks.list",),
+    "subnetworks.delete": ("subnetworks.delete",),
+    "subnetworks.get": ("subnetworks.get",),
+    "subnetworks.insert": ("subnetworks.create", "networks.updatePolicy"),
+    "zoneOperations.get": ("zoneOperations.get",),
+    "zoneOperations.wait": ("zoneOperations.get",),
+    "zones.list": ("zones.list",),
+}
+"""Method of the API → what it needs, all below `compute.`"""
+
+NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each in needed}))
+"""roles/compute.admin has them all: https://cloud.google.com/iam/docs/roles-permissions/compute"""
+
+
+def role() -> str:
+    """Custom role in the format of `gcloud iam roles create --file`."""
+    lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
+    return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
+
+
+def block() -> str:
+    """The block to paste of docs/gcp.md."""
+    lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
+    lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
+    lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
+    shell = "\n".join(lines)
+    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n"
+
+
+RESOURCE_MANAGER = (
+    "not asked: the project has no Resource Manager API, which `up` does not need; "
+    "`gcloud services enable cloudresourcemanager.googleapis.com --project {}`"
+)
+
+
+def missing(api: GcpClient) -> tuple[str, ...] | str:
+    """Missing permissions, or the reason why they cannot be queried.
+
+    A custom endpoint has no resource manager beside it, and Google's may not be enabled for the
+    project.
+    """
+    url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
+    if url is None:
+        return NOT_TOLD
+    try:
+        told = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
+            "permissions",
+            "POST",
+            f"projects/{api.project}:testIamPermissions",
+            body={"permissions": list(NEEDED)},
+        )
+    except CloudError as error:
+        if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
+            return RESOURCE_MANAGER.format(api.project)
+        return f"{NOT_TOLD}: {error.message}"
+    given = set(told.get("permissions") or ())
+    return tuple(permission for permission in NEEDED if permission not in given)

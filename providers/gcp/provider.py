@@ -1,0 +1,97 @@
+"""`provider: gcp`: nodes are instances of Google Compute Engine in one project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.listing import Listing
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base.caller_address import caller_cidr
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.timing import TIMING, Timing
+from cloudtrain.providers.gcp import checks, machine_types, resources, teardown, zones
+from cloudtrain.providers.gcp.client import GcpClient
+from cloudtrain.providers.gcp.network import NetworkBuilder
+from cloudtrain.providers.gcp.requests import ClusterNetwork
+from cloudtrain.providers.gcp.vms import VmLaunch, serial_log, start
+
+
+def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
+    account = GcpDriver(config)
+    return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
+
+
+class GcpDriver:
+    """Driver for one project. Sends no request before its first use."""
+
+    name = "gcp"
+    ends_by_shutdown = False
+    """False: a VM that shuts itself down is stopped and its disk billed; `maxRunDuration` ends
+    it.
+    """
+    soonest_end = 60.0
+
+    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+        self._api = GcpClient(config, timing)
+
+    @property
+    def endpoint(self) -> str | None:
+        return self._api.endpoint
+
+    def principal(self) -> Principal | None:
+        return self._api.credentials.principal()
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return checks.check(self._api, plan)
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return no_dry_run(self.name)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        found = zones.zones(self._api, plan).values()
+        return machine_types.facts(self._api, [zone for those in found for zone in those], names)
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        return zones.places(self._api, plan)
+
+    def machines(
+        self,
+        cluster: str | None = None,
+        place: Location | None = None,
+        places: Sequence[str] = (),
+    ) -> Listing[Vm]:
+        return resources.machines(self._api, cluster, place, places)
+
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        return resources.resources(self._api, cluster)
+
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
+        maker = NetworkBuilder(
+            api=self._api, plan=plan, place=place, caller=caller, journal=journal
+        )
+        return maker.ground()
+
+    def is_close(self, ground: ClusterNetwork) -> bool:
+        return ground.policy is not None
+
+    def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
+        return VmLaunch(api=self._api, order=order).run()
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        start(self._api, machine, expires)
+
+    def move_ends(
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        """Not supported: Google accepts setScheduling for stopped VMs only."""
+        return False
+
+    def console(self, machine: Vm) -> str:
+        return serial_log(self._api, machine)
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        teardown.delete_all(self._api, machines, resources)

@@ -1,0 +1,122 @@
+"""Quota that a plan needs, and what is left of the project's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.model import NodePlan, Plan
+from cloudtrain.providers.gcp.images import GcpImage
+from cloudtrain.providers.gcp.machine_shapes import (
+    CPU_QUOTAS,
+    QUOTAS,
+    SHARED_CPU_QUOTA,
+    Shape,
+    shape,
+)
+from cloudtrain.providers.gcp.requests import least_disk
+
+Quotas = Mapping[str, tuple[float, float]]
+"""Metric → limit and usage."""
+
+SHORT_LIVED = 7 * 24 * 3600.0
+"""Seconds: GPUs of VMs that are deleted after at most this may be taken from preemptible quota:
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
+
+
+def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
+    return {
+        str(q.get("metric")): (float(q.get("limit") or 0), float(q.get("usage") or 0)) for q in told
+    }
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Quota that does not suffice for all nodes, in words."""
+
+    lines: tuple[str, ...]
+    inferred: tuple[str, ...]
+    """Under a metric that is guessed by the machine's name: Google may count it elsewhere."""
+
+
+def shortage(
+    plan: Plan,
+    nodes: Sequence[NodePlan],
+    vcpus: Mapping[str, int],
+    images: Mapping[str, GcpImage],
+    region: Quotas,
+    project: Quotas,
+) -> Shortage:
+    """Insufficient quota. A quota that is not reported, or whose need is not known, is not judged.
+
+    `vcpus`: by machine type.
+    """
+    needs = need(plan, nodes, vcpus, images, region)
+    guessed = {_cpus(s, False, region) for s in map(shape, nodes) if s.family not in CPU_QUOTAS}
+    guessed -= {"CPUS"}
+    wanted = [shape(node) for node in nodes]
+    everywhere = {
+        "GPUS_ALL_REGIONS": sum(s.gpus.count for s in wanted if s.gpus),
+        "CPUS_ALL_REGIONS": sum(vcpus.get(s.machine, 0) for s in wanted if not s.bundled),
+    }
+    if plan.config.network.subnet is None and len(nodes) == len(plan.nodes):
+        everywhere |= {"NETWORKS": 1, "SUBNETWORKS": 1, "FIREWALLS": 2}
+    lines = [_line(metric, n, region) for metric, n in needs.items() if metric not in guessed]
+    lines += [_line(metric, n, project) for metric, n in everywhere.items()]
+    inferred = [_line(metric, needs[metric], region) for metric in guessed & needs.keys()]
+    return Shortage(tuple(filter(None, lines)), tuple(filter(None, sorted(inferred))))
+
+
+def need(
+    plan: Plan,
+    nodes: Sequence[NodePlan],
+    vcpus: Mapping[str, int],
+    images: Mapping[str, GcpImage],
+    region: Quotas,
+) -> Counter[str]:
+    """Needed amount by metric of the region."""
+    needs: Counter[str] = Counter()
+    lifetime = plan.config.limits.max_lifetime
+    brief = lifetime is not None and lifetime <= SHORT_LIVED
+    for node in nodes:
+        wanted = shape(node)
+        needs["INSTANCES"] += 1
+        if not plan.config.network.private:
+            needs["IN_USE_ADDRESSES"] += 1
+        if wanted.disk_type == "pd-balanced":
+            needs["SSD_TOTAL_GB"] += least_disk(node, images[node.name])
+        if not wanted.bundled:
+            needs[_cpus(wanted, node.spot, region)] += vcpus.get(wanted.machine, 0)
+        if wanted.gpus and wanted.gpus.kind in QUOTAS:
+            metric = QUOTAS[wanted.gpus.kind]
+            needs[_preemptible(metric, node.spot or brief, region)] += wanted.gpus.count
+    return needs
+
+
+def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
+    metric = "CPUS" if wanted.family in SHARED_CPU_QUOTA else f"{wanted.family.upper()}_CPUS"
+    return "PREEMPTIBLE_CPUS" if spot and region.get("PREEMPTIBLE_CPUS", (0, 0))[0] else metric
+
+
+def _preemptible(metric: str, may: bool, region: Quotas) -> str:
+    """The metric with more left, if either may be used. One that is not reported may suffice and
+    is not judged.
+    """
+    other = f"PREEMPTIBLE_{metric}"
+    if metric not in region:
+        return metric
+    return other if may and _left(other, region) > _left(metric, region) else metric
+
+
+def _left(metric: str, quotas: Quotas) -> float:
+    limit, usage = quotas.get(metric, (0.0, 0.0))
+    return limit - usage
+
+
+def _line(metric: str, need: int, quotas: Quotas) -> str:
+    if metric not in quotas or need <= _left(metric, quotas):
+        return ""
+    limit, usage = quotas[metric]
+    return f"{metric}: {need} needed, {usage:g} of {limit:g} in use"

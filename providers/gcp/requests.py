@@ -1,0 +1,256 @@
+"""Request bodies, built by pure functions.
+
+Field by field after https://cloud.google.com/compute/docs/reference/rest/v1; 64-bit numbers are
+strings there.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudtrain.model import NodePlan, Owner
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest
+from cloudtrain.providers.gcp.images import GcpImage
+from cloudtrain.providers.gcp.machine_shapes import COMPACT, shape
+from cloudtrain.providers.gcp.startup import startup_script
+
+Json = dict[str, Any]
+
+LONGEST = 120 * 24 * 3600
+SHORTEST = 30
+"""Seconds: what `maxRunDuration` takes."""
+
+NOTICE = "120"
+"""Seconds from the notice of a preemption to the signal that ends the VM; none without it.
+`Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
+
+DISK_GB, GPU_DISK_GB = 50, 100
+"""Where the config names no size: CUDA and TensorFlow for it are 20 GB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNetwork:
+    """Network resources of one cluster in one place."""
+
+    network: str
+    subnetwork: str
+    tag: str
+    """The firewall's: what bears it may be reached."""
+    policy: str | None = None
+    """The compact placement policy, where there is one."""
+    images: Mapping[str, GcpImage] = field(default_factory=dict)
+    """By node name."""
+
+
+RULES = ("-ssh", "-inside")
+"""What the names of the two firewall rules end in."""
+
+
+def network(cluster: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "autoCreateSubnetworks": False,
+        "mtu": 8896,  # the largest there is; for gradients between nodes
+        "routingConfig": {"routingMode": "REGIONAL"},
+    }
+
+
+def subnetwork(cluster: str, region: str, network: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "network": network,
+        "ipCidrRange": cidr(region),
+        "privateIpGoogleAccess": True,  # to reach buckets without a public address
+    }
+
+
+def cidr(region: str) -> str:
+    """A /20 of 10.0.0.0/8 derived from the region alone: a cluster that tries several regions
+    keeps one network, whose subnetworks must not overlap.
+    """
+    slot = zlib.crc32(region.encode()) % 4096
+    return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
+
+
+def ssh_rule(cluster: str, network: str, caller: str) -> Json:
+    return {
+        **_rule(cluster, RULES[0], network),
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+        "sourceRanges": [caller],
+    }
+
+
+def inside_rule(cluster: str, network: str) -> Json:
+    return {
+        **_rule(cluster, RULES[1], network),
+        "allowed": [{"IPProtocol": "all"}],
+        "sourceTags": [labels.group_name(cluster)],
+    }
+
+
+def _rule(cluster: str, ending: str, network: str) -> Json:
+    return {
+        "name": f"{labels.group_name(cluster)}{ending}",
+        "description": description(cluster),
+        "network": network,
+        "direction": "INGRESS",
+        "targetTags": [labels.group_name(cluster)],
+    }
+
+
+def policy(cluster: str) -> Json:
+    return {
+        "name": labels.group_name(cluster),
+        "description": description(cluster),
+        "groupPlacementPolicy": {"collocation": "COLLOCATED"},
+    }
+
+
+def description(cluster: str, owner: Owner | None = None) -> str:
+    """Stands in for labels on resources that have none; `read_description` parses it."""
+    told = labels.of_cluster(cluster, owner)
+    facts = [f"{word}={told[key]}" for key, word in _FACTS.items() if key in told]
+    return f"made by cloudtrain: {' '.join(facts)}"
+
+
+_FACTS = {
+    labels.CLUSTER: "cluster",
+    labels.OWNER: "owner",
+    labels.OWNER_NAME: "owner-name",
+    labels.MACHINE: "machine",
+}
+
+
+def read_description(text: str) -> labels.Labels | None:
+    """Parse a description; None if the resource is not ours."""
+    head, _, facts = text.partition(": ")
+    if head != "made by cloudtrain":
+        return None
+    told = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
+    return labels.read({key: told.get(word, "") for key, word in _FACTS.items()})
+
+
+def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:
+    """VM. `now`: Unix time; the API takes the VM's life in seconds from now."""
+    node, ground = order.node, order.ground
+    wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
+    image = ground.images[node.name]
+    body: Json = {
+        "name": node.name,
+        "machineType": f"{zone}/machineTypes/{wanted.machine}",
+        "labels": order.labels,
+        "tags": {"items": [ground.tag]},
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "diskName": node.name,
+                    "sourceImage": image.source,
+                    "diskSizeGb": str(least_disk(node, image)),
+                    "diskType": f"{zone}/diskTypes/{wanted.disk_type}",
+                    "labels": order.labels,
+                },
+            }
+        ],
+        "networkInterfaces": [_interface(order)],
+        "scheduling": _scheduling(order, now),
+        "metadata": {"items": _metadata(order, image)},
+        "serviceAccounts": [],  # no identity: who takes the node over gets nothing of the project
+    }
+    if wanted.attached and wanted.gpus:
+        body["guestAccelerators"] = [
+            {
+                "acceleratorType": f"{zone}/acceleratorTypes/{wanted.attached}",
+                "acceleratorCount": wanted.gpus.count,
+            }
+        ]
+    if image.uefi:
+        body["shieldedInstanceConfig"] = {
+            # Secure Boot takes no kernel module that the image's maker has not signed: NVIDIA's.
+            "enableSecureBoot": not wanted.has_gpus,
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+        }
+    if _policy(order) is not None:
+        body["resourcePolicies"] = [_policy(order)]
+    return body
+
+
+def least_disk(node: NodePlan, image: GcpImage) -> int:
+    """Disk size in GB; never less than the image's, which Google refuses. With GPUs 50 GB more.
+
+    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
+    installed.
+    """
+    default = max(GPU_DISK_GB, image.disk_gb + 50) if shape(node).has_gpus else DISK_GB
+    return max(node.disk_gb or default, image.disk_gb, 10)
+
+
+def _interface(order: LaunchRequest[ClusterNetwork]) -> Json:
+    interface: Json = {
+        "network": order.ground.network,
+        "subnetwork": order.ground.subnetwork,
+    }
+    if not order.plan.config.network.private:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    return interface
+
+
+def _scheduling(order: LaunchRequest[ClusterNetwork], now: float) -> Json:
+    """https://cloud.google.com/compute/docs/instances/limit-vm-runtime and …/create-use-spot"""
+    told: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
+    if order.node.spot:
+        told["preemptionNoticeDuration"] = {"seconds": NOTICE}
+    if order.expires is not None:
+        seconds = min(LONGEST, max(SHORTEST, math.ceil(order.expires - now)))
+        told["maxRunDuration"] = {"seconds": str(seconds)}
+    if order.node.spot or order.expires is not None:
+        told["instanceTerminationAction"] = "DELETE"
+        told["automaticRestart"] = False
+    if order.node.spot or shape(order.node).has_gpus or _policy(order):
+        told["onHostMaintenance"] = "TERMINATE"
+    return told
+
+
+def scheduling_with_end(scheduling: Json, expires: float | None) -> Json:
+    """Scheduling of a stopped VM that is about to be started, with its end at that time."""
+    told = {
+        key: value
+        for key, value in scheduling.items()
+        if key not in ("maxRunDuration", "terminationTime")
+    }
+    spot = told.get("provisioningModel") == "SPOT"
+    if expires is None:
+        if not spot:
+            told.pop("instanceTerminationAction", None)
+        return told
+    moment = datetime.fromtimestamp(int(expires), timezone.utc)
+    told |= {"terminationTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "automaticRestart": False}
+    return {**told, "instanceTerminationAction": "DELETE"}
+
+
+def _policy(order: LaunchRequest[ClusterNetwork]) -> str | None:
+    return order.ground.policy if shape(order.node).family in COMPACT else None
+
+
+def _metadata(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> list[Json]:
+    items = {
+        "user-data": order.user_data,
+        "startup-script": startup_script(order.user_data),
+        # Nobody else's keys: not the project's, not those of its users.
+        "block-project-ssh-keys": "TRUE",
+        "enable-oslogin": "FALSE",
+        "serial-port-enable": "FALSE",
+    }
+    if image.installs_driver and shape(order.node).has_gpus:
+        items["install-nvidia-driver"] = "True"
+    return [{"key": key, "value": value} for key, value in items.items()]

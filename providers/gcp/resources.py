@@ -1,0 +1,115 @@
+"""Lists everything of ours in one project."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from cloudtrain.errors import CloudConfigError, NotFoundError, RateError, TransientError
+from cloudtrain.listing import Listing, NotAsked
+from cloudtrain.parallel import ask_all
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location, Resource, Vm
+from cloudtrain.providers.gcp import faults, listing
+from cloudtrain.providers.gcp.client import GcpClient, Json, unreachable_places
+from cloudtrain.providers.gcp.requests import RULES
+
+T = TypeVar("T")
+
+ZONES = 4
+"""So many zones are asked themselves: the list of a zone knows a new VM before the project's."""
+
+
+def machines(
+    api: GcpClient, cluster: str | None, place: Location | None, places: Sequence[str]
+) -> Listing[Vm]:
+    """VMs of one place, or of the whole project plus the lists of the first zones among
+    `places`.
+    """
+    if place is not None:
+        found = _items(api, f"instances in {place}", f"zones/{place.zone}/instances", cluster)
+        return _read(found, cluster)
+    wide = _items(api, "instances", "aggregated/instances", cluster)
+    silent = {each.place for each in wide.not_asked}
+    zones = [p for p in places if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", p) and p not in silent]
+    answers = ask_all(zones[:ZONES], lambda zone: _of_zone(api, zone, cluster), name=str)
+    return _read(_joined([wide, *answers]), cluster)
+
+
+def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> Listing[Json]:
+    try:
+        return _items(api, f"instances in {zone}", f"zones/{zone}/instances", cluster)
+    except (TransientError, RateError) as error:
+        return Listing((), [NotAsked(place=zone, why=error.message)])
+    except (NotFoundError, CloudConfigError):
+        return Listing()  # no such zone: `places` says so
+
+
+def _read(items: Listing[Json], cluster: str | None) -> Listing[Vm]:
+    read = [listing.to_vm(item) for item in items]
+    found = {m.id: m for m in read if m is not None and cluster in (None, m.cluster)}
+    return Listing(found.values(), items.not_asked)
+
+
+def resources(api: GcpClient, cluster: str | None) -> Listing[Resource]:
+    def described(kind: str, path: str, *endings: str) -> Listing[Resource | None]:
+        items = _items(api, f"{kind} list", path)
+        read = (listing.to_resource(kind, item, endings or ("",)) for item in items)
+        return Listing(read, items.not_asked)
+
+    def disks() -> Listing[Resource | None]:
+        items = _items(api, "disks", "aggregated/disks", cluster)
+        return Listing(map(listing.to_disk, items), items.not_asked)
+
+    questions: list[Callable[[], Listing[Resource | None]]] = [
+        lambda: _where_known(disks),
+        lambda: described("firewall", "global/firewalls", *RULES),
+        lambda: _where_known(lambda: described("placement policy", "aggregated/resourcePolicies")),
+        lambda: described("subnetwork", "aggregated/subnetworks"),
+        lambda: described("network", "global/networks"),
+    ]
+    found = _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "resources"))
+    ours = (r for r in found if r is not None and cluster in (None, r.cluster))
+    return Listing(ours, found.not_asked)
+
+
+def _where_known(ask: Callable[[], Listing[Resource | None]]) -> Listing[Resource | None]:
+    """Items of a list; none if the endpoint does not know that kind of resource."""
+    try:
+        return ask()
+    except NotFoundError as error:
+        if faults.is_unknown_question(error):
+            return Listing()
+        raise
+
+
+def _joined(answers: Sequence[Listing[T]]) -> Listing[T]:
+    return Listing(
+        (each for answer in answers for each in answer),
+        (missed for answer in answers for missed in answer.not_asked),
+    )
+
+
+def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> Listing[Json]:
+    """Items of all pages; an aggregated list has them by zone or region, under the collection's
+    name.
+
+    `cluster` only makes the answer shorter: items are matched by their labels here.
+    """
+    params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
+    if not path.startswith("aggregated/"):
+        pages = api.pages(what, path, **params)
+        return Listing(item for page in pages for item in page.get("items") or [])
+    collection = path.rpartition("/")[2]
+    found: list[Json] = []
+    missed: list[NotAsked] = []
+    for page in api.pages(what, path, **params):
+        missed += unreachable_places(what, page)
+        for scope, part in (page.get("items") or {}).items():
+            kind, _, name = scope.partition("/")
+            where = {kind.removesuffix("s"): name} if name else {}
+            found += [{**item, **where} for item in part.get(collection) or ()]
+    if any(not each.place for each in missed):
+        raise TransientError(f"{what}: not everything could be listed: {missed[0].why}")
+    return Listing(found, missed)

@@ -1,0 +1,170 @@
+"""Launches one VM: created, adopted if it exists, deleted if its creation failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.model import Node
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.base.serial_log import last_lines
+from cloudtrain.providers.gcp import listing, requests, teardown
+from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
+from cloudtrain.providers.gcp.requests import ClusterNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmLaunch:
+    api: GcpClient
+    order: LaunchRequest[ClusterNetwork]
+
+    def run(self) -> Vm:
+        return self.api.persist(self._attempt)
+
+    @property
+    def _what(self) -> str:
+        return f"making {self.order.node.name} in {self.order.place}"
+
+    @property
+    def _collection(self) -> str:
+        return f"zones/{self.order.place.zone}/instances"
+
+    def _attempt(self) -> Vm:
+        body = requests.instance(self.order, self.api.project, now=self.api.timing.clock.now())
+        try:
+            operation = self.api.run(
+                self._what, "POST", self._collection, body=body, new_vm=True, undo=self._undo
+            )
+        except NameTakenError as taken:
+            return self._adopt(taken)
+        except NotFoundError as error:  # the zone, or what the VM is to be made of
+            raise CloudConfigError(error.message, code=error.code) from error
+        machine = listing.to_vm(self._instance() or {})
+        return machine or self._unlisted(operation)
+
+    def _instance(self) -> Json | None:
+        name = self.order.node.name
+        return self.api.find(f"instance {name}", f"{self._collection}/{name}")
+
+    def _adopt(self, taken: NameTakenError) -> Vm:
+        """Adopt a VM of that name. Raises BusyError while it is being deleted, NameTakenError if
+        it is not ours.
+        """
+        instance = self._instance()
+        if instance is None:
+            self._free_disk(taken)
+            raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+        machine = listing.to_vm(instance)
+        if machine is None or not self._is_wanted(machine):
+            raise taken
+        if instance.get("status") in listing.LEAVING:
+            raise BusyError(f"{self._what}: the one before it is not gone yet", code=taken.code)
+        if machine.node.state == "stopped":
+            start(self.api, machine, self.order.expires)
+        return machine
+
+    def _is_wanted(self, machine: Vm) -> bool:
+        node, wanted = machine.node, self.order.node
+        cluster = self.order.plan.config.name
+        return (machine.cluster, node.rank) == (cluster, wanted.rank)
+
+    def _free_disk(self, taken: NameTakenError) -> None:
+        """Delete a boot disk that outlived its VM and has the name that the new disk needs."""
+        name, zone = self.order.node.name, self.order.place.zone
+        path = f"zones/{zone}/disks/{name}"
+        found = self.api.find(f"disk {name}", path)
+        if found is None or found.get("users"):
+            return
+        disk = listing.to_disk(found)
+        if disk is None or disk.cluster != self.order.plan.config.name:
+            raise taken
+        teardown.delete(self.api, str(disk), path)
+
+    def _undo(self) -> None:
+        """Delete the VM of a failed operation: some leave it behind (RESOURCE_NOT_FOUND among
+        them).
+        """
+        machine = listing.to_vm(self._instance() or {})
+        if machine is not None and self._is_wanted(machine):
+            teardown.delete(
+                self.api, f"instance {machine.node.name}", teardown.instance_path(machine)
+            )
+
+    def _unlisted(self, operation: Json) -> Vm:
+        """The VM of a request that Google has accepted and does not list yet."""
+        order, node = self.order, self.order.node
+        return Vm(
+            cluster=order.plan.config.name,
+            node=Node(
+                name=node.name,
+                role=node.role,
+                index=node.index,
+                state="starting",
+                address="",
+                internal="",
+                placement=order.place.zone,
+                machine=node.machine or "",
+                spot=node.spot,
+                expires=order.expires,
+            ),
+            place=order.place,
+            id=str(operation.get("targetId") or f"{order.place.zone}/{node.name}"),
+        )
+
+
+def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
+    """Start a stopped or suspended VM; one that is still stopping is waited for.
+
+    `maxRunDuration` counts anew from each start, so a stopped VM gets its end as a time.
+    """
+    path = teardown.instance_path(machine)
+    what = f"starting {machine.node.name} in {machine.place}"
+
+    def attempt() -> None:
+        status = api.get(what, path).get("status")
+        if status in listing.LEAVING:
+            raise BusyError(f"{what}: it is {status}")
+        if status == "SUSPENDED":
+            api.run(what, "POST", f"{path}/resume")
+        elif listing.STATES.get(str(status)) == "stopped":
+            _set_end(api, what, path, expires)
+            api.run(what, "POST", f"{path}/start")
+
+    try:
+        api.persist(attempt, within=OPERATION)
+    except NotFoundError as error:
+        hint = "it was being deleted; `cloudtrain up` again makes it anew"
+        raise NotFoundError(error.message, hint=hint, code=error.code) from error
+
+
+def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> None:
+    """Set the end of a VM that is TERMINATED: setScheduling accepts no other, according to its
+    documentation.
+    """
+    instance = api.get(what, path)
+    body = requests.scheduling_with_end(instance.get("scheduling") or {}, expires)
+    if body != (instance.get("scheduling") or {}):
+        api.run(what, "POST", f"{path}/setScheduling", body=body)
+    told = instance.get("labels") or {}
+    wanted = labels.with_expiry(told, expires)
+    if wanted != told:
+        given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
+        api.run(what, "POST", f"{path}/setLabels", body=given)
+
+
+SERIAL_LOG = 16 * 1024
+"""Bytes of it that are asked for."""
+
+
+def serial_log(api: GcpClient, machine: Vm) -> str:
+    """End of the serial log. A negative start counts from the end:
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
+    """
+    told = api.call(
+        f"the serial log of {machine.node.name}",
+        "GET",
+        f"zones/{machine.place.zone}/instances/{machine.node.name}/serialPort",
+        params={"port": "1", "start": str(-SERIAL_LOG)},
+    )
+    return last_lines(str(told.get("contents") or ""))

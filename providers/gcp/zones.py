@@ -1,0 +1,121 @@
+"""Zones: which exist, and which have the machines of a plan."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from cloudtrain.errors import CloudConfigError, NotFoundError
+from cloudtrain.model import Plan
+from cloudtrain.parallel import fan_out
+from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.gcp import faults, machine_types
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.listing import last
+from cloudtrain.providers.gcp.machine_shapes import shape
+
+
+def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
+    """The placement in its order, a region as its zones that have the machines.
+
+    Raises CloudConfigError for one that does not exist, or lacks what the plan needs.
+    """
+    entries = zones(api, plan)
+    lacks = lacking(api, [place for found in entries.values() for place in found], plan)
+    wanted: dict[Location, None] = {}
+    for entry, found in entries.items():
+        good = [place for place in found if not lacks[place]]
+        if not good:
+            missing = sorted({what for place in found for what in lacks[place]})
+            raise CloudConfigError(
+                f"placement {entry} has no {', '.join(missing)}",
+                hint="https://cloud.google.com/compute/docs/regions-zones tells where it is",
+            )
+        wanted.update(dict.fromkeys(good))
+    return tuple(wanted)
+
+
+def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
+    """Zones of each placement entry, without those that are down."""
+    known: list[Location] = []
+    for page in api.pages("zones", "zones"):
+        for zone in page.get("items") or ():
+            if zone.get("status", "UP") == "UP":
+                region = last(zone.get("region")) or str(zone["name"]).rpartition("-")[0]
+                known.append(Location(region=region, zone=str(zone["name"])))
+    known.sort()
+    found = {}
+    for entry in plan.config.placement:
+        found[entry] = tuple(place for place in known if entry in (place.zone, place.region))
+        if not found[entry]:
+            names = sorted({p.zone for p in known} | {p.region for p in known})
+            near = difflib.get_close_matches(entry, names, n=3)
+            raise CloudConfigError(
+                f"there is no zone or region {entry}, or it is down",
+                hint=f"nearest: {', '.join(near)}" if near else None,
+            )
+    return found
+
+
+def lacking(
+    api: GcpClient, zones: Sequence[Location], plan: Plan
+) -> Mapping[Location, tuple[str, ...]]:
+    """Machines and accelerators of the plan that each zone lacks; none if this endpoint does not
+    report them.
+    """
+    kinds = {
+        collection: sorted(names)
+        for collection, names in (
+            ("machineTypes", {shape(node).machine for node in plan.nodes}),
+            ("acceleratorTypes", {shape(node).attached or "" for node in plan.nodes} - {""}),
+        )
+    }
+    questions = [
+        (place, collection, name)
+        for place in dict.fromkeys(zones)
+        for collection, names in kinds.items()
+        for name in names
+    ]
+    answers = fan_out(questions, lambda q: _told(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
+    _refuse_misfits(plan, dict(zip(questions, answers, strict=True)))
+    absent = {q for q, told in zip(questions, answers, strict=True) if told is None}
+    for collection, names in kinds.items():
+        for name in names:
+            of_it = [q for q in questions if q[1:] == (collection, name)]
+            if set(of_it) <= absent and _tells_nothing(api, of_it[0][0], collection):
+                absent -= set(of_it)
+    return {
+        place: tuple(q[2] for q in questions if q in absent and q[0] == place) for place in zones
+    }
+
+
+def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json | None:
+    """The resource; None if it does not exist, empty if this endpoint does not report it."""
+    try:
+        return api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
+    except NotFoundError as error:
+        return {} if faults.is_unknown_question(error) else None
+
+
+def _refuse_misfits(plan: Plan, answers: Mapping[tuple[Location, str, str], Json | None]) -> None:
+    """Raise CloudConfigError for machines that do not fit; a zone's answer counts before any
+    table.
+    """
+    by_name = {q[2]: told for q, told in answers.items() if q[1] == "machineTypes" and told}
+    found = (
+        machine_types.misfit(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes
+    )
+    wrong = dict.fromkeys(text for text in found if text)
+    if wrong:
+        hint = "see nodes.….machine and accelerator"
+        raise CloudConfigError("; ".join(wrong), hint=hint)
+
+
+def _tells_nothing(api: GcpClient, place: Location, collection: str) -> bool:
+    """True if this endpoint has no machine types at all."""
+    try:
+        what = f"{collection} in {place}"
+        pages = api.pages(what, f"zones/{place.zone}/{collection}")
+        return not any(page.get("items") for page in pages)
+    except NotFoundError:
+        return True

@@ -1,0 +1,143 @@
+"""SSH to a machine as its user: their key, ssh config and known_hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
+from cloudtrain.model import Host
+from cloudtrain.shell import script
+
+if TYPE_CHECKING:
+    import paramiko
+
+SECONDS = 15.0
+"""Until a machine answers, at each step of a login."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostAddress:
+    """Address and login of a host, completed from ~/.ssh/config."""
+
+    address: str
+    port: int
+    user: str
+    keys: tuple[str, ...]
+    """Paths; none: the agent's, and the usual files."""
+    known_hosts: tuple[Path, ...]
+
+
+def address_of(host: Host) -> HostAddress:
+    """Address and login of a host. Raises CredentialsError for one behind a jump host: the nodes
+    must reach it too.
+    """
+    import paramiko
+
+    home = Path.home()
+    told: dict[str, object] = {}
+    if (home / ".ssh" / "config").is_file():
+        config = paramiko.SSHConfig.from_path(str(home / ".ssh" / "config"))
+        told = dict(config.lookup(host.address))
+    if told.get("proxyjump") or told.get("proxycommand"):
+        raise CredentialsError(
+            f"{host.address}: ~/.ssh/config leads to it through another machine",
+            hint="name an address that this machine and the other hosts reach directly",
+        )
+    identities = told.get("identityfile")
+    named = [host.key] if host.key else list(identities if isinstance(identities, list) else ())
+    return HostAddress(
+        address=str(told.get("hostname", host.address)),
+        port=host.port if host.port != 22 else int(str(told.get("port", 22))),
+        user=host.user or str(told.get("user") or os.environ.get("USER") or "root"),
+        keys=tuple(str(Path(key).expanduser()) for key in named),
+        known_hosts=(home / ".ssh" / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserSsh:
+    """Open SSH session. `host_keys` are those that known_hosts has of this machine."""
+
+    name: str
+    way: HostAddress
+    client: paramiko.SSHClient
+    host_keys: tuple[str, ...]
+
+    def run(self, text: str, *arguments: str, stdin: bytes = b"") -> str:
+        """Run an sh script and return its stdout. Raises NodeError with its last words."""
+        command = script(text, *arguments).shell()
+        sent, out, err = self.client.exec_command(command, timeout=60.0)
+        if stdin:
+            sent.write(stdin)
+        sent.channel.shutdown_write()
+        told, words = out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
+        code = out.channel.recv_exit_status()
+        if code != 0:
+            last = words.strip().splitlines()[-1:] or [f"exit {code}"]
+            raise NodeError(self.name, f"{self.way.address}: {last[0]}")
+        return str(told)
+
+
+@contextmanager
+def open_session(name: str, host: Host) -> Iterator[UserSsh]:
+    """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
+    CredentialsError if no key opens it, NodeUnreachable.
+    """
+    import paramiko
+
+    way = address_of(host)
+    client = paramiko.SSHClient()
+    for path in way.known_hosts:
+        if path.is_file():
+            client.load_system_host_keys(str(path))
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    known = _known(client, way)
+    place = f"{way.user}@{way.address}:{way.port}"
+    if not known:
+        raise HostKeyMismatch(
+            name,
+            f"the host key of {way.address} is not in your known_hosts",
+            hint=f"`ssh -p {way.port} {way.user}@{way.address}` once, and compare the fingerprint",
+        )
+    try:
+        client.connect(
+            way.address,
+            way.port,
+            way.user,
+            key_filename=list(way.keys) or None,  # type: ignore[arg-type]  # it takes several
+            look_for_keys=not way.keys,
+            timeout=SECONDS,
+            banner_timeout=SECONDS,
+            auth_timeout=SECONDS,
+        )
+    except paramiko.BadHostKeyException as error:
+        raise HostKeyMismatch(
+            name,
+            f"{way.address} answers with another host key than your known_hosts has",
+            hint="somebody may be in between; `ssh-keygen -R` forgets a key that was changed",
+        ) from error
+    except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
+        raise CredentialsError(
+            f"{name}: {place} lets us in with none of your keys: {error}",
+            hint="`hosts` takes `user` and `key`; ssh-agent opens a key with a passphrase",
+        ) from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        client.close()
+        raise NodeUnreachable(name, f"no answer from {place}: {error}") from error
+    try:
+        yield UserSsh(name=name, way=way, client=client, host_keys=known)
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise NodeUnreachable(name, f"the connection to {place} broke: {error}") from error
+    finally:
+        client.close()
+
+
+def _known(client: paramiko.SSHClient, way: HostAddress) -> tuple[str, ...]:
+    name = way.address if way.port == 22 else f"[{way.address}]:{way.port}"
+    keys = client._system_host_keys.lookup(name) or {}  # type: ignore[attr-defined]
+    return tuple(f"{kind} {key.get_base64()}" for kind, key in sorted(keys.items()))

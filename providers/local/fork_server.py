@@ -1,0 +1,172 @@
+"""Fork server: imports paramiko once and forks every node's server from itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+sys.modules["invoke"] = None  # type: ignore[assignment]  # paramiko's 40 ms for a feature not used
+
+from cloudtrain.providers.local import processes  # noqa: E402
+from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
+from cloudtrain.providers.local.ports import ReservedPorts  # noqa: E402
+from cloudtrain.providers.local.ssh_server import ServerSettings, serve  # noqa: E402
+from cloudtrain.retry import Retry, poll_until  # noqa: E402
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    """Read one JSON line for each node on stdin, start its server, answer with one on stdout.
+
+    A line: `folder`, `meta` (what node.json will hold), `places` ([address, port] in order of
+    preference), `links` (path in the node's home → what it leads to), `task_port` (the first
+    choice; None: none is kept) and `settings`. The answer: `node` with `meta`, or with `error`.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a server would never hear of an end
+    gc.disable()
+    gc.freeze()
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        name = order["meta"]["name"]
+        try:
+            answer: Mapping[str, Any] = {"node": name, "meta": start(order)}
+        except (OSError, ValueError) as error:
+            answer = {"node": name, "error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Start the server of one node unless it runs; returns the contents of its node.json."""
+    folder = Path(order["folder"])
+    for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, target in order["links"].items():
+        symlink_datasets(folder / "home" / name, target)
+    with open(folder / "lock", "ab", opener=private) as lock:
+        if not take(lock):
+            return read(folder / "node.json")
+        with (
+            listen(order["places"]) as listener,
+            contextlib.closing(keep_ports(order["task_port"], folder)) as kept,
+        ):
+            address, port = listener.getsockname()
+            meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
+            write(folder / "node.json", json.dumps(meta))
+            if os.fork() == 0:
+                # The lock stays held: it belongs to the open file, which this child keeps.
+                become_server(listener, folder, ServerSettings(**order["settings"]))
+    return meta
+
+
+def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
+    """Reserve the node's ports, those that it had before if possible. The forked server inherits
+    the sockets.
+    """
+    if first is None:
+        return ReservedPorts(None)
+    return ReservedPorts(first, NodeFolder(folder).task_ports())
+
+
+def symlink_datasets(path: Path, target: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.symlink_to(target)
+
+
+def take(lock: IO[bytes]) -> bool:
+    """Take the lock; True on success.
+
+    A reader holds it for a moment, a killed process until the kernel has closed it.
+    """
+    try:
+        Retry(pause=0.01, tries=200).call(
+            lambda: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB), on=BlockingIOError
+        )
+    except BlockingIOError:
+        return False
+    return True
+
+
+def listen(places: list[tuple[str, int]]) -> socket.socket:
+    """Listen on the first free place."""
+    failure: OSError | None = None
+    for listener, place in _sockets(places):
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(tuple(place))
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            failure = OSError(error.errno, f"{error.strerror}: {place[0]}:{place[1]}")
+        else:
+            return listener
+    raise failure or OSError("no address to listen on")
+
+
+def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
+    return ((socket.socket(socket.AF_INET, socket.SOCK_STREAM), place) for place in places)
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """Read what another fork server, perhaps of a killed command, may be writing."""
+    poll_until(lambda: path.exists() or None, Retry(pause=0.01, deadline=5.0))
+    meta: Mapping[str, Any] = json.loads(path.read_bytes())
+    return meta
+
+
+def write(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    with open(partial, "w", encoding="utf-8", opener=private) as file:
+        file.write(text)
+    partial.replace(path)
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def become_server(listener: socket.socket, folder: Path, settings: ServerSettings) -> None:
+    """Turn the forked child into a server: a session of its own, nothing of the fork server's,
+    then serve.
+    """
+    try:
+        os.setsid()
+        mark(settings.tag)  # before the end of stdout, by which the provider knows it is done
+        os.chdir(folder / "home")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        lines = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
+            os.dup2(descriptor, number)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        gc.enable()
+        serve(listener, settings)
+    except BaseException:
+        logging.exception("the server ends")
+    finally:
+        os._exit(1)
+
+
+def mark(tag: str) -> None:
+    """Show this node's tag in /proc/self/environ, and adopt orphans of our children.
+
+    A forked process shows its parent's environment. The fork server was started with a tag long
+    enough for any node's, which is overwritten in place.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    room = len(os.environb[processes.VARIABLE.encode()])
+    place = libc.getenv(processes.VARIABLE.encode())
+    ctypes.memmove(place, tag.encode().ljust(room, b"\0"), room)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,349 @@
+"""`provider: local`: each node is a real SSH server on this machine, in a folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
+from cloudtrain.events import NodeDeletionBegun, NodeRequested
+from cloudtrain.listing import Listing, NotAsked, Whereabouts
+from cloudtrain.model import (
+    DEFAULT_PORT,
+    ClusterConfig,
+    Holding,
+    Identity,
+    Node,
+    NodePlan,
+    NodeState,
+    Owner,
+    Plan,
+    TaskId,
+)
+from cloudtrain.owner import login
+from cloudtrain.protocols import Finding, Journal, Principal
+from cloudtrain.providers.local import addresses, checks, environment, processes, spawn
+from cloudtrain.providers.local.folders import NodeFolder, remove
+
+
+def provider(config: ClusterConfig) -> LocalProvider:
+    return LocalProvider(
+        home=_folder_of("CLOUDTRAIN_HOME", platformdirs.user_state_path("cloudtrain")),
+        cache=_folder_of("CLOUDTRAIN_CACHE", platformdirs.user_cache_path("cloudtrain")),
+    )
+
+
+class LocalProvider:
+    """Provider for nodes on this machine: folders `<home>/local/<cluster>/<node>` and processes
+    with their tag.
+
+    A node runs while its server holds the lock in its folder, is stopped while nobody does, and
+    exists as long as the folder or one process does.
+    """
+
+    name = "local"
+    whereabouts: Whereabouts | None = None
+
+    def __init__(self, *, home: Path, cache: Path) -> None:
+        self._root = home / "local"
+        self._cache = cache
+        self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+        self._user = _user()
+
+    def principal(self) -> Principal | None:
+        """None: there is no account beyond the user who is logged in."""
+        return None
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        return (
+            checks.system(),
+            checks.writable(self._root),
+            checks.writable(self._cache),
+            checks.disk(self._root),
+            checks.memory(len(plan.nodes)),
+            checks.loopback(self._places(plan)[0][0][0]),
+        )
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return ()  # Nothing is rented: `check` has tried all of it.
+
+    def create(
+        self,
+        plan: Plan,
+        identity: Identity,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> tuple[Node, ...]:
+        _refuse_other_systems()
+        cluster = plan.config.name
+        self._end_fork_server(cluster)
+        before = {node.name: node for node in self.nodes(cluster)}
+        missing = [n for n in plan.nodes if not _runs(before.get(n.name))]
+        new = {node.name for node in missing} - before.keys()
+        try:
+            self._kill_remains({node.name for node in missing if node.name in before}, cluster)
+            for node in missing:
+                NodeFolder(self._cluster_folder(cluster) / node.name).spare()
+            self._make_cache()
+            if missing:
+                fork_server = spawn.ForkServer(
+                    self._tag(cluster, ""), longest=max(map(_length, missing))
+                )
+                with fork_server:
+                    for node in missing:
+                        journal(NodeRequested(node=node.name))
+                    fork_server.start(self._orders(plan, identity, missing, before))
+            nodes = self._all_of(plan)
+            spawn.await_answers(nodes, self._cluster_folder(cluster))
+        except BaseException as failure:
+            told = self._give_back(new, cluster, journal, failure)
+            if told is failure:
+                raise
+            raise told from failure
+        return nodes
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        root = self._cluster_folder(cluster)
+        tags = processes.tags(lambda tag: tag.startswith(self._tag(cluster, "")))
+        alive = {tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(spawn.ROOM)}
+        folders = (
+            {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
+        )
+        nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
+        return tuple(sorted(nodes, key=lambda node: node.rank))
+
+    def find(self, cluster: str) -> Listing[Node]:
+        return Listing(self.nodes(cluster))
+
+    def destroy(
+        self,
+        cluster: str,
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+        *,
+        spared: Collection[str] = (),
+    ) -> tuple[NotAsked, ...]:
+        root = self._cluster_folder(cluster)
+        for node in self.nodes(cluster):
+            journal(NodeDeletionBegun(node=node.name))
+            NodeFolder(root / node.name).doom()
+        self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
+        return ()
+
+    def remove(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        journal: Journal,
+        expected: Mapping[str, float] | None = None,
+    ) -> None:
+        self._end_fork_server(cluster)
+        folders = [self._cluster_folder(cluster) / name for name in names]
+        there = {node.name for node in self.nodes(cluster)}
+        for folder in folders:
+            if folder.name in there:
+                journal(NodeDeletionBegun(node=folder.name))
+                NodeFolder(folder).doom()
+        tags = {self._tag(cluster, name) for name in names}
+        self._erase(lambda tag: tag in tags, folders)
+
+    def move_ends(
+        self,
+        cluster: str,
+        names: Sequence[str],
+        expires: float | None,
+        tell: Callable[[Node, str], None],
+    ) -> None:
+        """Nothing to move: only `limits.idle` and `down` end such nodes."""
+
+    def console(self, cluster: str, node: str) -> str:
+        return ""
+
+    def sweep(self) -> Listing[Holding]:
+        tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
+        names = {tag.split("/")[1] for tag in tags.values()}
+        if self._root.is_dir():
+            names |= {path.name for path in self._root.iterdir() if path.is_dir()}
+        whose = Owner(id=login(), name=login())
+        return Listing(
+            Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(whose,))
+            for name in sorted(names)
+        )
+
+    def _orders(
+        self,
+        plan: Plan,
+        identity: Identity,
+        nodes: Sequence[NodePlan],
+        before: Mapping[str, Node],
+    ) -> list[spawn.ServerRequest]:
+        """Requests to the fork server. Host keys go to it over a pipe and are on no disk."""
+        places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
+        cluster = plan.config.name
+        passed = environment.passed_on(os.environ)
+        links = environment.datasets(os.environ)
+        orders = []
+        for node in nodes:
+            folder, tag = self._cluster_folder(cluster) / node.name, self._tag(cluster, node.name)
+            known = before.get(node.name)
+            kept = [(known.address, known.ssh_port)] if known and known.address else []
+            orders.append(
+                spawn.ServerRequest(
+                    folder=folder,
+                    meta={"name": node.name, "role": node.role, "index": node.index},
+                    places=[*kept, *places[node.name]],
+                    links=links,
+                    task_port=node.port if plan.config.train.port == DEFAULT_PORT else None,
+                    settings={
+                        "tag": tag,
+                        "user": self._user,
+                        "shell": environment.login_shell(),
+                        "public_key": identity.public_key,
+                        "host_key": identity.host_keys[node.name].private.reveal(),
+                        "environment": {
+                            **passed,
+                            **environment.of_node(self._user, folder / "home"),
+                            processes.VARIABLE: tag,
+                        },
+                    },
+                )
+            )
+        return orders
+
+    def _all_of(self, plan: Plan) -> tuple[Node, ...]:
+        there = {node.name: node for node in self.nodes(plan.config.name)}
+        return tuple(there[node.name] for node in plan.nodes)
+
+    def _node(self, cluster: str, name: str, alive: bool) -> Node:
+        folder = NodeFolder(self._cluster_folder(cluster) / name)
+        meta = folder.meta()
+        task = TaskId.of_node(name, cluster)  # also of a folder with nothing readable in it
+        address = str(meta.get("address", ""))
+        state: NodeState = "stopped"
+        if folder.locked() and not folder.doomed():
+            # A process that has the lock and no tag is about to become the server, or dying.
+            state = "running" if alive and address else "starting"
+        return Node(
+            name=name,
+            role=task.role if task else name,
+            index=task.index if task else 0,
+            state=state,
+            address=address,
+            internal=address,
+            ssh_port=int(meta.get("port", 0)),
+            user=self._user,
+            host="localhost",
+            cache=str(self._cache),
+            placement="local",
+            task_ports=folder.task_ports() if state == "running" else (),
+        )
+
+    def _places(self, plan: Plan) -> list[list[tuple[str, int]]]:
+        seed = f"{self._digest}/{plan.config.name}"
+        return [addresses.places(seed, number) for number in range(len(plan.nodes))]
+
+    def _make_cache(self) -> None:
+        try:
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CloudtrainError(
+                f"the nodes' cache cannot be made: {error}",
+                hint="CLOUDTRAIN_CACHE names another folder",
+            ) from error
+
+    def _end_fork_server(self, cluster: str) -> None:
+        """End the fork server of a creation that was killed: it may still be creating nodes."""
+        start, end = self._tag(cluster, ""), spawn.ROOM
+        _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
+
+    def _kill_remains(self, names: set[str], cluster: str) -> None:
+        """Kill what a dead server left running: a machine that was off comes back without it."""
+        tags = {self._tag(cluster, name) for name in names}
+        _kill(lambda tag: tag in tags)
+
+    def _give_back(
+        self, names: set[str], cluster: str, journal: Journal, failure: BaseException
+    ) -> BaseException:
+        """Roll back this call's nodes. Returns the error to raise: errors while rolling back never
+        hide `failure`.
+        """
+        tags = {self._tag(cluster, name) for name in names}
+        root = self._cluster_folder(cluster)
+        try:
+            self._end_fork_server(cluster)
+            for name in sorted(names):
+                journal(NodeDeletionBegun(node=name))
+            self._erase(lambda tag: tag in tags, [root / name for name in names])
+            if root.is_dir() and not any(root.iterdir()):
+                root.rmdir()
+        except (OSError, CloudtrainError) as trouble:
+            if isinstance(failure, CloudtrainError):
+                hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()
+                return failure.copy_with(hint=hint)
+        return failure
+
+    def _erase(self, matches: Callable[[str], bool], folders: Sequence[Path]) -> None:
+        """Kill and delete, then look again: a node is gone only if it was seen to be gone."""
+        left: Mapping[int, str] = {}
+        for _ in range(3):
+            left = processes.kill(matches)
+            for folder in folders:
+                remove(folder)
+            left = left or processes.tags(matches)
+            if not left and not any(folder.exists() for folder in folders):
+                return
+        raise _leftover(left, [folder for folder in folders if folder.exists()])
+
+    def _cluster_folder(self, cluster: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", cluster):
+            raise UsageError(f"{cluster!r} is not a cluster's name")
+        return self._root / cluster
+
+    def _tag(self, cluster: str, node: str) -> str:
+        return f"{self._digest}/{cluster}/{node}"
+
+
+def _folder_of(variable: str, default: Path) -> Path:
+    return Path(os.environ.get(variable) or default).expanduser().absolute()
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container that runs with a user id of its own
+        return str(os.getuid())
+
+
+def _refuse_other_systems() -> None:
+    finding = checks.system()
+    if not finding.ok:
+        raise UsageError(finding.text, hint=finding.hint)
+
+
+def _kill(matches: Callable[[str], bool]) -> None:
+    left = processes.kill(matches)
+    if left:
+        raise _leftover(left, [])
+
+
+def _runs(node: Node | None) -> bool:
+    return node is not None and node.state == "running"
+
+
+def _length(node: NodePlan) -> int:
+    return len(node.name)
+
+
+def _leftover(left: Mapping[int, str], folders: Sequence[Path]) -> LeftoverError:
+    things = [f"process {pid} ({tag})" for pid, tag in sorted(left.items())]
+    things += [f"folder {folder}" for folder in folders]
+    return LeftoverError(
+        f"still there: {', '.join(things)}",
+        hint="end these by hand (another user's processes need that user), then run it again",
+    )

@@ -1,0 +1,165 @@
+"""Starts node servers through the fork server, and waits until they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NodeUnreachable
+from cloudtrain.model import Node
+from cloudtrain.providers.local import processes
+
+BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from cloudtrain.providers.local.fork_server import main; main()"
+)
+START_SECONDS = 30.0
+"""For all servers to start, and for all to answer: many times what a busy machine needs."""
+
+ROOM = "."
+"""Fills the fork server's tag where each server will put its node's name; no name ends with it."""
+
+INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
+"""All that the fork server sees of this process's environment: it must not hold credentials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRequest:
+    """Request to start one server: see fork_server.main."""
+
+    folder: Path
+    meta: Mapping[str, Any]
+    places: Sequence[tuple[str, int]]
+    settings: Mapping[str, Any]
+    links: Mapping[str, str]
+    task_port: int | None
+
+    def line(self) -> str:
+        return json.dumps({**vars(self), "folder": str(self.folder)}) + "\n"
+
+
+class ForkServer:
+    """The fork server process: started at once, given its requests when they are known.
+
+    It has a session of its own, so that Ctrl-C here does not reach the servers; `tag` has room for
+    the longest node's name, where each server puts its own.
+    """
+
+    def __init__(self, tag: str, *, longest: int) -> None:
+        folders = [str(Path(folder).absolute()) for folder in sys.path]
+        given = {name: os.environ[name] for name in INTERPRETER if name in os.environ}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", BOOTSTRAP, *folders],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+                env={**given, processes.VARIABLE: tag + ROOM * longest},
+            )
+        except OSError as error:
+            raise CloudtrainError(
+                f"no process for the SSH servers: {error}",
+                hint="is this machine out of memory or processes (`ulimit -u`)?",
+            ) from error
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, orders: Sequence[ServerRequest]) -> None:
+        """Start servers. Raises NodeError or NodesError, with a message for each server that did
+        not start.
+        """
+        text = "".join(order.line() for order in orders).encode()
+        try:
+            out, trouble = self._process.communicate(text, timeout=START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CloudtrainError(
+                f"the SSH servers did not start within {START_SECONDS:g} s",
+                hint="is this machine overloaded, or out of memory?",
+            ) from None
+        answers = {a["node"]: a for a in map(json.loads, out.splitlines())}
+        last = trouble.decode(errors="replace").strip().rpartition("\n")[2]
+        failures: dict[str, BaseException] = {}
+        for order in orders:
+            name = order.meta["name"]
+            answer = answers.get(name, {"error": last or "the process that starts it was killed"})
+            if "error" in answer:
+                failures[name] = NodeError(
+                    name,
+                    f"its SSH server did not start: {answer['error']}",
+                    hint=f"is there space for {order.folder}, and is the port free?",
+                )
+        raise_all(failures)
+
+
+def await_answers(nodes: Sequence[Node], root: Path) -> None:
+    """Wait until each node has sent its SSH greeting. Raises NodeUnreachable for silent ones."""
+    deadline = time.monotonic() + START_SECONDS
+    silent = {node.name: node for node in nodes}
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as probes:
+        for node in nodes:
+            probe = probes.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            probe.setblocking(False)
+            probe.connect_ex((node.address, node.ssh_port))
+            selector.register(probe, selectors.EVENT_READ, (node, probe))
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                node, probe = key.data
+                selector.unregister(probe)
+                if _greets(probe):
+                    silent.pop(node.name)
+    raise_all({name: _silent(node, root / name) for name, node in silent.items()})
+
+
+def raise_all(failures: Mapping[str, BaseException]) -> None:
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+
+
+def _greets(probe: socket.socket) -> bool:
+    """True if the server greets. We answer with a greeting, which a server takes for a client
+    that went away.
+    """
+    try:
+        greeting = probe.recv(255)
+        probe.send(b"SSH-2.0-probe\r\n")
+    except OSError:
+        return False
+    return greeting.startswith(b"SSH-")
+
+
+def _silent(node: Node, folder: Path) -> NodeUnreachable:
+    """Error for a silent node, with the log's last line, as the log may be deleted with the
+    node.
+    """
+    try:
+        lines = (folder / "server.log").read_text(errors="replace").split("\n")
+    except OSError:
+        lines = []
+    last = next((line for line in reversed(lines) if line), "its log is empty")
+    return NodeUnreachable(
+        node.name,
+        f"no SSH server answers at {node.address}:{node.ssh_port}: {last}",
+        hint="a server that hangs is ended by `cloudtrain down`",
+    )

@@ -1,0 +1,229 @@
+"""One node's SSH server: accepts the cluster's key only, on one loopback address."""
+
+from __future__ import annotations
+
+import base64
+import io
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import paramiko
+from paramiko.common import (
+    AUTH_FAILED,
+    AUTH_SUCCESSFUL,
+    MSG_CHANNEL_REQUEST,
+    OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
+    OPEN_FAILED_CONNECT_FAILED,
+    OPEN_SUCCEEDED,
+)
+
+from cloudtrain.providers.local import processes
+from cloudtrain.providers.local.channels import SessionChannel, TunnelChannel
+from cloudtrain.providers.local.reaper import Reaper
+from cloudtrain.providers.local.sftp import Files, Subsystem
+from cloudtrain.rekey_workaround import SafeRekeying
+from cloudtrain.retry import Retry
+
+log = logging.getLogger("cloudtrain.node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Start settings of a node's server."""
+
+    tag: str
+    user: str
+    shell: str
+    public_key: str
+    host_key: str
+    environment: Mapping[str, str]
+
+
+class Terminated(BaseException):
+    """Raised by SIGTERM."""
+
+
+def serve(listener: socket.socket, settings: ServerSettings) -> NoReturn:
+    """Serve until SIGTERM, then end everything that runs on this node, as a shutdown does."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    host_key = paramiko.Ed25519Key.from_private_key(io.StringIO(settings.host_key))
+    children = Reaper()
+    log.warning("listening on %s:%s", *listener.getsockname())
+    try:
+        while True:
+            connection = _accept(listener)
+            ClientConnection(connection, settings, children).open(host_key)
+    except Terminated:
+        listener.close()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        left = processes.kill(lambda tag: tag == settings.tag)
+        log.warning("stopped; still alive: %s", left or "nothing")
+    os._exit(0)
+
+
+class ClientConnection(SafeRekeying, paramiko.Transport):
+    """One client connection. Channels are listed here by number until either side closes them."""
+
+    # How often an idle connection wakes up; paramiko's 0.1 s is a load with 128 nodes.
+    _active_check_timeout = 10.0
+
+    def __init__(self, client: socket.socket, settings: ServerSettings, children: Reaper) -> None:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(client)
+        self._settings = settings
+        self._children = children
+        self.sessions: dict[int, SessionChannel | TunnelChannel] = {}
+        self.tunnels: dict[int, socket.socket] = {}
+        self.after_answer: Callable[[], None] | None = None
+
+    def open(self, host_key: paramiko.PKey) -> None:
+        self.add_server_key(host_key)
+        self.set_subsystem_handler("sftp", Subsystem, Files)
+        # Any event keeps this call from waiting for the handshake.
+        self.start_server(event=threading.Event(), server=SshServer(self, self._settings))
+
+    def _queue_incoming_channel(self, channel: paramiko.Channel) -> None:
+        number = channel.get_id()
+        target = self.tunnels.pop(number, None)
+        if target is None:
+            self.sessions[number] = SessionChannel(
+                channel, self._children, self._settings.environment
+            )
+        else:
+            tunnel = self.sessions[number] = TunnelChannel(channel, target)
+            tunnel.start()
+
+    def _unlink_channel(self, number: int) -> None:
+        """Hook that paramiko calls when the client closes a channel, and for each one when the
+        connection ends.
+        """
+        super()._unlink_channel(number)  # type: ignore[misc]
+        session = self.sessions.pop(number, None)
+        if session:
+            session.hang_up()
+
+    @staticmethod
+    def _handle_channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+        """Answer first, then start: a fast command would close the channel before its answer."""
+        channel._handle_request(message)  # type: ignore[attr-defined]
+        connection = channel.get_transport()
+        assert isinstance(connection, ClientConnection)
+        start, connection.after_answer = connection.after_answer, None
+        if start:
+            start()
+
+    _channel_handler_table = {  # noqa: RUF012  paramiko's own table, with one entry of ours
+        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
+        MSG_CHANNEL_REQUEST: _handle_channel_request,
+    }
+
+
+class SshServer(paramiko.ServerInterface):
+    """Decides which clients may log in and which requests are allowed."""
+
+    def __init__(self, connection: ClientConnection, settings: ServerSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._key = base64.b64decode(settings.public_key.split()[1])
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        if username == self._settings.user and key.asbytes() == self._key:
+            return AUTH_SUCCESSFUL
+        log.warning("refused key %s of user %r", key.get_name(), username)
+        return AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return OPEN_SUCCEEDED if kind == "session" else OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]
+    ) -> int:
+        host, port = destination
+        if not _is_loopback(host):
+            return OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+        try:
+            target = socket.create_connection((host, port), timeout=5)
+        except OSError:
+            return OPEN_FAILED_CONNECT_FAILED
+        target.settimeout(None)
+        self._connection.tunnels[chanid] = target
+        return OPEN_SUCCEEDED
+
+    def check_channel_env_request(
+        self, channel: paramiko.Channel, name: bytes, value: bytes
+    ) -> bool:
+        """Accept what Debian's sshd_config accepts (`AcceptEnv LANG LC_*`), and no more."""
+        variable = name.decode("ascii", "replace")
+        if not (variable == "LANG" or variable.startswith("LC_")):
+            return False
+        self._session(channel).set_variable(variable, os.fsdecode(value))
+        return True
+
+    def check_channel_pty_request(
+        self,
+        channel: paramiko.Channel,
+        term: bytes,
+        width: int,
+        height: int,
+        pixelwidth: int,
+        pixelheight: int,
+        modes: bytes,
+    ) -> bool:
+        return self._session(channel).open_terminal(os.fsdecode(term), width, height)
+
+    def check_channel_window_change_request(
+        self,
+        channel: paramiko.Channel,
+        width: int,
+        height: int,
+        pixelwidth: int,
+        pixelheight: int,
+    ) -> bool:
+        self._session(channel).resize(width, height)
+        return True
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        return self._start(channel, "/bin/sh", "-c", command)
+
+    def check_channel_shell_request(self, channel: paramiko.Channel) -> bool:
+        return self._start(channel, self._settings.shell, "-l")
+
+    def _start(self, channel: paramiko.Channel, *arguments: bytes | str) -> bool:
+        session = self._session(channel)
+        self._connection.after_answer = lambda: session.start(*arguments)
+        return True
+
+    def _session(self, channel: paramiko.Channel) -> SessionChannel:
+        session = self._connection.sessions[channel.get_id()]
+        assert isinstance(session, SessionChannel)
+        return session
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+    def warn(error: OSError, *_: float) -> None:  # out of descriptors: those in use come back
+        log.warning("cannot accept a connection: %s", error)
+
+    return Retry(pause=0.1).call(listener.accept, on=OSError, before_pause=warn)[0]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Terminated

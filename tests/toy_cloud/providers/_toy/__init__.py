@@ -1,1 +1,0 @@
-"""What `providers/toy.py` is made of."""

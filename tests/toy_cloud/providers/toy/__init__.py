@@ -1,0 +1,1 @@
+"""A cloud that is a folder of JSON files."""

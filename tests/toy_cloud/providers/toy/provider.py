@@ -1,0 +1,153 @@
+"""`provider: toy`: machines of a cloud that speaks JSON over HTTP at `endpoints.compute`."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from cloudtrain.providers.toy.facts import FACTS
+
+from cloudtrain.errors import CapacityError, CredentialsError, TransientError
+from cloudtrain.events import ResourceRequested
+from cloudtrain.listing import Listing
+from cloudtrain.model import ClusterConfig, Node, Plan
+from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
+from cloudtrain.providers.base.provider import CloudProvider
+
+ERRORS = {401: CredentialsError, 507: CapacityError}
+
+
+def provider(config: ClusterConfig) -> CloudProvider[str]:
+    return CloudProvider(ToyAccount(config), caller=lambda: "127.0.0.1/32")
+
+
+class ToyAccount:
+    """One room."""
+
+    name = FACTS.name
+    ends_by_shutdown = True
+    soonest_end = 60.0
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        url = self._config.endpoints.compute or os.environ["TOY_ENDPOINT"]
+        request = urllib.request.Request(
+            f"{url}/{self._config.project}/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise ERRORS.get(error.code, TransientError)(f"toy: {error.reason}") from error
+        except OSError as error:
+            raise TransientError(f"toy: {error}") from error
+
+    def principal(self) -> Principal | None:
+        return Principal(id="child@toy.example", name="child")
+
+    def check(self, plan: Plan) -> tuple[Finding, ...]:
+        self._ask("GET", "vms")
+        return (Finding(what="credentials", ok=True, text=f"the room {self._config.project}"),)
+
+    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
+        return no_dry_run(self.name)
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        return ()
+
+    def places(self, plan: Plan) -> tuple[Location, ...]:
+        return tuple(_place(place) for place in plan.config.placement)
+
+    def machines(
+        self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
+    ) -> Listing[Vm]:
+        found = [machine for vm in self._ask("GET", "vms") if (machine := _machine(vm))]
+        return Listing(
+            machine
+            for machine in found
+            if cluster in (None, machine.cluster) and place in (None, machine.place)
+        )
+
+    def resources(
+        self, cluster: str | None = None, places: Sequence[str] = ()
+    ) -> Listing[Resource]:
+        return Listing(
+            Resource(cluster=name, kind="fence", name=name, id=name)
+            for name in self._ask("GET", "fences")
+            if cluster in (None, name)
+        )
+
+    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
+        name = plan.config.name
+        if name not in self._ask("GET", "fences"):
+            journal(ResourceRequested(what="fence", name=name))
+            self._ask("POST", "fences", {"name": name, "from": caller})
+        return name
+
+    def is_close(self, ground: str) -> bool:
+        return False
+
+    def launch(self, order: LaunchRequest[str]) -> Vm:
+        wish = {
+            "token": order.token,
+            "name": order.node.name,
+            "machine": order.node.machine,
+            "zone": str(order.place),
+            "labels": order.labels,
+            "user_data": order.user_data,
+        }
+        machine = _machine(self._ask("POST", "vms", wish))
+        assert machine is not None
+        return machine
+
+    def start(self, machine: Vm, expires: float | None) -> None:
+        self._ask("POST", f"vms/{machine.id}", {})
+
+    def move_ends(
+        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
+    ) -> bool:
+        return False
+
+    def console(self, machine: Vm) -> str:
+        return ""
+
+    def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        for machine in machines:
+            self._ask("DELETE", f"vms/{machine.id}")
+        for resource in resources:
+            self._ask("DELETE", f"fences/{resource.id}")
+
+
+def _place(text: str) -> Location:
+    region = FACTS.region_of(text)
+    return Location(region=region, zone=text if text != region else "")
+
+
+def _machine(vm: dict[str, Any]) -> Vm | None:
+    told = labels.read(vm["labels"])
+    if told is None:
+        return None
+    node = Node(
+        name=vm["name"],
+        role=told.role,
+        index=told.index,
+        state=vm["state"],
+        address=vm["address"],
+        internal=vm["address"],
+        placement=vm["zone"],
+        machine=vm["machine"],
+        created=vm["created"],
+        expires=told.expires,
+        owner=told.owner,
+    )
+    return Vm(cluster=told.cluster, node=node, place=_place(vm["zone"]), id=vm["id"])

@@ -1,0 +1,555 @@
+"""Writes each cloud's providers/CLOUD/machines.csv: `python tools/catalog.py`.
+
+Needs apache-libcloud and moto (`pip install apache-libcloud moto`): their tables are two of the
+sources. The others stand below as they were read. docs/machines.md tells what each is good for and
+what is not in the table. A price that no source states is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import io
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+Prices = dict[str, float]
+"""Region → $/hour."""
+Row = tuple[str, float, float, str, int, str, Prices]
+"""Machine type, vCPUs, GiB, accelerator, how many, market, prices."""
+
+HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
+
+
+def main() -> None:
+    pricing = json.loads(packaged("libcloud", "data/pricing.json").read_text())
+    date = datetime.fromtimestamp(int(pricing["updated"]), timezone.utc).date().isoformat()
+    compute = pricing["compute"]
+    write("aws", date, list(aws(compute["ec2_linux"])))
+    write("gcp", date, list(gcp(compute)))
+    write("azure", date, list(azure(compute["azure_linux"])))
+
+
+def packaged(package: str, path: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / path
+
+
+def write(cloud: str, date: str, rows: list[Row]) -> None:
+    """One line for each machine, accelerator and market; one column for each region."""
+    regions = sorted({region for row in rows for region in row[-1]})
+    text = io.StringIO()
+    text.write(f"# {date} written by tools/catalog.py; the sources are in docs/machines.md\n")
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([*HEAD, *regions])
+    for machine, vcpus, memory, kind, count, market, prices in rows:
+        cells = [f"{prices[region]:.6g}" if region in prices else "" for region in regions]
+        out.writerow([machine, f"{vcpus:g}", f"{memory:g}", kind, count or "", market, *cells])
+    lines = [line.rstrip(",") for line in text.getvalue().splitlines()]
+    path = Path(__file__).parent.parent / "providers" / cloud / "machines.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{cloud}: {len(rows)} rows, {len(regions)} regions, {path.stat().st_size} bytes")
+
+
+# ── AWS ──────────────────────────────────────────────────────────────────────
+
+# On-demand in us-east-1, from the vendor's price list as SkyPilot's public catalog (v8) has it;
+# a family's sizes stand in the same proportion in every region (checked on p3, m8gd, r5d there).
+AWS_CPU = {  # per vCPU
+    "t3": (0.0208, ("medium", "large", "xlarge", "2xlarge")),
+    "m5": (0.048, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "24xlarge")),
+    "m6i": (0.048, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
+    "m7i": (0.0504, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "48xlarge")),
+    "c5": (0.0425, ("large", "xlarge", "2xlarge", "4xlarge", "9xlarge", "18xlarge", "24xlarge")),
+    "c6i": (0.0425, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
+    "c7i": (0.044625, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "24xlarge", "48xlarge")),
+    "r6i": (0.063, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
+}
+AWS_GPU = {
+    "g4dn.xlarge": 0.526,
+    "g4dn.2xlarge": 0.752,
+    "g4dn.4xlarge": 1.204,
+    "g4dn.8xlarge": 2.176,
+    "g4dn.12xlarge": 3.912,
+    "g4dn.16xlarge": 4.352,
+    "g5.xlarge": 1.006,
+    "g5.2xlarge": 1.212,
+    "g5.4xlarge": 1.624,
+    "g5.8xlarge": 2.448,
+    "g5.12xlarge": 5.672,
+    "g5.16xlarge": 4.096,
+    "g5.24xlarge": 8.144,
+    "g5.48xlarge": 16.288,
+    "g6.xlarge": 0.8048,
+    "g6.2xlarge": 0.9776,
+    "g6.4xlarge": 1.3232,
+    "g6.8xlarge": 2.0144,
+    "g6.12xlarge": 4.6016,
+    "g6.16xlarge": 3.3968,
+    "g6.24xlarge": 6.6752,
+    "g6.48xlarge": 13.3504,
+    "g6e.xlarge": 1.861,
+    "g6e.2xlarge": 2.24208,
+    "g6e.4xlarge": 3.00424,
+    "g6e.8xlarge": 4.52856,
+    "g6e.12xlarge": 10.49264,
+    "g6e.16xlarge": 7.57719,
+    "g6e.24xlarge": 15.06559,
+    "g6e.48xlarge": 30.13118,
+}
+# Read in SkyPilot's public catalog (v8/aws/vms.csv), after the price cuts of June 2025.
+P5 = {"ap-northeast-1": 8.6, "ap-south-1": 8.256, "ap-southeast-2": 8.944}
+P5 |= {"ap-southeast-3": 9.4944, "eu-west-2": 8.944}
+P5 |= {"us-east-1": 6.88, "us-east-2": 6.88, "us-west-2": 6.88}
+P3 = {"ap-northeast-1": 4.194, "ap-northeast-2": 4.234, "ap-southeast-1": 4.234}
+P3 |= {"ap-southeast-2": 4.234, "ca-central-1": 3.366, "eu-central-1": 3.823, "eu-west-1": 3.305}
+P3 |= {"eu-west-2": 3.589, "us-east-1": 3.06, "us-east-2": 3.06, "us-west-2": 3.06}
+AWS_READ: dict[str, Prices] = {
+    "p3.2xlarge": P3,
+    "p3.8xlarge": {region: 4 * price for region, price in P3.items()},
+    "p3.16xlarge": {region: 8 * price for region, price in P3.items()},
+    "p3dn.24xlarge": {"us-east-1": 31.212},
+    "p4d.24xlarge": {"us-east-1": 21.957642, "us-east-2": 21.95764, "us-west-2": 21.95764},
+    "p4de.24xlarge": {
+        "ap-northeast-1": 37.6223,
+        "ap-southeast-1": 32.93646,
+        "eu-central-1": 34.29122,
+        "us-east-1": 27.44705,
+        "us-west-2": 27.44705,
+    },
+    "p5.4xlarge": P5,
+    "p5.48xlarge": {
+        **{region: 8 * price for region, price in P5.items()},
+        "ca-central-1": 63.296,
+        "eu-north-1": 58.8928,
+        "us-west-1": 68.8,
+    },
+    "p5e.48xlarge": {},
+    "p5en.48xlarge": {
+        "ap-northeast-1": 79.12,
+        "ap-northeast-2": 87.34848,
+        "ap-south-1": 75.9552,
+        "ap-southeast-3": 87.34848,
+        "eu-north-1": 67.72672,
+        "eu-south-2": 68.35968,
+        "us-east-1": 63.296,
+        "us-east-2": 63.296,
+        "us-west-1": 79.12,
+        "us-west-2": 63.296,
+    },
+    "p6-b200.48xlarge": {"us-east-1": 113.9328, "us-east-2": 113.9328, "us-west-2": 113.9328},
+}
+AWS_KINDS = {
+    "A100": {40960: "A100", 81920: "A100-80GB"},
+    "V100": {16384: "V100", 32768: "V100-32GB"},
+}
+V100S = {"p3.2xlarge": (8, 61, 1), "p3.8xlarge": (32, 244, 4), "p3.16xlarge": (64, 488, 8)}
+"""moto has no p3 but p3dn: these are SkyPilot's."""
+
+
+AWS_UNPRICED = (
+    # https://aws.amazon.com/ec2/instance-types/accelerated-computing/ (2026-11-22)
+    ("g4dn.metal", 96, 384, "T4", 8),
+    ("gr6.4xlarge", 16, 128, "L4", 1),
+    ("gr6.8xlarge", 32, 256, "L4", 1),
+    ("g7e.2xlarge", 8, 64, "RTXPRO6000", 1),
+    ("g7e.4xlarge", 16, 128, "RTXPRO6000", 1),
+    ("g7e.8xlarge", 32, 256, "RTXPRO6000", 1),
+    ("g7e.12xlarge", 48, 512, "RTXPRO6000", 2),
+    ("g7e.24xlarge", 96, 1024, "RTXPRO6000", 4),
+    ("g7e.48xlarge", 192, 2048, "RTXPRO6000", 8),
+    ("p6-b300.48xlarge", 192, 4096, "B300", 8),
+)
+"""Machines that moto has not, and whose price no source states."""
+
+
+def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    hardware = json.loads(
+        gzip.decompress(packaged("moto", "ec2/resources/instance_types.json.gz").read_bytes())
+    )
+    references = dict(AWS_GPU)
+    for family, (per_vcpu, sizes) in AWS_CPU.items():
+        for size in sizes:
+            name = f"{family}.{size}"
+            references[name] = per_vcpu * hardware[name]["VCpuInfo"]["DefaultVCpus"]
+    levels = {family: aws_levels(family, references, listed) for family in families(references)}
+    for name, reference in references.items():
+        prices = {}
+        for region, factor in levels[name.partition(".")[0]].items():
+            price, own = reference * factor, (listed.get(name) or {}).get(region) or 0.0
+            prices[region] = own if abs(own - price) < 0.003 * price else float(f"{price:.4g}")
+        yield (*aws_hardware(name, hardware), "on-demand", prices)
+    for name, prices in AWS_READ.items():
+        yield (*aws_hardware(name, hardware), "on-demand", prices)
+    for row in AWS_UNPRICED:
+        yield (*row, "on-demand", {})
+
+
+def families(references: Mapping[str, float]) -> set[str]:
+    return {name.partition(".")[0] for name in references}
+
+
+def aws_levels(
+    family: str, references: Mapping[str, float], listed: Mapping[str, Mapping[str, Any]]
+) -> Prices:
+    """Region → how dear the family is there beside us-east-1.
+
+    libcloud's table mixes the prices of dedicated tenancy (6 to 10 % dearer) with those of shared
+    tenancy, and has 0.0 where it read none. So a region's level is the lowest one, and only
+    where three sizes (two of a small family) agree on it to 0.3 %.
+    """
+    found: dict[str, list[float]] = {}
+    for name, reference in references.items():
+        if name.partition(".")[0] == family:
+            for region, price in (listed.get(name) or {}).items():
+                if (
+                    price
+                    and region.count("-") <= 3
+                    and "gov" not in region
+                    and "-lax" not in region
+                ):
+                    found.setdefault(region, []).append(price / reference)
+    agreed = {}
+    for region, ratios in found.items():
+        low = min(ratios)
+        if sum(ratio < low * 1.003 for ratio in ratios) >= (3 if family != "t3" else 2):
+            agreed[region] = low
+    agreed["us-east-1"] = 1.0
+    return agreed
+
+
+def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, float, str, int]:
+    if name in V100S:
+        vcpus, memory, count = V100S[name]
+        return name, vcpus, memory, "V100", count
+    facts = hardware[name]
+    vcpus, memory = facts["VCpuInfo"]["DefaultVCpus"], facts["MemoryInfo"]["SizeInMiB"] / 1024
+    if "GpuInfo" not in facts:
+        return name, vcpus, memory, "", 0
+    (gpu,) = facts["GpuInfo"]["Gpus"]
+    kind = AWS_KINDS.get(gpu["Name"], {}).get(gpu["MemoryInfo"]["SizeInMiB"], gpu["Name"])
+    return name, vcpus, memory, kind, gpu["Count"]
+
+
+# ── GCP ──────────────────────────────────────────────────────────────────────
+
+# Of one GPU, on demand and spot, read in SkyPilot's public catalog (v8/gcp/vms.csv). Its on-demand
+# prices of A100, H100 and H200 are in some regions those of reserved capacity (lower than
+# spot, or out of proportion to the same region's CPU): those are left out.
+AMERICAS = ("us-central1", "us-east1", "us-west1")
+"""They have one price for all that is billed by core, GiB or GPU."""
+
+
+def alike(on_demand: float, spot: float, *regions: str) -> dict[str, tuple[float, float]]:
+    return dict.fromkeys(regions, (on_demand, spot))
+
+
+T4 = alike(0.35, 0.175, *AMERICAS) | {
+    "asia-east1": (0.35, 0.1383),
+    "asia-east2": (0.44, 0.2004),
+    "asia-northeast1": (0.37, 0.1311),
+    "asia-northeast3": (0.37, 0.1539),
+    "asia-south1": (0.41, 0.1701),
+    "asia-southeast1": (0.37, 0.1645),
+    "asia-southeast2": (0.4033, 0.1854),
+    "australia-southeast1": (0.44, 0.1746),
+    "europe-central2": (0.41, 0.164),
+    "europe-west1": (0.35, 0.14),
+    "europe-west2": (0.399, 0.1181),
+    "europe-west3": (0.41, 0.164),
+    "europe-west4": (0.3675, 0.175),
+    "me-west1": (0.385, 0.1093),
+    "northamerica-northeast1": (0.38538, 0.1868),
+    "southamerica-east1": (0.48, 0.2329),
+    "us-east4": (0.37, 0.1644),
+    "us-west2": (0.42074, 0.164),
+    "us-west3": (0.42074, 0.1195),
+    "us-west4": (0.37, 0.1258),
+}
+V100 = alike(2.48, 1.0885, *AMERICAS)
+V100 |= {"asia-east1": (2.48, 0.6356), "europe-west4": (2.604, 1.0443)}
+P100 = alike(1.46, 0.7034, *AMERICAS) | {
+    "asia-east1": (1.6, 0.144),
+    "australia-southeast1": (1.6, 0.2839),
+    "europe-west1": (1.6, 0.2816),
+    "europe-west4": (1.533, 0.2341),
+}
+P4 = {
+    "asia-southeast1": (0.65, 0.0585),
+    "australia-southeast1": (0.65, 0.075),
+    "europe-west4": (0.63, 0.132),
+    "northamerica-northeast1": (0.65, 0.0738),
+    "us-central1": (0.6, 0.2236),
+    "us-east4": (0.6, 0.1734),
+    "us-west2": (0.72, 0.0794),
+}
+ATTACHED = {
+    # kind: prices, and for each allowed count the most vCPUs and GiB of the n1 machine
+    # (https://cloud.google.com/compute/docs/gpus#n1-gpus)
+    "T4": (T4, {1: (48, 312), 2: (48, 312), 4: (96, 624)}),
+    "V100": (V100, {1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)}),
+    "P100": (P100, {1: (16, 104), 2: (32, 208), 4: (96, 624)}),
+    "P4": (P4, {1: (24, 156), 2: (48, 312), 4: (96, 624)}),
+}
+# n1-standard, of one vCPU with its 3.75 GiB: n1-standard-16 on demand / 16, n1-standard-2 spot / 2.
+N1 = {
+    region: (price / 16, spot / 2)
+    for region, (price, spot) in (
+        alike(0.76, 0.02612, *AMERICAS)
+        | {
+            "asia-east1": (0.87999, 0.01782),
+            "asia-east2": (1.063375, 0.02626),
+            "asia-northeast1": (0.97503, 0.03331),
+            "asia-northeast2": (0.97503, 0.04586),
+            "asia-northeast3": (0.97503, 0.03091),
+            "asia-south1": (0.9128, 0.02073),
+            "asia-south2": (0.9128, 0.02969),
+            "asia-southeast1": (0.937545, 0.01936),
+            "asia-southeast2": (1.021925, 0.02367),
+            "australia-southeast1": (1.07836, 0.03549),
+            "australia-southeast2": (1.07836, 0.01955),
+            "europe-central2": (0.91962, 0.01954),
+            "europe-north1": (0.83674, 0.02855),
+            "europe-west1": (0.83603, 0.03126),
+            "europe-west2": (0.97916, 0.02546),
+            "europe-west3": (0.97916, 0.0308),
+            "europe-west4": (0.83667, 0.04184),
+            "europe-west6": (0.99554, 0.03399),
+            "me-west1": (0.836, 0.02204),
+            "northamerica-northeast1": (0.83667, 0.04791),
+            "northamerica-northeast2": (0.83667, 0.03517),
+            "southamerica-east1": (1.20638, 0.02502),
+            "us-east4": (0.85594, 0.0226),
+            "us-west2": (0.91286, 0.03814),
+            "us-west3": (0.91286, 0.03306),
+            "us-west4": (0.85594, 0.03254),
+        }
+    ).items()
+}
+# Machines that bring their GPUs. Of the smallest: the machine's and one GPU's price.
+A2 = {  # a2-highgpu-1g; None: not known, or that of reserved capacity
+    **dict.fromkeys(AMERICAS, ((0.73948, 2.93391), (0.36975, 1.4341))),
+    "asia-northeast1": (None, (0.41783, 1.2307)),
+    "asia-northeast3": (None, (0.34226, 1.2406)),
+    "asia-southeast1": (None, (0.41954, 1.4261)),
+    "europe-west4": (None, (0.31824, 1.1691)),
+    "me-west1": ((0.81342, 3.2273), (0.33516, 1.058)),
+    "us-west3": ((0.8882, 3.43686), (0.40554, 1.5648)),
+    "us-west4": ((0.8328, 3.10155), (0.33306, 1.2406)),
+}
+# a2-ultragpu-1g: the machine, its GPU, 375 GiB of local SSD (libcloud). What the source has
+# elsewhere is the price of reserved capacity.
+A2_ULTRA = {"asia-southeast1": 1.35641 + 4.84607 + 375 * 0.0001222}
+A3 = {  # a3-highgpu-8g on demand: the machine's price and one GPU's; smaller ones are spot only
+    **dict.fromkeys(("us-central1", "us-east4", "us-west1"), (9.46006, 9.79655)),
+    "asia-northeast3": (12.14861, 12.58073),
+    "asia-south1": (9.83846, 10.18841),
+    "europe-west2": (10.78447, 11.16807),
+    "europe-west3": (11.16287, 11.55993),
+    "europe-west9": (10.97367, 11.364),
+    "us-east5": (10.65487, 11.03385),
+}
+# g2-standard of the Americas: $ per vCPU, GiB and L4 of Google's list (g2-standard-4: 0.70683)
+G2 = (0.02498844, 0.00292726, 0.56004)
+G2_SIZES = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
+
+
+def gcp(compute: Mapping[str, Any]) -> Iterator[Row]:
+    yield from n1_standard()
+    yield from n1_highmem(unit_prices(compute, "n1"))
+    for family, sizes in {"n2": (2, 4, 8, 16, 32, 48, 64, 80, 96), "e2": (2, 4, 8, 16, 32)}.items():
+        units = unit_prices(compute, family)
+        for size in sizes:
+            prices = {r: size * core + 4 * size * gib for r, (core, gib) in units.items()}
+            yield f"{family}-standard-{size}", size, 4 * size, "", 0, "on-demand", prices
+    for size, count in G2_SIZES.items():
+        price = size * G2[0] + 4 * size * G2[1] + count * G2[2]
+        yield (
+            f"g2-standard-{size}",
+            size,
+            4 * size,
+            "L4",
+            count,
+            "on-demand",
+            dict.fromkeys(AMERICAS, price),
+        )
+    yield from a2()
+    ssd = compute["gce_disks"]["Local SSD"]["on_demand"]
+    for count in (1, 2, 4, 8):
+        prices = {}
+        if count == 8:  # with the 6000 GiB of local SSD that it always has
+            prices = {
+                r: m + 8 * g + 6000 * local(ssd, r) for r, (m, g) in A3.items() if local(ssd, r)
+            }
+        name = f"a3-highgpu-{count}g"
+        yield name, 26 * count, 234 * count, "H100", count, "on-demand", prices
+    yield "a3-ultragpu-8g", 224, 2952, "H200", 8, "on-demand", {}
+    yield "a4-highgpu-8g", 224, 3968, "B200", 8, "on-demand", {}
+    for row in GCP_UNPRICED:
+        yield (*row, "on-demand", {})
+
+
+GCP_UNPRICED = (
+    # https://cloud.google.com/compute/docs/accelerator-optimized-machines (2026-11-22)
+    ("a2-megagpu-16g", 96, 1360, "A100", 16),
+    ("a3-megagpu-8g", 208, 1872, "H100", 8),
+    ("a3-edgegpu-8g", 208, 1872, "H100", 8),
+    ("g4-standard-48", 48, 180, "RTXPRO6000", 1),
+    ("g4-standard-96", 96, 360, "RTXPRO6000", 2),
+    ("g4-standard-192", 192, 720, "RTXPRO6000", 4),
+    ("g4-standard-384", 384, 1440, "RTXPRO6000", 8),
+)
+"""Machines whose price no source states."""
+
+
+def local(ssd: Mapping[str, Any], region: str) -> float:
+    """$ per GiB and hour of local SSD; libcloud lacks the Americas (0.08 a month of 730 hours)."""
+    return 0.08 / 730 if region in AMERICAS else float((ssd.get(region) or {}).get("price", 0.0))
+
+
+def n1_standard() -> Iterator[Row]:
+    for size in (1, 2, 4, 8, 16, 32, 64, 96):
+        for kind, count, gpu in attachable(size, 3.75 * size):
+            for market, which in (("on-demand", 0), ("spot", 1)):
+                there = N1 if not kind else {r: p for r, p in N1.items() if r in gpu}
+                prices = {
+                    r: size * p[which] + (count * gpu[r][which] if kind else 0.0)
+                    for r, p in there.items()
+                }
+                yield f"n1-standard-{size}", size, 3.75 * size, kind, count, market, prices
+
+
+def n1_highmem(units: Mapping[str, tuple[float, float]]) -> Iterator[Row]:
+    for size in (2, 4, 8, 16, 32, 64, 96):
+        memory = 624 if size == 96 else 6.5 * size
+        for kind, count, gpu in attachable(size, memory):
+            there = units if not kind else {r: u for r, u in units.items() if r in gpu}
+            prices = {
+                r: size * core + memory * gib + (count * gpu[r][0] if kind else 0.0)
+                for r, (core, gib) in there.items()
+            }
+            yield f"n1-highmem-{size}", size, memory, kind, count, "on-demand", prices
+
+
+def attachable(vcpus: int, memory: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    yield "", 0, {}
+    for kind, (gpu, limits) in ATTACHED.items():
+        for count, (most_vcpus, most_memory) in limits.items():
+            if vcpus <= most_vcpus and memory <= most_memory:
+                yield kind, count, gpu
+
+
+def unit_prices(compute: Mapping[str, Any], family: str) -> dict[str, tuple[float, float]]:
+    """Region → $ per vCPU and per GiB, from libcloud; it has no us-east1 and us-west1."""
+    core = compute["gce_instances"][family]["cpu"]["on_demand"]
+    gib = compute["gce_instances"][family]["ram"]["on_demand"]
+    known = {
+        r: (core[r]["price"], gib[r]["price"]) for r in core if core[r]["price"] and gib[r]["price"]
+    }
+    return known | dict.fromkeys(AMERICAS, known["us-central1"])
+
+
+def a2() -> Iterator[Row]:
+    for count in (1, 2, 4, 8):
+        name = f"a2-highgpu-{count}g"
+        for market, which in (("on-demand", 0), ("spot", 1)):
+            prices = {r: count * sum(p[which]) for r, p in A2.items() if p[which]}
+            yield name, 12 * count, 85 * count, "A100", count, market, prices
+    for count in (1, 2, 4, 8):
+        prices = {region: count * price for region, price in A2_ULTRA.items()}
+        yield (
+            f"a2-ultragpu-{count}g",
+            12 * count,
+            170 * count,
+            "A100-80GB",
+            count,
+            "on-demand",
+            prices,
+        )
+
+
+# ── Azure ────────────────────────────────────────────────────────────────────
+
+D_SIZES = (2, 4, 8, 16, 32, 48, 64)
+# Standard_D64s_v5 in the USA, read in SkyPilot's public catalog (v5/azure/vms.csv). Its spot prices
+# are years old and a tenth of these: they are left out.
+D64S_V5 = {"centralus": 3.471, "southcentralus": 3.686, "westcentralus": 3.686, "westus": 3.584}
+D64S_V5 |= dict.fromkeys(("eastus", "eastus2", "northcentralus", "westus2", "westus3"), 3.072)
+T4_V3 = {"centralus": 0.594, "southcentralus": 0.631, "westus": 0.631}
+T4_V3 |= dict.fromkeys(("eastus", "eastus2", "northcentralus", "westus2", "westus3"), 0.526)
+NC6S_V3 = {"centralus": 3.458, "southcentralus": 3.366, "westus": 3.978}
+NC6S_V3 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.06)
+A100 = {"centralus": 4.1505, "southcentralus": 4.4075, "westus": 4.775}
+A100 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.673)
+# name: vCPUs, GiB, kind, count, prices. The same source; H100 has no price there.
+AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
+    "Standard_NC4as_T4_v3": (4, 28, "T4", 1, T4_V3),
+    "Standard_NC8as_T4_v3": (8, 56, "T4", 1, {
+        "centralus": 0.849, "eastus": 0.752, "eastus2": 0.752, "northcentralus": 0.752,
+        "southcentralus": 0.902, "westus": 0.902, "westus2": 0.752, "westus3": 0.752,
+    }),
+    "Standard_NC16as_T4_v3": (16, 110, "T4", 1, {}),
+    "Standard_NC64as_T4_v3": (64, 440, "T4", 4, {
+        "centralus": 4.907, "eastus": 4.352, "eastus2": 4.352, "northcentralus": 4.352,
+        "southcentralus": 5.222, "westus": 5.222, "westus2": 4.352, "westus3": 4.352,
+    }),
+    "Standard_NC6s_v3": (6, 112, "V100", 1, NC6S_V3),
+    "Standard_NC12s_v3": (12, 224, "V100", 2, {}),
+    "Standard_NC24s_v3": (24, 448, "V100", 4, {
+        "centralus": 13.831, "eastus": 12.24, "eastus2": 12.24, "southcentralus": 13.464,
+        "westus": 15.912, "westus2": 12.24, "westus3": 12.24,
+    }),
+    "Standard_NC24rs_v3": (24, 448, "V100", 4, {
+        "centralus": 15.214, "eastus": 13.46, "eastus2": 13.464, "southcentralus": 14.8104,
+        "westus": 17.503, "westus2": 13.46, "westus3": 13.46,
+    }),
+    "Standard_ND40rs_v2": (40, 672, "V100-32GB", 8, {}),
+    "Standard_NC24ads_A100_v4": (24, 220, "A100-80GB", 1, A100),
+    "Standard_NC48ads_A100_v4": (48, 440, "A100-80GB", 2, {r: 2 * p for r, p in A100.items()}),
+    "Standard_NC96ads_A100_v4": (96, 880, "A100-80GB", 4, {r: 4 * p for r, p in A100.items()}),
+    "Standard_ND96asr_v4": (96, 900, "A100", 8, {
+        "eastus": 27.197, "southcentralus": 32.63, "westus2": 27.197,
+    }),
+    "Standard_ND96amsr_A100_v4": (96, 1924, "A100-80GB", 8, {
+        "eastus": 32.77, "eastus2": 32.77, "southcentralus": 39.324, "westus2": 32.77,
+    }),
+    "Standard_NC40ads_H100_v5": (40, 320, "H100", 1, {}),
+    "Standard_NC80adis_H100_v5": (80, 640, "H100", 2, {}),
+    "Standard_ND96isr_H100_v5": (96, 1900, "H100", 8, {}),
+    "Standard_ND96isr_H200_v5": (96, 1850, "H200", 8, {}),
+    "Standard_NV36ads_A10_v5": (36, 440, "A10", 1, {
+        "eastus": 3.2, "eastus2": 3.2, "northcentralus": 3.84, "southcentralus": 3.84,
+        "westus": 4.16, "westus2": 3.2, "westus3": 3.2,
+    }),
+}  # fmt: skip
+
+
+def azure(listed: Mapping[str, Prices]) -> Iterator[Row]:
+    for version in ("v3", "v4"):
+        for size in D_SIZES:
+            name = f"Standard_D{size}s_{version}"
+            yield name, size, 4 * size, "", 0, "on-demand", in_libcloud(listed, name)
+    for size in D_SIZES:
+        prices = {region: price * size / 64 for region, price in D64S_V5.items()}
+        yield f"Standard_D{size}s_v5", size, 4 * size, "", 0, "on-demand", prices
+    for size in (2, 4, 8, 16, 32, 48, 64, 72):
+        name = f"Standard_F{size}s_v2"
+        yield name, size, 2 * size, "", 0, "on-demand", in_libcloud(listed, name)
+    for name, (vcpus, memory, kind, count, read) in AZURE_READ.items():
+        prices = in_libcloud(listed, name) | read
+        yield name, vcpus, memory, kind, count, "on-demand", prices
+
+
+def in_libcloud(listed: Mapping[str, Prices], name: str) -> Prices:
+    prices = listed.get(name.replace("_", "").lower(), {})
+    return {region: price for region, price in prices.items() if price and "gov" not in region}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md,
+the rights to paste of docs/aws.md, docs/azure.md and docs/gcp.md.
+
+Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, or of a cloud's
+facts.py, families.py or permissions.py: python tools/generate_docs.py
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.catalog import availability, cuda, gpus
+from cloudtrain.cloud import clouds
+from cloudtrain.config import schema
+from cloudtrain.config.change_effects import EFFECT, KINDS
+from cloudtrain.config.sections import ConfigFile, Section, defaults, section_at
+
+ROOT = Path(__file__).parent.parent
+SCHEMA = ROOT / "configs" / "schema.json"
+PAGE = ROOT / "docs" / "config.md"
+MACHINES = ROOT / "docs" / "machines.md"
+BEGIN, END = "<!-- made by tools/generate_docs.py: begin -->\n", "<!-- end -->\n"
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def page(now: str) -> str:
+    """The page with its tables made anew."""
+    return between(now, tables())
+
+
+def machines(now: str) -> str:
+    made = gpu_table() + code_table() + toolkit_table() + library_table() + sold_table()
+    return between(now, made)
+
+
+def between(now: str, made: str) -> str:
+    before, _, rest = now.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}{made}{END}{after}"
+
+
+def gpu_table() -> str:
+    lines = ["\n| GPU | architecture | compute capability | source |", "|---|---|---|---|"]
+    for row in gpus.GPUS:
+        source = cited(row.source, row.read)
+        lines.append(f"| {row.kind} | {row.architecture} | {number(row.capability)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def code_table() -> str:
+    head = "| TensorFlow from | runs as it is on | compiled at first use from | source |"
+    lines = [f"\n{head}", "|---|---|---|---|"]
+    for row in gpus.DEVICE_CODE:
+        binary = ", ".join(map(number, row.binary))
+        source = cited(row.source, row.read)
+        lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def sold_table() -> str:
+    lines = ["\n| cloud | machines | GPU | sold | instead | source |", "|---|---|---|---|---|---|"]
+    for cloud, row in [(each, row) for each in clouds() for row in each.families]:
+        how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no more"
+        why = "ARM" if row.arm else row.unfit
+        how = f"{how}; {why}" if why else how
+        cells = [cloud.name, row.shown, row.kind, how, availability.equivalent(cloud, row)]
+        lines.append(f"| {' | '.join(cells)} | {cited(row.source, row.read)} |")
+    return "\n".join(lines) + "\n"
+
+
+def toolkit_table() -> str:
+    lines = ["\n| TensorFlow from | CUDA | oldest driver | source |", "|---|---|---|---|"]
+    for row in cuda.TOOLKITS:
+        source = cited(row.source, row.read)
+        lines.append(f"| {number(row.since)} | {row.cuda} | {row.driver} | {source} |")
+    lines += ["\n| GPU from | driver that is installed | source |", "|---|---|---|"]
+    for each in cuda.DRIVERS:
+        name = f"{each.branch}-server{'-open' if each.open else ''}"
+        lines.append(f"| {each.since} | `{name}` | {cited(each.source, each.read)} |")
+    return "\n".join(lines) + "\n"
+
+
+def library_table() -> str:
+    """Columns are releases that have the same set, rows the packages."""
+    sets: dict[tuple[str, ...], list[cuda.Libraries]] = {}
+    for row in cuda.LIBRARIES:
+        sets.setdefault(row.packages, []).append(row)
+    heads = [f"{number(rows[0].release)}–{number(rows[-1].release)}" for rows in sets.values()]
+    heads = [head.split("–")[0] if len(set(head.split("–"))) == 1 else head for head in heads]
+    lines = [f"\n| package | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    pinned = [dict(split(line) for line in packages) for packages in sets]
+    for name in dict.fromkeys(name for each in pinned for name in each):
+        lines.append(f"| {name} | {' | '.join(each.get(name, '–') for each in pinned)} |")
+    sources = [cited(rows[0].source, rows[0].read) for rows in sets.values()]
+    lines.append(f"| source | {' | '.join(sources)} |")
+    return "\n".join(lines) + "\n"
+
+
+def split(line: str) -> tuple[str, str]:
+    """`nvidia-cudnn-cu12==9.3.0.75` → cudnn, 9.3.0.75."""
+    package, _, version = line.partition("==")
+    return package.removeprefix("nvidia-").rpartition("-")[0], version
+
+
+def number(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}.{pair[1]}"
+
+
+def cited(source: str, read: date) -> str:
+    words = f"[{source.split('/')[2]}]({source})" if source.startswith("http") else source
+    return f"{words}, {read.isoformat()}"
+
+
+def tables() -> str:
+    text = table("The file", ConfigFile)
+    for name in ConfigFile.model_fields:
+        section = section_at((name,))
+        if section:
+            title = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
+            text += table(f"`{title}`", section)
+    return text + effects()
+
+
+def effects() -> str:
+    """What a change of each field does."""
+    lines = ["\n## A changed file\n"]
+    lines += ["What a change does to a cluster that is up, field by field:\n"]
+    lines += [f"- **{kind}**: {meaning}." for kind, meaning in KINDS.items()]
+    lines += [""]
+    lines += ["| field | a change is | |", "|---|---|---|"]
+    lines += [f"| `{name}` | {each.kind} | {each.note} |" for name, each in EFFECT.items()]
+    return "\n".join(lines) + "\n"
+
+
+def table(title: str, section: type[Section]) -> str:
+    known = defaults(section.of)
+    whole = schema()
+    place = whole if section is ConfigFile else whole["$defs"][section.__name__]
+    lines = [f"\n### {title}\n", f"{section.__doc__}\n"]
+    lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        kind = type_of(place["properties"][name])
+        default = default_of(known.get(name), kind)
+        kind = kind.replace("|", "\\|")
+        lines.append(f"| `{name}` | {kind} | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def type_of(node: dict[str, Any]) -> str:
+    if "title" in node:
+        return str(node["title"])
+    if "anyOf" in node:
+        kinds = [type_of(kind) for kind in node["anyOf"] if kind != {"type": "null"}]
+        return " | ".join(dict.fromkeys(kinds))
+    if "$ref" in node:
+        return "section"
+    if node["type"] == "array":
+        return f"list of {type_of(node['items'])}"
+    return "mapping" if node["type"] == "object" else str(node["type"])
+
+
+def default_of(value: Any, kind: str) -> str:
+    if kind == "section" or value in (None, (), {}, ""):
+        return "off" if kind.endswith("off") else "–"
+    if kind.startswith("duration"):
+        unit, size = next((u, s) for u, s in (("h", 3600), ("m", 60), ("s", 1)) if value % s == 0)
+        return f"`{value // size:.0f}{unit}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def permissions(cloud: str, now: str) -> str:
+    """A cloud's page with what is to be pasted for the rights that its driver needs."""
+    module = import_module(f"cloudtrain.providers.{cloud}.permissions")
+    return between(now, module.block())
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for cloud in clouds():
+        its_page = ROOT / "docs" / f"{cloud.name}.md"
+        text = permissions(cloud.name, its_page.read_text(encoding="utf-8"))
+        its_page.write_text(text, encoding="utf-8")
+    MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")
