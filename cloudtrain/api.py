@@ -48,9 +48,9 @@ def check(
     ignore: Collection[str] = (),
     console: Console | None = None,
 ) -> tuple[Finding, ...]:
-    """Ask the cloud and the store what would stop `up` or `train`. What is wrong is returned.
+    """Query the cloud and the store for what would stop `up` or `train`. Returns all findings.
 
-    `deep` rehearses `up` on the account, for a cent at most.
+    `deep` also tests `up` on the account, for a cent at most.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.check import check
@@ -102,7 +102,7 @@ def train(
     """Start one run on a cluster that is up and follow it to its end, its artifacts landed.
 
     `arguments` are added to `train.command`. Blocks as long as the run takes; with `detach` until
-    it has started. On KeyboardInterrupt the run goes on, attended by a process in the background.
+    it has started. On KeyboardInterrupt the run continues, supervised by a background process.
     Raises RunFailed for a run that failed, PreflightError, NotLanded, UsageError, LockedError.
     """
     from cloudtrain.commands.train import train
@@ -215,7 +215,7 @@ def down(
     owner: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Land the artifacts, delete everything, and ask the cloud what is left. Asks nothing.
+    """Land the artifacts, delete everything, and list what the cloud still has. Asks no questions.
 
     Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard` gives up
     what only the nodes hold; LeftoverError that names what still exists; UsageError, LockedError.

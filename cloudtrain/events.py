@@ -1,20 +1,20 @@
-"""What happened to a cluster: the journal's events, their JSON lines, and what they mean.
+"""Events of a cluster's journal: their JSON lines, and what they mean.
 
-A line of events.jsonl is `{"time": …, "pid": …, "event": WORD, …facts}`. Everybody else writes
-events by their classes and passes the lines that were read on to the functions below, which alone
-look into them. A line of another version whose event or facts are not known here counts for
-nothing, and stays in the file as it is.
+A line of events.jsonl is `{"time": …, "pid": …, "event": WORD, …facts}`. Events are written by
+their classes and read by the functions below, which alone look into the lines. A line of another
+version whose event or facts are not known here counts for nothing, and stays in the file as it is.
 
-Every reading begins after the last `ClusterGone`: what is before it is of a cluster that is no
-more. Within one cluster, what a milestone says differs from question to question:
+Every reading begins after the last `ClusterGone`: what is before it is of a cluster that no longer
+exists. Within one cluster, what a milestone says differs from question to question:
 
-    event                      may hold work   is being destroyed   is used
-    UpBegun                    as before       no                   yes
-    UpCompleted                yes             no                   yes
-    AttemptBegun               yes             no                   yes
-    AttemptStarted, RunEnded   as before       as before            yes
-    RemovalBegun               no, if whole    as before            as before
-    DownBegun                  no              yes                  as before
+  event           may hold work   is being destroyed  is used
+  UpBegun         as before       no                  yes
+  UpCompleted     yes             no                  yes
+  AttemptBegun    yes             no                  yes
+  AttemptStarted,
+  RunEnded        as before       as before           yes
+  RemovalBegun    no, if whole    as before           as before
+  DownBegun       no              yes                 as before
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Made = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`time`: when it was written, Unix time; None before that."""
+    """Base of all events. `time`: when it was written, Unix time; None before that."""
 
     word: ClassVar[str] = ""
     """As the line has it."""
@@ -50,12 +50,12 @@ KINDS: dict[str, type[Event]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterGone(Event, word="gone"):
-    """Nothing of the cluster exists: the next one of its name begins after this."""
+    """Nothing of the cluster exists; the next one of its name begins after this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpBegun(Event, word="up"):
-    """`up` is about to have these nodes made."""
+    """`up` is about to have these nodes created."""
 
     nodes: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class DownBegun(Event, word="down"):
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalBegun(Event, word="exchange"):
-    """The same of some nodes (`up --shrink`, `up --replace`); `whole`: these are all of them."""
+    """The same for some nodes (`up --shrink`, `up --replace`); `whole`: these are all of them."""
 
     nodes: tuple[str, ...]
     whole: bool = False
@@ -89,7 +89,7 @@ class IdleDownFailed(Event, word="idle failed"):
 
 @dataclass(frozen=True, kw_only=True)
 class EndMoveBegun(Event, word="move end"):
-    """The end of every node is about to be moved. None: it is to have none."""
+    """The end of every node is about to be moved. None: no end."""
 
     lifetime: float | None
     expires: float | None
@@ -109,7 +109,7 @@ class EndMoved(Event, word="end moved"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementTried(Event, word="place"):
-    """Nodes are about to be asked for there."""
+    """Nodes are about to be requested there."""
 
     placement: str
     region: str = ""
@@ -117,7 +117,7 @@ class PlacementTried(Event, word="place"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRefused(Event, word="refused"):
-    """It does not have the nodes: what it was asked for was given back, unless CleanupFailed."""
+    """The placement lacks capacity; its requests were rolled back, unless CleanupFailed."""
 
     placement: str
     error: str = ""
@@ -127,14 +127,14 @@ class PlacementRefused(Event, word="refused"):
 
 @dataclass(frozen=True, kw_only=True)
 class TriedApart(Event, word="apart"):
-    """It is asked once more, for nodes that need not be close together."""
+    """The placement is tried once more, without a placement group."""
 
     placement: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChosen(Event, word="image"):
-    """What `image:` means for the provider's `key`, until the cluster is gone."""
+    """Meaning of `image:` for the provider's `key`, until the cluster is gone."""
 
     key: str
     id: str
@@ -142,7 +142,7 @@ class ImageChosen(Event, word="image"):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequested(Event, word="make"):
-    """Anything but a node is about to be made: `what` is its kind."""
+    """Anything but a node is about to be created: `what` is its kind."""
 
     what: str
     name: str
@@ -150,7 +150,7 @@ class ResourceRequested(Event, word="make"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRequested(Event, word="create"):
-    """A node is about to be made. Earlier versions did not write down `made`."""
+    """A node is about to be created. Earlier versions did not write `made`."""
 
     node: str
     made: Made | None = None
@@ -158,7 +158,7 @@ class NodeRequested(Event, word="create"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCreated(Event, word="made"):
-    """The cloud has taken the request; `id` is its own for the node."""
+    """The cloud has accepted the request; `id` is its own for the node."""
 
     node: str
     id: str
@@ -167,28 +167,28 @@ class NodeCreated(Event, word="made"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodesPlaced(Event, word="placed"):
-    """Every node runs; where, by its name."""
+    """Every node runs; places by node name."""
 
     places: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDeletionBegun(Event, word="destroy"):
-    """A node was seen to exist and is about to be deleted."""
+    """A node exists and is about to be deleted."""
 
     node: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupFailed(Event, word="left over"):
-    """What was asked for could not be given back."""
+    """A rollback failed."""
 
     text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestDenied(Event, word="denied"):
-    """What an administrator needs of a refusal."""
+    """Details of a refusal for an administrator."""
 
     text: str
     detail: str
@@ -207,7 +207,7 @@ class AttemptBegun(Event, word="start"):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStarted(Event, word="started"):
-    """All of its tasks were."""
+    """All tasks of the attempt were started."""
 
     run: str = ""
     attempt: int = 0
@@ -215,7 +215,7 @@ class AttemptStarted(Event, word="started"):
 
 @dataclass(frozen=True, kw_only=True)
 class TasksJoined(Event, word="formed"):
-    """The tasks are one cluster, `after` seconds."""
+    """The tasks formed one cluster after `after` seconds."""
 
     run: str
     after: float
@@ -223,7 +223,7 @@ class TasksJoined(Event, word="formed"):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event, word="ended"):
-    """Its artifacts have landed."""
+    """The run has ended and its artifacts have landed."""
 
     run: str = ""
     state: str = ""
@@ -242,7 +242,7 @@ class LandingFailed(Event, word="not landed"):
 
 
 def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
-    """The line of an event that is written now. What was not written before `made` was is not."""
+    """Encode an event as a line. Facts that older versions did not write are left out if unset."""
     facts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "time"}
     if isinstance(event, NodeRequested) and event.made is None:
         del facts["made"]
@@ -250,7 +250,7 @@ def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
 
 
 def from_line(line: Line) -> Event | None:
-    """None for one of another version that means nothing here."""
+    """Decode a line; None for an event of another version that means nothing here."""
     kind = KINDS.get(str(line.get("event")))
     if kind is None:
         return None
@@ -291,7 +291,7 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
-    """The events that are known here, after the last ClusterGone."""
+    """Known events after the last ClusterGone."""
     events: list[Event] = []
     for line in lines:
         event = from_line(line)
@@ -306,8 +306,9 @@ def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
 
 
 def was_ready(lines: Iterable[Line]) -> bool:
-    """Whether nodes that exist may hold work: `up` came to its end or a run was started, and
-    neither `down` nor `up --replace` of all nodes began since: both land everything first."""
+    """True if existing nodes may hold work: `up` came to its end or a run was started, and
+    nothing that lands everything first began since.
+    """
     ready = False
     for event in _of_this_cluster(lines):
         if isinstance(event, UpCompleted | AttemptBegun):
@@ -318,11 +319,10 @@ def was_ready(lines: Iterable[Line]) -> bool:
 
 
 def being_destroyed(lines: Iterable[Line]) -> bool:
-    """Whether a `down` has landed everything, or was told to discard it, and was cut off.
+    """True if an interrupted `down` had landed everything, or was told to discard it.
 
-    One that came to its end says nothing of a cluster that somebody has made since, perhaps from
-    another machine: that is why ClusterGone counts, which is written by an `up` even where it
-    then refuses to touch that cluster.
+    One that came to its end says nothing of a later cluster, perhaps of another machine: that is
+    why ClusterGone counts, which `up` writes even if it then refuses to touch that cluster.
     """
     destroyed = False
     for event in _of_this_cluster(lines):
@@ -334,8 +334,9 @@ def being_destroyed(lines: Iterable[Line]) -> bool:
 
 
 def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
-    """Nodes whose deletion was begun (`up --shrink`, `up --replace`) and cut off: all that they
-    held had landed by then, and nothing was started since."""
+    """Nodes whose deletion (`up --shrink`, `up --replace`) was interrupted: everything had
+    landed by then, and nothing was started since.
+    """
     leaving: frozenset[str] = frozenset()
     for event in _of_this_cluster(lines):
         if isinstance(event, RemovalBegun):
@@ -346,10 +347,10 @@ def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
 
 
 def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
-    """Nodes that were asked for and not seen since, with the Unix time: a cloud may list them yet.
+    """Nodes that were requested and not seen since, with the Unix time: a cloud may list them late.
 
-    What a refused placement was asked for was given back before that was written, unless that
-    went wrong too (CleanupFailed).
+    Requests to a refused placement were rolled back before that was written, unless the rollback
+    failed too (CleanupFailed).
     """
     pending: dict[str, float] = {}
     uncertain = False
@@ -366,13 +367,13 @@ def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
 
 
 def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
-    """Every node that was ever asked for, and what it was asked for last; {}: not told."""
+    """Every node that was ever requested, with its latest creation facts; {} if not recorded."""
     requests = [event for event in _of_this_cluster(lines) if isinstance(event, NodeRequested)]
     return {event.node: event.made or {} for event in requests}
 
 
 def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
-    """The nodes that exist by the record alone, and what each was asked for."""
+    """Nodes that exist according to the record, with their creation facts."""
     found: dict[str, Made] = {}
     asked: set[str] = set()
     for event in _of_this_cluster(lines):
@@ -394,7 +395,7 @@ def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
 
 
 def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
-    """Nodes that were made and of which no deletion is on record: `a-chief0 (i-1) in east-a`."""
+    """Nodes that were created and whose deletion is not on record: `a-chief0 (i-1) in east-a`."""
     made: dict[str, str] = {}
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeCreated):
@@ -405,7 +406,7 @@ def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
 
 
 def made_here(lines: Iterable[Line]) -> bool:
-    """Whether anything of the cluster was made from this record, since the last `down`."""
+    """True if anything of the cluster was created from this record since the last `down`."""
     made = False
     for event in _of_this_cluster(lines):
         if isinstance(event, ResourceRequested | NodeRequested):
@@ -416,8 +417,11 @@ def made_here(lines: Iterable[Line]) -> bool:
 
 
 def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:
-    """The places in which anything of the cluster was asked for, the last first; and whether these
-    are all: earlier versions did not write them down."""
+    """Places in which anything of the cluster was requested, the last first; and whether these are
+    all.
+
+    Earlier versions did not write them down.
+    """
     places: list[str] = []
     begun = untold = False
     for event in _of_this_cluster(lines):
@@ -431,7 +435,7 @@ def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:
 
 
 def images(lines: Iterable[Line]) -> dict[str, str]:
-    """Which images the nodes that exist were made of, as the provider wrote them down."""
+    """Images of the existing nodes, as the provider recorded them."""
     found: dict[str, str] = {}
     for event in _of_this_cluster(lines):
         if isinstance(event, ImageChosen):
@@ -443,7 +447,7 @@ def images(lines: Iterable[Line]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEnd:
-    """To be the end of the whole cluster; both None where it has none."""
+    """New end of the whole cluster; both fields None for no end."""
 
     lifetime: float | None
     expires: float | None
@@ -452,7 +456,7 @@ class ClusterEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """What the journal says of the end of the nodes that exist."""
+    """End of the existing nodes according to the journal."""
 
     lifetime: float | None
     """`limits.max_lifetime` as they were made with, or moved to."""
@@ -463,7 +467,7 @@ class Lifetime:
 
 
 def known_end(lines: Iterable[Line]) -> Lifetime | None:
-    """None where the record tells no lifetime: it is of an earlier version, or has no nodes."""
+    """None if the record has no lifetime: it is of an earlier version, or has no nodes."""
     lifetimes: list[float | None] = []
     born: float | None = None
     moving: ClusterEnd | None = None
@@ -485,7 +489,7 @@ def known_end(lines: Iterable[Line]) -> Lifetime | None:
 
 
 def _empties(event: Event) -> bool:
-    """Whether all nodes are to be deleted, and hold nothing that has not landed."""
+    """True if all nodes are to be deleted and hold nothing that has not landed."""
     return isinstance(event, DownBegun) or (isinstance(event, RemovalBegun) and event.whole)
 
 
@@ -495,13 +499,13 @@ USES = frozenset(kind.word for kind in _USES)
 
 
 def last_use(lines: Iterable[Line]) -> float:
-    """Unix time; 0: never."""
+    """Unix time of the last use; 0 if never."""
     events = _of_this_cluster(lines)
     return max((event.time or 0.0 for event in events if event.word in USES), default=0.0)
 
 
 def idle_fault(lines: Iterable[Line]) -> str | None:
-    """Why the last try of `limits.idle` to end the cluster failed, if it was not used since."""
+    """Error of the last try of `limits.idle` to end the cluster, if it was not used since."""
     told = [
         event
         for event in _of_this_cluster(lines)

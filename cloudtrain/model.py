@@ -1,7 +1,7 @@
-"""The nouns: what is asked for, what is to be made, what exists, what ran, what landed.
+"""Values: what is asked for, planned, existing, trained and landed.
 
-ClusterConfig (asked for) → Plan of NodePlan (to be made) → Cluster of Node (exists)
-→ Run of Task (one training run) → Artifact (landed). All frozen, keyword-only, tuples.
+ClusterConfig (asked for) → Plan of NodePlan (to be created) → Cluster of Node (exists) → Run of
+Task (one training run) → Artifact (landed). All are frozen, keyword-only, and hold tuples.
 Durations are seconds, sizes bytes unless a name says otherwise.
 """
 
@@ -73,7 +73,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is installed on each node. `tensorflow=None` installs none."""
+    """Software on each node. `tensorflow=None` installs none."""
 
     tensorflow: str | None = None
     python: str = "auto"
@@ -85,7 +85,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """Where the user's code comes from: a git URL with a ref, or a folder here (one of the two)."""
+    """Source of the user's code: a git URL with a ref, or a local folder."""
 
     git: str | None = None
     ref: str | None = None
@@ -96,7 +96,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """What runs on every node of a run. Timeouts are seconds; None is off."""
+    """Command and policies of a run. Timeouts are seconds; None is off."""
 
     command: str = ""
     dir: str = "."
@@ -146,7 +146,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine that exists already (`provider: hosts`)."""
+    """An existing machine (`provider: hosts`)."""
 
     address: str
     role: str
@@ -182,7 +182,7 @@ class ClusterConfig:
 
     @property
     def folder(self) -> Path:
-        """Relative paths of the file (`code.path`, `setup.requirements`) start here."""
+        """Folder that relative paths of the file start in (`code.path`, `setup.requirements`)."""
         return Path(self.source).parent
 
 
@@ -191,7 +191,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Whose something is, as its labels tell: all "" where they tell nothing."""
+    """Owner according to labels: all fields "" if they name none."""
 
     id: str = ""
     """A short hash of the account's principal. Before version 0.2: the user's login name."""
@@ -202,7 +202,7 @@ class Owner:
 
     @property
     def is_login(self) -> bool:
-        """Of a cluster that an earlier version made."""
+        """True for a cluster that an earlier version created."""
         return bool(self.id) and self.id == self.name
 
     def __str__(self) -> str:
@@ -250,7 +250,7 @@ def role_rank(role: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodePlan(TaskId):
-    """One node to be made. `name` is unique in the account: `mnist-worker0`."""
+    """One node to be created. `name` is unique in the account: `mnist-worker0`."""
 
     name: str
     port: int
@@ -273,7 +273,7 @@ class Plan:
     id. A node that joins them gets the same."""
 
     def accelerator(self, node: str) -> Accelerator | None:
-        """Of the node with that name."""
+        """Accelerator of the node with that name."""
         return next((each.accelerator for each in self.nodes if each.name == node), None)
 
     @property
@@ -293,8 +293,8 @@ class Node(TaskId):
     """A node as its provider reports it now.
 
     `address` is where SSH reaches it from here, `internal` where the cluster's other nodes do.
-    Commands start in the user's home on the node; `cache` is a folder there (relative to that
-    home, or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache.
+    Commands start in the user's home on the node; `cache` is a folder there (relative to that home,
+    or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache.
     """
 
     name: str
@@ -327,10 +327,10 @@ class Node(TaskId):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The keys of one cluster: one user key, and one host key for each node.
+    """Keys of one cluster: one user key, and one host key for each node. OpenSSH formats.
 
-    Providers put `public_key` and the host's private key on a node before it first answers;
-    the transport then accepts that host key and no other. OpenSSH formats.
+    Providers put `public_key` and the host's private key on a node before it first answers; the
+    transport then accepts that host key and no other.
     """
 
     private_key: Path
@@ -342,8 +342,11 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class HostKey:
-    """The key that a node is made with. On a cloud it stands in the user data, so the node gets
-    another at its first login, whose private half is on that node alone."""
+    """Host key that a node is created with.
+
+    On a cloud it stands in the user data, so the node gets another at its first login, whose
+    private half is on that node alone.
+    """
 
     public: str
     """`ssh-ed25519 AAAA…`"""
@@ -353,7 +356,7 @@ class HostKey:
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """What the node may answer with."""
+        """Host keys that the node may have."""
         return self.accepted or (self.public,)
 
     @property
@@ -371,7 +374,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What an account holds of one cluster, read from labels alone; no record is needed."""
+    """What an account holds of one cluster, by labels alone; no record is needed."""
 
     cluster: str
     provider: str

@@ -1,14 +1,17 @@
-"""Relative paths with `/`: which stay inside a folder, how one is printed."""
+"""Relative paths with `/`: glob matching, staying inside a folder, printing.
+
+Nodes run it too, as text: any Python from 3.6.
+"""
 
 from __future__ import annotations
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path names one file below the folder it starts in, in only one way."""
+    """True if a path names one file below its folder, in only one way."""
     return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))
 
 
 def shown(path: object) -> str:
-    """A path that may hold any byte, as it can be printed anywhere."""
+    """A path with any bytes, in printable form."""
     text = str(path)
     return text if text.isprintable() else ascii(text)

@@ -1,4 +1,4 @@
-"""The narrow doors: everything outside this program is behind one of these four."""
+"""Interfaces to everything outside this program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One result of a check. `error` is the exception class whose exit code it ends with."""
+    """Result of one check. `error` is the exception class whose exit code it ends with."""
 
     what: str
     ok: bool
@@ -35,12 +35,12 @@ class Finding:
     hint: str | None = None
     error: type[Exception] | None = None
     told: bool = True
-    """False where nobody tells: nothing speaks against it, and nothing for it."""
+    """False if nobody reports it: nothing speaks against it, and nothing for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What a cloud tells of one of its machine types."""
+    """A machine type as its cloud describes it."""
 
     name: str
     vcpus: int
@@ -52,10 +52,12 @@ class MachineFacts:
 
 @runtime_checkable
 class TellsMachines(Protocol):
-    """A provider whose cloud can be asked what its machines are."""
+    """A provider whose cloud describes its machine types."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        """Of those that exist where the plan wants to be, as far as this endpoint tells."""
+        """Facts of the types that exist in the plan's placement, as far as this endpoint
+        reports.
+        """
 
 
 IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")
@@ -64,7 +66,7 @@ IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who an account knows us as."""
+    """Identity under which an account knows us."""
 
     id: str
     """The same from every machine, and nobody else's: an e-mail, an ARN, an object id."""
@@ -73,10 +75,10 @@ class Principal:
 
 
 class Provider(Protocol):
-    """Makes nodes, tells which exist, destroys them. One file per cloud in providers/.
+    """Creates, lists and deletes nodes. One folder per cloud in providers/.
 
-    Each module has `def provider(config: ClusterConfig) -> Provider`. What exists is read from
-    the cloud by label at each call and never remembered.
+    Each has `def provider(config: ClusterConfig) -> Provider`. What exists is read from the cloud
+    by label at each call and never remembered.
     """
 
     name: str
@@ -84,9 +86,10 @@ class Provider(Protocol):
     """Where the cluster may be that this is opened for; set by who opens it."""
 
     def principal(self) -> Principal | None:
-        """Who makes what is made with these credentials; None where the account does not tell.
+        """Owner of resources created with these credentials; None if the account does not report
+        it.
 
-        Asked once. Raises CloudError.
+        Queried once. Raises CloudError.
         """
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -114,12 +117,17 @@ class Provider(Protocol):
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """Every node of the cluster that exists, asked now, where its record and its config say
-        that it may be. A destroyed one is not listed. Raises NotAskedError for a zone or region
-        that counts and does not answer."""
+        """List every node of the cluster, in the places where its record and its config say that it
+        may be.
+
+        A deleted node is not listed. Raises NotAskedError for a zone or region that counts and does
+        not answer.
+        """
 
     def find(self, cluster: str) -> Listing[Node]:
-        """Every node of it that is seen anywhere in the account, and where nobody could look."""
+        """Every node of it that is seen anywhere in the account, and the places that could not
+        be queried.
+        """
 
     def destroy(
         self,
@@ -129,13 +137,12 @@ class Provider(Protocol):
         *,
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
-        """Everything of the cluster, then ask again. Raises LeftoverError naming what is left,
-        NotAskedError naming the places where something may be left.
+        """Delete everything of the cluster, then list again.
 
-        Returns the places that did not answer and where, by the record, nothing of it ever was.
-        `expected` has the nodes that were asked for of late, by name, with the Unix time of the
-        request: a cloud may list a new node late, and it is waited for. Nodes in the places
-        `spared` stay.
+        Raises LeftoverError naming what is left, NotAskedError naming the places where something
+        may be left. Returns silent places in which, by the record, nothing of it ever was.
+        `expected` has recently requested nodes by name, with the Unix time of the request: a cloud
+        may list a new node late, and it is waited for. Nodes in the places `spared` stay.
         """
 
     def remove(
@@ -145,7 +152,7 @@ class Provider(Protocol):
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> None:
-        """These nodes, and nothing else of the cluster, which goes on: as `destroy`."""
+        """Delete these nodes as `destroy` does, and nothing else of the cluster."""
 
     def move_ends(
         self,
@@ -154,22 +161,24 @@ class Provider(Protocol):
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """These nodes, which run, end by themselves at `expires` (Unix time; None: never).
+        """Move the end of these running nodes to `expires` (Unix time; None: never).
 
-        `tell(node, line)` runs a line of sh there, where the end is held by the node itself.
+        `tell(node, line)` runs a line of sh there, for ends that the node itself holds.
         """
 
     def console(self, cluster: str, node: str) -> str:
-        """The end of what a node wrote to its serial console: for one that lets nobody in. Empty
-        where its provider has nothing of the kind."""
+        """End of a node's serial console output, for one that cannot be reached.
+
+        Empty if its provider has nothing of the kind.
+        """
 
     def sweep(self) -> Listing[Holding]:
-        """Everything under our label, in all regions, by cluster; sorted by name."""
+        """List everything under our label, in all regions, by cluster; sorted by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A command that ended on a node. `exit_code` is negative where a signal ended it."""
+    """Result of a command on a node. `exit_code` is negative if a signal ended it."""
 
     exit_code: int
     stdout: bytes
@@ -179,8 +188,8 @@ class Completed:
 class Transport(Protocol):
     """Runs commands on nodes over connections that it keeps open. Safe to use from many threads.
 
-    Commands start in the user's home. Raises NodeUnreachable when no connection can be had or
-    an open one breaks, HostKeyMismatch when another machine answers.
+    Commands start in the user's home. Raises NodeUnreachable when no connection can be opened or an
+    open one breaks, HostKeyMismatch when another machine answers.
     """
 
     def run(
@@ -193,23 +202,24 @@ class Transport(Protocol):
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run to its end. A handler takes the bytes as they come, `Completed` then lacks them.
+        """Run a command to its end.
 
-        `timeout` (seconds) without any byte in either direction raises NodeUnreachable.
+        A handler takes the bytes as they come, `Completed` then lacks them. `timeout` (seconds)
+        without any byte in either direction raises NodeUnreachable.
         """
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        """A short sh script over the node's persistent shell: a round trip, no new channel."""
+        """Run a short sh script over the node's persistent shell: a round trip, no new channel."""
 
     def close(self) -> None:
-        """Close every connection; what runs detached on the nodes goes on."""
+        """Close every connection; what runs detached on the nodes continues."""
 
 
 class HostKeys(Protocol):
-    """The host keys that a transport accepts."""
+    """Host keys that a transport accepts."""
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        """From now on that node answers with one of these; its open connections are closed."""
+        """Accept one of these for that node from now on; its open connections are closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +235,7 @@ class Swapped:
 
 
 class ArtifactStore(Protocol):
-    """Keeps files under a URI prefix. Raises StoreError."""
+    """Keeps files under a URI prefix. One file per kind of store in stores/. Raises StoreError."""
 
     uri: str
 
@@ -234,20 +244,21 @@ class ArtifactStore(Protocol):
         """Signs requests by which nodes store and read files themselves; None: they cannot."""
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        """What the store holds, asked now; `sha256` is empty where the store does not tell it,
-        `md5` too."""
+        """List what the store holds now; `sha256` and `md5` are empty if the store does not
+        report them.
+        """
 
     def download(self, path: str) -> Iterator[bytes]:
-        """The bytes of one file."""
+        """Bytes of one file."""
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         """Store one file under the prefix; visible whole or not at all."""
 
     def copy(self, source: str, target: str) -> None:
-        """The same bytes under another name, in the store itself where it can do so."""
+        """Copy a file to another name, inside the store if it can."""
 
     def delete(self, path: str) -> None:
-        """One file; no error where there is none."""
+        """Delete one file; no error if it does not exist."""
 
 
 class StoreBackend(ArtifactStore, Protocol):
@@ -265,7 +276,7 @@ class StoreBackend(ArtifactStore, Protocol):
 
 
 class Stage(Protocol):
-    """One line of progress, `done` of `total`, with what each node does just now."""
+    """One line of progress, `done` of `total`, with each node's current work."""
 
     def node(self, name: str, text: str) -> None: ...
 
@@ -273,7 +284,7 @@ class Stage(Protocol):
 
 
 class Console(Protocol):
-    """Where facts are shown; printing is done behind this door and nowhere else."""
+    """Shows facts; nothing is printed elsewhere."""
 
     def say(self, text: str) -> None: ...
 
@@ -283,4 +294,4 @@ class Console(Protocol):
         """Progress of one step over `total` nodes: bars on a terminal, timed lines elsewhere."""
 
     def task_output(self, task: str, data: bytes) -> None:
-        """New log bytes of one task, shown line by line with the task's name before each."""
+        """New log bytes of one task, shown by line with the task's name before each."""

@@ -1,4 +1,6 @@
-"""Try or ask again: how often, with what backoff, until when; time and sleep are passed in."""
+"""Retry policies and polling: how often, with what backoff, until when; clock and sleep are
+injected.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def _chance() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Where time and chance come from; tests pass others in."""
+    """Source of time and chance; tests inject others."""
 
     now: Callable[[], float] = time.time
     """Unix time."""
@@ -43,7 +45,7 @@ CLOCK = Clock()
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """A retry policy, or how often something is polled. All durations in seconds."""
+    """A retry policy, or the pace of a poll. All durations in seconds."""
 
     pause: float
     """Before the second try."""
@@ -62,7 +64,7 @@ class Retry:
     """Errors that prove the other side alive: `tries` bounds them, `deadline` does not."""
 
     def pause_after(self, failures: int) -> float:
-        """Without jitter, deadline and Retry-After."""
+        """Backoff after a number of tries, without jitter, deadline and Retry-After."""
         try:
             return min(self.longest, self.pause * self.backoff ** (failures - 1))
         except OverflowError:
@@ -77,10 +79,11 @@ class Retry:
         before_pause: Callable[[E, float, float], None] | None = None,
         clock: Clock = CLOCK,
     ) -> T:
-        """The result of `work`, tried again while it raises one of `on`; else its last error.
+        """Call `work`, retried while it raises one of `on`; returns its result or raises its last
+        error.
 
-        Only for work that does the same thing once however often it is done. A `retry_after` of
-        the error is kept to. `before_pause` is told the error, the pause, and the seconds so far.
+        Only for idempotent work. A `retry_after` of the error is honoured. `before_pause` is called
+        with the error, the pause, and the seconds so far.
         """
         begun, failures = clock.monotonic(), 0
         while True:
@@ -121,10 +124,10 @@ def poll_until(
     waits_for: str = "",
     clock: Clock = CLOCK,
 ) -> T | None:
-    """The first answer that is not None; None where the deadline is over. It is asked at least
-    once, and once more at the deadline.
+    """Return the first answer that is not None; None at the deadline.
 
-    `waits_for` is what a person is told that it is waited for, once that takes long.
+    Polls at least once, and once more at the deadline. `waits_for` is shown to users once the wait
+    is long.
     """
 
     def once() -> T:
@@ -150,7 +153,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def waits_reported_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Meanwhile that one hears of long waits, and nobody from before."""
+    """Report long waits inside to this function, and to no earlier one."""
     _listeners.append(listener)
     try:
         yield
@@ -159,7 +162,7 @@ def waits_reported_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def report_wait(text: str, *, taken: float) -> None:
-    """Where it is long: `taken` is how many seconds it takes, or has taken already."""
+    """Report a wait if it is long: `taken` is the seconds that it takes, or has taken already."""
     with _lock:
         now = time.monotonic()
         lately = now - _reported.get(text, -REPEATED_AFTER) < REPEATED_AFTER

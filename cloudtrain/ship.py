@@ -1,7 +1,7 @@
-"""Brings our own code to a node and runs it there, as text: nothing is installed.
+"""Sends our own code to a node and runs it there, as text: nothing is installed.
 
-What runs on nodes is in node/, and this is the only way there. A module travels on the stdin of the
-Python that runs it, with those that it imports; a shell script in its own command.
+All code that runs on nodes is in node/, and this is its only way there. A module travels on the
+stdin of the Python that runs it, with those that it imports; a shell script in its own command.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ sys.modules[main].main()
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A command, and what its stdin begins with: what the program itself reads comes after it."""
+    """A command and the beginning of its stdin; what the program itself reads comes after it."""
 
     command: Command
     source: bytes = field(repr=False)
 
 
 def program(module: str, *arguments: str) -> Program:
-    """`main()` of a module of node/, run by the node's own Python with these in `sys.argv`."""
+    """Run `main()` of a module of node/ with the node's own Python."""
     source = _source(module)
     command = script(START, BOOT, f"{PACKAGE}.{module}", str(len(source)), *arguments)
     return Program(command=command, source=source)
@@ -76,7 +76,7 @@ def _source(module: str) -> bytes:
 
 
 def _add(module: str, texts: dict[str, str]) -> None:
-    """Each module after those that it imports."""
+    """Add each module after those that it imports."""
     own = text(f"{module}.py")
     for names in _IMPORTS.findall(own):
         for name in names.split(", "):
@@ -94,13 +94,16 @@ def check_python() -> Command:
 
 
 def shell(name: str, *arguments: str) -> Command:
-    """A script of node/ with its arguments as `$1`, `$2`, …"""
+    """Command of a script of node/ with its arguments as `$1`, `$2`, …"""
     return script(text(name), *arguments)
 
 
 def from_variable(variable: str) -> str:
-    """What `python -c` runs where a module's text is in the environment, as `text` gives it: of a
-    task, whose stdin is empty and whose command is for people to read."""
+    """Code for `python -c` that runs a module whose text, as `text` gives it, is in an environment
+    variable.
+
+    For tasks, whose stdin is empty and whose command users read.
+    """
     return f"import os; exec(os.environ.pop('{variable}'))"
 
 

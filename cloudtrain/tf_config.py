@@ -1,4 +1,4 @@
-"""TF_CONFIG: what each task of a run is told about the cluster and about itself."""
+"""TF_CONFIG: describes the cluster and the task itself to each task of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINING_ROLES = frozenset({"chief", "worker"})
 def tf_config_for(
     config: ClusterConfig, tasks: Sequence[Task], addresses: Mapping[str, str], me: Task
 ) -> str | None:
-    """TF_CONFIG of `me` as the config asks for it; None where there is to be none.
+    """TF_CONFIG of `me` as the config asks for it; None for none.
 
     `train.tf_config: true` gives one also to a lone task, for a script that insists on reading it.
     """
@@ -26,14 +26,14 @@ def tf_config_for(
 
 
 def wants_tf_config(config: ClusterConfig) -> bool:
-    """Whether a run of this config has TF_CONFIG at all: by strategy, unless it says otherwise."""
+    """True if a run of this config has TF_CONFIG: by strategy, unless the config says otherwise."""
     if config.train.tf_config == "auto":
         return strategy_of(config).tf_config
     return config.train.tf_config
 
 
 def tf_config(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str | None:
-    """The JSON text for `me`, one of `tasks`; `addresses` has the host of each node by its name.
+    """JSON text for `me`, one of `tasks`; `addresses` has each node's host by name.
 
     None for the one training task of a run without ps: TensorFlow would look for peers. The
     evaluator stands in no other task's cluster, and its own holds only itself.
@@ -55,7 +55,7 @@ def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str:
 
 
 def _in_order(tasks: Sequence[Task]) -> list[Task]:
-    """The same on all tasks whatever order they came in: TF's own roles first, others by name."""
+    """Roles in an order that is the same on all tasks: TF's own roles first, others by name."""
     members = [task for task in tasks if task.role != "evaluator"]
     return sorted(members, key=lambda task: task.rank)
 

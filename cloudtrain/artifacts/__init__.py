@@ -1,1 +1,1 @@
-"""What the tasks made, brought from their nodes into the store and back, verified."""
+"""Artifacts: from the nodes into the store and back, verified."""

@@ -1,4 +1,4 @@
-"""The landed checkpoint, put identical on every task's node before an attempt starts from it."""
+"""Copies the landed checkpoint to every task's node before an attempt starts from it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _TOLD_BYTES = 1 << 16
 def put_checkpoints(
     run: Run, nodes: Mapping[str, Node], folder: str, transport: Transport, store: ArtifactStore
 ) -> str | None:
-    """Makes `folder` in every task's work folder the landed checkpoint, and says which that is.
+    """Make `folder` in every task's work folder equal to the landed checkpoint; returns its
+    description.
 
-    None: nothing has landed, and the folder was removed everywhere, so that all start alike.
-    `nodes` by task; their work folders are there, and no task is running but an evaluator, which
-    only reads. Raises StoreError, NodeError, NodesError; each node has then either the old folder
-    or the new one.
+    None: nothing has landed, and the folder was deleted everywhere, so that all start alike.
+    `nodes` by task; their work folders exist, and no task is running but an evaluator, which only
+    reads. Raises StoreError, NodeError, NodesError; each node has then either the old folder or the
+    new one.
     """
     folder = normpath(folder)
     landed = landed_checkpoint(run.id, folder, store)
@@ -58,7 +59,7 @@ def put_checkpoints(
 
 
 def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, LandedFile]:
-    """The files of the last checkpoint that landed whole, by path in its folder."""
+    """Files of the last checkpoint that landed whole, by path in its folder."""
     manifest = read_manifest(store, run)
     if manifest is None or manifest.checkpoint is None or manifest.checkpoint.folder != folder:
         return {}
@@ -68,7 +69,7 @@ def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, 
 
 @contextmanager
 def _spooled(run: str, landed: Mapping[str, LandedFile], store: ArtifactStore) -> Iterator[_Spool]:
-    """Downloaded once, for however many nodes."""
+    """The checkpoint, downloaded once for any number of nodes."""
     try:
         with tempfile.TemporaryFile() as file:
             places = pack(run, landed, store, file)
@@ -84,7 +85,9 @@ def _spooled(run: str, landed: Mapping[str, LandedFile], store: ArtifactStore) -
 def pack(
     run: str, landed: Mapping[str, LandedFile], store: ArtifactStore, file: IO[bytes]
 ) -> dict[str, int]:
-    """A tar of the files, each checked against the manifest; where the content of each starts."""
+    """Pack the files, each checked against the manifest; returns where the content of each
+    starts.
+    """
     places = {}
     for path, each in landed.items():
         member = tarfile.TarInfo(f"./{path}")
@@ -193,7 +196,7 @@ cd "$1" && rm -rf "./$2"
 
 
 def describe(folder: str, landed: Mapping[str, LandedFile], spool: _Spool) -> str:
-    """The newest checkpoint in the folder, as TensorFlow or Keras name it."""
+    """Name of the newest checkpoint in the folder, as TensorFlow or Keras has it."""
     for path in sorted(landed, key=lambda path: (path.count("/"), path)):
         content = spool.start_of(path, landed[path].size)
         if basename(path) == "checkpoint":

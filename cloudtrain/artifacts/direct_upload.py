@@ -1,7 +1,7 @@
-"""Files that their node stores itself, by requests that are made and signed here.
+"""Uploads files straight from their node, by requests that are presigned here.
 
-No credential goes there: a request is good for one object and a short time (presign.py).
-What this way cannot do comes through this machine instead (relay.py).
+No credential goes there: a request is valid for one object and a short time. What this way cannot
+do comes through this machine instead (relay.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST = 16 << 20
 
 @dataclass
 class UploadResult:
-    """What became of the files, by source. `changed`: while they were read, or not to be read."""
+    """Outcome by source. `changed`: modified while being read, or unreadable."""
 
     arrived: dict[str, Artifact] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -62,9 +62,9 @@ def upload_from_node(
     sizes: Mapping[str, int],
     upload: Upload,
 ) -> UploadResult:
-    """Has the node store `places` (source in the folder → path in the store).
+    """Have the node upload `places` (source in the folder → path in the store).
 
-    Raises NodeUnreachable, and what `upload.stop` raises.
+    Raises NodeUnreachable, and what `stop` raises.
     """
     if not places or upload.store.presigner is None:
         return UploadResult()
@@ -92,7 +92,7 @@ def lock_of(folder: str) -> str:
 
 
 class _Exchange:
-    """What is asked of a sender and what it answers."""
+    """Conversation with an uploader."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class _Exchange:
         self._commits.append((source, artifact, commit))
 
     def settle(self, exit_code: int) -> None:
-        """Waits for files of several parts to be visible."""
+        """Wait until files of several parts are visible."""
         if self._asked:  # and not answered
             words = os.fsdecode(self._complaint).strip().splitlines()
             self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
@@ -211,7 +211,7 @@ class _Exchange:
 
 
 def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
-    """Raises ValueError or LookupError for what describes no file."""
+    """Parse an answer. Raises ValueError or LookupError if it describes no file."""
     size, sha256, md5 = told["size"], told["sha256"], told["md5"]
     digests = re.fullmatch(r"[0-9a-f]{64} ([0-9a-f]{32})?", f"{sha256} {md5}")
     if type(size) is not int or size < 0 or digests is None:
@@ -224,7 +224,7 @@ def _line(order: Mapping[str, object]) -> bytes:
 
 
 def revealed(request: PresignedRequest) -> dict[str, object]:
-    """For the stdin of the process that sends it, and nowhere else."""
+    """Order with its secrets, for the stdin of the uploader only."""
     return {
         "url": request.url.reveal(),
         "method": request.method,

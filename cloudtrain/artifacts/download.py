@@ -1,4 +1,4 @@
-"""A run's artifacts from the store to a folder here, each verified."""
+"""Downloads a run's artifacts from the store, each verified."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHOWN = 8
 
 
 def download_run(run: str, store: ArtifactStore, destination: Path, console: Console) -> Manifest:
-    """Everything that the run's manifest lists, below `destination`, as `<task>/<path>`.
+    """Download everything that the run's manifest lists to `destination`, as `<task>/<path>`.
 
-    A file that is there already, as the manifest has it, is left alone, so that the same call
-    goes on where another was cut off. Raises StoreError for each file that is not as it landed.
+    Files that are already there as landed are skipped, so that a repeated call continues an
+    interrupted one. Raises StoreError for each file that differs from what landed.
     """
     manifest = read_manifest(store, run)
     if manifest is None:
@@ -66,7 +66,7 @@ def by_folder(manifest: Manifest) -> Mapping[str, list[LandedFile]]:
 def download_files(
     run: str, files: Sequence[LandedFile], store: ArtifactStore, here: FileStore
 ) -> list[bool]:
-    """Whether each had to be brought."""
+    """Download files; returns whether each had to be downloaded."""
 
     def work(landed: LandedFile) -> bool:
         if is_here(landed, here):
@@ -102,8 +102,9 @@ def digest_of(pieces: Iterator[bytes]) -> str:
 
 
 def verified(landed: LandedFile, run: str, store: ArtifactStore) -> Iterator[bytes]:
-    """The file's bytes; raises StoreError after the last of them if they are not the right ones,
-    so that who writes them does not keep them."""
+    """The file's bytes; raises StoreError after the last of them if they are wrong, so that the
+    caller discards them.
+    """
     digest, size = hashlib.sha256(), 0
     for piece in store.download(f"{run}/{landed.at}"):
         digest.update(piece)

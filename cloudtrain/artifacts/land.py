@@ -1,4 +1,4 @@
-"""Brings what a run's tasks made from their nodes into the store, and tells what is not there."""
+"""Lands what a run's tasks created, and reports what has not landed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def land_so_far(
 
 
 def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
-    """Lands the first task's checkpoint folder alone, before an attempt starts from it."""
+    """Land the first task's checkpoint folder alone, before an attempt starts from it."""
     ledger, node = _opened(landing, run), nodes.get(run.tasks[0].name)
     held = [landing.checkpoint_source(run, node)] if node is not None else []
     return _land_so_far(landing, ledger, held, NONE)
@@ -119,7 +119,7 @@ class Closing:
 
 
 def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
-    """What `artifacts.require` names and no task has landed."""
+    """Files that `artifacts.require` names and no task has landed."""
     paths = [path.partition("/")[2] for path in manifest.files if not _is_record(path)]
     return tuple(
         pattern for pattern in rules.require if not any(matches(path, pattern) for path in paths)
@@ -137,7 +137,10 @@ def pending_files(
     landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
 ) -> tuple[str, ...]:
     """Files of any run on these nodes, `<run>/<task>/<path>`, that the store does not hold as they
-    are. Knows the runs from the nodes' disks. Raises NotLanded where a node cannot be asked."""
+    are.
+
+    Knows the runs from the nodes' disks. Raises NotLanded if a node cannot be queried.
+    """
     transport, store, cluster = landing.transport, landing.store, landing.cluster
     try:
         found = fan_out(
@@ -192,7 +195,7 @@ done
 
 
 def not_landed(error: CloudtrainError) -> CloudtrainError:
-    """Every failure in one error whose exit code says that artifacts are not landed."""
+    """One error with every failure, whose exit code says that artifacts have not landed."""
     failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
     kind = StoreError if all(isinstance(each, StoreError) for each in failures) else NotLanded
     if len(failures) == 1 and isinstance(error, kind):
@@ -296,7 +299,7 @@ def _unlanded(
 def _land_here(
     ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
 ) -> LandedFile | None:
-    """None where it has landed as it is."""
+    """Land a local file; None if it has landed as it is."""
     digest = hashlib.sha256()
     for piece in read():
         digest.update(piece)
@@ -335,7 +338,7 @@ def _names(paths: Sequence[str]) -> str:
 
 
 class _Quiet:
-    """What is landed beside a training run is not worth a line of its log."""
+    """A console for landing during a run, which is not worth a line of its log."""
 
     def node(self, name: str, text: str) -> None:
         pass

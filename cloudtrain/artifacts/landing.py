@@ -93,7 +93,7 @@ def landing_of(session: Session) -> Landing:
 
 
 def nodes_of(session: Session, run: Run) -> dict[str, Node]:
-    """Those that exist, by task."""
+    """Existing nodes by task."""
     return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""A run's manifest while files land: where each may be put, and what the store says of it."""
+"""Writes a run's manifest while files land: free places, and what the store holds."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SAVE_EVERY = 10.0
 
 
 class ManifestWriter:
-    """`manifest` is what has landed so far; files that the store lost are not in it.
+    """Manifest of a run that is being written. `manifest` is what has landed so far, without files
+    that the store lost.
 
-    For many threads, but one process: the caller holds the cluster's lock. The store is listed
-    when it is opened and when it settles.
+    For many threads, but one process: the caller holds the cluster's lock.
     """
 
     def __init__(self, store: ArtifactStore, run: str) -> None:
@@ -55,7 +55,7 @@ class ManifestWriter:
         self._next_save = time.monotonic() + SAVE_EVERY
 
     def place(self, path: str) -> str:
-        """Where a new version goes: never where the saved manifest says that one is."""
+        """Path for a new version: never one that the saved manifest uses."""
         old = self._saved.files.get(path)
         is_taken = old is not None and old.at == path and path not in self.lost
         return f"{BESIDE}/{path}" if is_taken else path

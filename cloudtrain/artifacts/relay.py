@@ -1,4 +1,6 @@
-"""Files from a node into a store as one stream, in constant memory, each with its checksum."""
+"""Streams files from a node through this machine into a store, in constant memory, each with its
+checksum.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,12 @@ def upload_via_client(
     sizes: Mapping[str, int],
     upload: Upload,
 ) -> dict[str, Artifact]:
-    """Streams `places` (source in the folder → path in the store); what landed whole, by source.
+    """Stream `places` (source in the folder → path in the store); returns what landed whole, by
+    source.
 
     Side by side with the stream the node itself computes checksums: a file that changed while it
     was read, or that cannot be read, is not among the results. Raises StoreError, NodeUnreachable,
-    NodeError, and what `upload.stop` raises.
+    NodeError, and what `stop` raises.
     """
     if not places:
         return {}
@@ -74,7 +77,7 @@ def stream(
     sizes: Mapping[str, int],
     upload: Upload,
 ) -> dict[str, Artifact]:
-    """What the node sent, as it was stored. Raises NodeError for much more than was announced."""
+    """Read what the node sends and store it. Raises NodeError for much more than announced."""
     most = {source: sizes[source] + GROWTH for source in places}
     receiver = _Receiver(node, places, most, upload)
     left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
@@ -103,7 +106,7 @@ def stream(
 
 
 def packing(folder: str) -> Command:
-    """The files whose names come on stdin, NUL after each, as a GNU tar stream.
+    """Command that packs the files named on stdin, NUL after each, as a GNU tar stream.
 
     Links are not followed and hard links sent as files:
     https://www.gnu.org/software/tar/manual/html_node/hard-links.html
@@ -124,7 +127,7 @@ LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-de
 
 
 class _Receiver:
-    """Unpacks in a thread of its own what `write` is given, and stores each file.
+    """Unpacks what `write` is given in a thread of its own, and stores each file.
 
     A failure of the store is raised by the next `write`, or else by `finish`.
     """
@@ -174,7 +177,9 @@ class _Receiver:
                 wait([future for _, future in self._waiting])
 
     def _unpack(self, pipe: IO[bytes]) -> None:
-        """A stream that is cut off is no error here: what did not arrive is missed by its name."""
+        """Unpack the stream. A truncated one is no error here: missing files are noticed by
+        name.
+        """
         with (
             contextlib.suppress(tarfile.TarError),
             tarfile.open(

@@ -1,4 +1,4 @@
-"""A run's record in its store: how it gets there, and what another machine learns from it."""
+"""Run records in a store: writes them, and reads what other machines have written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """`as_of`: when the record of a run that goes on was stored, Unix time."""
+    """A stored run. `as_of`: Unix time at which the record of an active run was stored."""
 
     run: Run
     as_of: float | None = None
@@ -46,13 +46,13 @@ def record_of(run: Run, as_of: float | None = None) -> bytes:
 
 
 def store_record(run: Run, store: ArtifactStore, now: float) -> None:
-    """While the run goes on, and no manifest lists its record: the newest replaces the last."""
+    """Store the record of an active run, which no manifest lists: the newest replaces the last."""
     store.upload(f"{run.id}/{RECORD}", [record_of(run, now)])
     index(run, store)
 
 
 def index(run: Run, store: ArtifactStore) -> None:
-    """After the record, so that every name leads to one."""
+    """Write the index after the record, so that every name leads to one."""
     store.upload(f"{INDEX}/{run.cluster}/{run.id}", [run.id.encode("ascii")])
 
 
@@ -63,20 +63,22 @@ def clusters_in(store: ArtifactStore) -> tuple[str, ...]:
 
 
 class StoredRuns:
-    """The runs of one cluster, asked of its store alone."""
+    """Runs of one cluster, read from its store alone."""
 
     def __init__(self, store: ArtifactStore, cluster: str) -> None:
         self.store = store
         self.cluster = cluster
 
     def ids(self) -> tuple[str, ...]:
-        """From the oldest on."""
+        """Ids from the oldest on."""
         prefix = f"{INDEX}/{self.cluster}/"
         names = (found.path[len(prefix) :] for found in self.store.list(prefix))
         return tuple(sorted(name for name in names if RUN_ID.match(name)))
 
     def run(self, run: str) -> StoredRun:
-        """Raises UsageError where there is none, StoreError for a record that makes no sense."""
+        """The run with that id. Raises UsageError if there is none, StoreError for an invalid
+        record.
+        """
         found = self._read(run) if RUN_ID.match(run) else None
         if found is None or found.run.cluster != self.cluster:
             raise UsageError(
@@ -85,7 +87,9 @@ class StoredRuns:
         return found
 
     def latest(self) -> StoredRun:
-        """One that cannot be read is an error: an older run is never taken for the latest."""
+        """The latest run. An unreadable one is an error: an older run is never taken for the
+        latest.
+        """
         for run in reversed(self.ids()):
             found = self._read(run)
             if found is not None and found.run.cluster == self.cluster:
@@ -93,7 +97,7 @@ class StoredRuns:
         raise UsageError(f"no run of {self.cluster} is in {self.store.uri}", hint=self._hint())
 
     def runs_and_faults(self) -> tuple[tuple[StoredRun, ...], tuple[str, ...]]:
-        """All of them, and what is wrong with the records that cannot be read."""
+        """All runs, and what is wrong with unreadable records."""
 
         def read(run: str) -> StoredRun | CloudtrainError | None:
             try:
@@ -113,7 +117,7 @@ class StoredRuns:
         )
 
     def _read(self, run: str) -> StoredRun | None:
-        """None where there is no record, as somebody has removed the run."""
+        """The record; None if the run has been deleted."""
         name = f"{run}/{RECORD}"
         sizes = [found.size for found in self.store.list(name) if found.path == name]
         if not sizes:
@@ -138,7 +142,7 @@ class StoredRuns:
 
 
 def stored_run(run: str, text: bytes) -> StoredRun:
-    """Raises ValueError saying what is wrong: others may write to a store too."""
+    """Parse a record. Raises ValueError with the reason: others may write to a store too."""
     facts = json.loads(text)
     found = run_from_json(facts)
     if facts.get("format") != FORMAT:
@@ -150,14 +154,14 @@ def stored_run(run: str, text: bytes) -> StoredRun:
 
 
 class LandedLogs:
-    """A run's logs in its store, as the manifest lists them; it moves on while the run does."""
+    """A run's logs in its store, as the manifest lists them; updated during the run."""
 
     def __init__(self, run: str, store: ArtifactStore) -> None:
         self._run, self._store = run, store
         self._files = self._listed()
 
     def read(self, name: str) -> bytes:
-        """`chief0.attempt-1.log`, verified; empty where it has not landed."""
+        """Contents of `chief0.attempt-1.log`, verified; empty if it has not landed."""
         landed = self._files.get(f"logs/{name}")
         if landed is None:
             return b""

@@ -1,6 +1,7 @@
-"""Nodes that fetch parcels from the store, unpack them and store their files (node/unpacker.py).
+"""Unpacks spool archives on a node, which downloads them and uploads their files
+(node/unpacker.py).
 
-Like direct.py: a request that is made and signed here, for one object, is all that a node is given.
+As in direct.py, a presigned request for one object is all that a node is given.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ TRIED = 3
 
 
 class UnpackingUnavailable(Exception):
-    """Why no node can do it."""
+    """Reason why no node can do it."""
 
 
 class SpoolUnpackers:
-    """The nodes of a run's cluster, as long as they answer."""
+    """Nodes of a run's cluster, as long as they answer."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class SpoolUnpackers:
         )
 
     def node(self, task: str) -> Node | None:
-        """The one that stored it, if it is there, or another."""
+        """The node that stored the archive if it exists, or another."""
         names = {each.node for each in self._run.tasks if each.name == task}
         return min(self._nodes, key=lambda node: node.name not in names, default=None)
 
@@ -76,7 +77,9 @@ class SpoolUnpackers:
 
     @contextmanager
     def unpacked(self, node: Node, path: str, size: int) -> Iterator[UnpackedSpool]:
-        """Raises Detour, NodeError; ValueError, KeyError or TypeError for what is no parcel."""
+        """Unpack an archive. Raises Detour, NodeError; ValueError, KeyError or TypeError for an
+        invalid archive.
+        """
         assert self._transport is not None
         place = f"{layout.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
         folder = f"{place}/files"
@@ -131,7 +134,7 @@ class SpoolUnpackers:
 
 
 class UnpackedSpool:
-    """A parcel whose files lie in a folder of a node."""
+    """A spool archive whose files are in a folder of a node."""
 
     def __init__(
         self,

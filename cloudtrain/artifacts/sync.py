@@ -1,4 +1,4 @@
-"""One task's files brought from its node into the store, until the store has them as they are."""
+"""Syncs one task's files from its node to the store, until the store has them as they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SyncSource:
-    """What of one task lands. `checkpoint` is its checkpoint folder, where that lands too."""
+    """What of one task is to land. `checkpoint` is its checkpoint folder, if that lands too."""
 
     task: str
     node: Node
@@ -36,7 +36,9 @@ class SyncSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """`files` are as they were on the node; `unsettled` were seen there and are not among them."""
+    """Result. `files` are as they were on the node; `unsettled` were seen there and are not
+    among them.
+    """
 
     files: tuple[LandedFile, ...]
     checkpoint: Checkpoint | None
@@ -89,10 +91,7 @@ def _sync(
 
 
 def known_files(task: str, ledger: ManifestWriter) -> dict[str, LandedFile]:
-    """What has landed, by path in the work folder.
-
-    Stamps are believed after the end (`complete`), when nothing writes through a mapping.
-    """
+    """What has landed, by path in the work folder."""
     known = ledger.manifest.task_files(task)
     if ledger.manifest.complete:
         return known
@@ -114,7 +113,7 @@ def unchanged(
 ) -> dict[str, LandedFile]:
     """Files that only look changed: a touch, a replaced node with a copy of the old one's.
 
-    `heard` is told how many were compared so far.
+    `heard` is called with the number of files compared so far.
     """
     alike = [file for file in due if file.path in known and known[file.path].size == file.size]
     names = dict.fromkeys(file.source for file in alike)
@@ -132,7 +131,7 @@ def _outcome(
     fresh: Mapping[str, LandedFile],
     unsettled: tuple[str, ...],
 ) -> SyncResult:
-    """A checkpoint that is not settled stays what it was; a folder without files is none."""
+    """New state: an unsettled checkpoint stays what it was; a folder without files is none."""
     paths = tuple(f.path for f in inventory.files if source.is_checkpoint(f.path))
     settled = not any(source.is_checkpoint(path) for path in unsettled)
     checkpoint = None

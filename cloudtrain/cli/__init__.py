@@ -1,1 +1,1 @@
-"""Words on a screen: arguments in, lines and exit codes out."""
+"""Command line: arguments in, lines and exit codes out."""

@@ -1,4 +1,4 @@
-"""Which accounts are meant: a file's, a known cluster's, those that --provider names, or all."""
+"""Chooses accounts: a file's, a known cluster's, those that --provider names, or all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds()
 
 
 def provider_options(command: Decorated) -> Decorated:
-    """--provider and --project, for what no file here knows."""
+    """Options --provider and --project, for accounts that no file here names."""
     project = click.option("--project", metavar="P", help=f"{PROJECTS}.")
     provider = click.option(
         "--provider", type=click.Choice(PROVIDERS), help="Ask there, whatever is on record here."

@@ -1,4 +1,4 @@
-"""The table of commands; each one's module is loaded when it is used."""
+"""Table of commands; each one's module is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Example:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line from its words to its exit code. Never raises."""
+    """Run one command line and return its exit code. Never raises."""
     own = list(arguments)
     flags = own[: own.index("--")] if "--" in own else own
     debug = "--debug" in flags or os.environ.get("CLOUDTRAIN_DEBUG", "0") not in ("", "0")
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def on_stderr(text: str) -> None:
-    """What is waited for by a command that shows no progress."""
+    """Print the reason for a wait, in commands that show no progress."""
     from cloudtrain.console.lines import printable
 
     with suppress(OSError):
@@ -92,7 +92,9 @@ def on_stderr(text: str) -> None:
 
 
 def invoke(arguments: list[str]) -> int:
-    """Without click's own `main`, which has other exit codes for a closed pipe and Ctrl-C."""
+    """Invoke the command without click's own `main`, which has other exit codes for a closed
+    pipe and Ctrl-C.
+    """
     if instruction := os.environ.get("_CLOUDTRAIN_COMPLETE"):
         from click.shell_completion import shell_complete
 
@@ -105,7 +107,7 @@ def invoke(arguments: list[str]) -> int:
 
 
 class LazyGroup(click.Group):
-    """Help and completion of the group come from the table and load no command."""
+    """Command group whose help and completion come from the table, without loading any command."""
 
     def main(self, args: Sequence[str] | None = None, **_: Any) -> NoReturn:  # type: ignore[override]
         raise SystemExit(run(args or ()))
@@ -156,8 +158,9 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """One YAML file says what to train and on what: cloudtrain makes the nodes, runs TensorFlow
-    over all of them, lands the artifacts and leaves nothing behind."""
+    """One YAML file says what to train and on what: cloudtrain creates the nodes, runs
+    TensorFlow over all of them, lands the artifacts and leaves nothing behind.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         return

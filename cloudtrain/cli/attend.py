@@ -1,4 +1,4 @@
-"""`cloudtrain attend`: the process that a detached run is handed to; not for people."""
+"""`cloudtrain attend`: the background process that supervises a detached run; not for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 @click.command(hidden=True)
 @click.argument("name")
 def command(name: str) -> int:
-    """Stay with the active run to its end, as `train` would have. Its logs are on disk already."""
+    """Supervise the active run to its end, as `train` would have. Its logs are on disk already."""
     from cloudtrain.commands.attend import attend
     from cloudtrain.console.plain import PlainConsole
 

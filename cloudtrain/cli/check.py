@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]) -> int:
-    """Find what would stop `up` or `train` before anything is made: the config, machines and their
-    price, credentials, quota, code, secrets, the store. Changes nothing.
-
-    The exit code is that of the most serious finding.
+    """Check what would stop `up` or `train` before anything is created: the config, machines and
+    their price, credentials, quota, code, secrets, the store. Changes nothing. The exit code is
+    that of the most serious finding.
     """
     plan = plan_of(file)
     from cloudtrain.commands.check import check
@@ -54,7 +53,7 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
 
 
 def screen(findings: Sequence[Finding]) -> Iterator[str]:
-    """What is well on a line each; then what is wrong, whole, with how to mend it; then the sum."""
+    """Good findings on a line each; then the bad ones in full, with hints; then a summary."""
     width = max((len(finding.what) for finding in findings), default=0)
     for finding in findings:
         if finding.ok:

@@ -24,7 +24,8 @@ INSTALL = {
 @debug_option
 def command(shell: str | None) -> None:
     """Print the script that completes commands, flags, cluster names and files in your shell
-    (the one that $SHELL names, unless told)."""
+    (default: the one in $SHELL).
+    """
     from click.shell_completion import get_completion_class
 
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119

@@ -1,4 +1,4 @@
-"""Questions before what costs money or loses data; none where nobody could answer."""
+"""Asks for confirmation before commands that cost money or lose data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloudtrain.errors import UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Returns when the answer is yes. Raises UsageError where there is no terminal to ask on."""
+    """Return if the answer is yes. Raises UsageError without a terminal."""
     if yes:
         return
     if not on_terminal():

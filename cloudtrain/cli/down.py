@@ -42,11 +42,10 @@ def command(
     project: str | None,
     as_json: bool,
 ) -> None:
-    """Land the artifacts, destroy everything, ask the provider what is left and say it.
-
-    Refuses (exit code 5, nodes kept) while something that only a node holds cannot be landed,
-    unless --discard. What is left over is named (exit code 6). With --provider, a cluster that no
-    record here knows is found by its labels.
+    """Land the artifacts, delete everything, and report what the provider still lists. Refuses
+    (exit code 5, nodes kept) while something that only a node holds cannot be landed, unless
+    --discard. Leftovers are named (exit code 6). With --provider, a cluster that no record here
+    knows is found by its labels.
     """
     target = resolve_target(name, provider, project)
     show_whose(target, owner)
@@ -65,7 +64,7 @@ def command(
 
 
 def show_whose(target: ClusterTarget, owner: str | None) -> None:
-    """Whose it is, how old, what runs and until when, where nobody here has its keys."""
+    """Show owner, age, runs and end of a cluster whose keys nobody here has."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
     from cloudtrain.commands.cluster_owner import whose
@@ -81,7 +80,7 @@ def show_whose(target: ClusterTarget, owner: str | None) -> None:
 
 
 def resolve_target(name: str | None, provider: str | None, project: str | None) -> ClusterTarget:
-    """What is on record here counts, as it has the keys; else NAME at that provider."""
+    """The cluster on record here, which has the keys; else NAME at that provider."""
     from cloudtrain.commands.inventory import account_of, is_known
 
     if provider is None or (name is not None and is_file(name)):
@@ -99,7 +98,7 @@ def resolve_target(name: str | None, provider: str | None, project: str | None) 
 
 
 def provider_of(target: ClusterTarget) -> str:
-    """Where the record cannot be read, a provider that makes a bill is assumed."""
+    """Provider of a cluster. If its record cannot be read, one that bills is assumed."""
     if target.config is not None:
         return target.config.provider
     try:

@@ -1,4 +1,4 @@
-"""An error becomes a few lines on stderr, a JSON document where asked, and an exit code."""
+"""Turns an error into a few lines on stderr, a JSON document if asked, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 24
 
 
 def show(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Prints the error and returns its exit code."""
+    """Print the error and return its exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     failure = _failure(error)
@@ -38,7 +38,7 @@ def show(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """What is known of it, in the shape that --json prints."""
+    """The error as --json prints it."""
     if isinstance(error, CloudtrainError):
         return _facts(error, error.message, error.exit_code, error.hint) | _more(error)
     if isinstance(error, click.Abort):

@@ -27,9 +27,8 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...]) -> int:
-    """Run a command on the nodes, side by side, each word as written, no shell between.
-
-    The exit code is the highest that any node gave, and not 0 where a node was left out.
+    """Run a command on the nodes, side by side, each word as written, without a shell. The exit
+    code is the highest of any node, and not 0 if a node was skipped.
     """
     words = (*first, *ctx.meta["passed_on"])
     if not words:

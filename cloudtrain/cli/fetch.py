@@ -31,8 +31,9 @@ from cloudtrain.cli.target import landed_target
 def command(
     name: str | None, folder: str | None, run_id: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Bring the latest run's artifacts from the store into DIR (default: a folder of the
-    cluster's name), each verified against its checksum; on any machine, with a FILE or --store."""
+    """Download the latest run's artifacts from the store into DIR (default: a folder of the
+    cluster's name), each verified against its checksum; on any machine, with a FILE or --store.
+    """
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name
     cluster, config = landed_target(name, store)
@@ -46,5 +47,5 @@ def command(
 
 
 def is_folder(word: str) -> bool:
-    """`fetch ./results` and `fetch results/` name a folder: no cluster's name has a slash."""
+    """True for `./results` and `results/`, which name a folder: no cluster's name has a slash."""
     return "/" in word and not is_yaml(word)

@@ -15,9 +15,8 @@ from cloudtrain.state import resolve
 @json_option
 @debug_option
 def command(name: str, discard: bool, as_json: bool) -> None:
-    """Remove the record of a cluster that is down: its runs, their logs, its events.
-
-    Refused while the cluster is up. What is in a store stays there.
+    """Remove the record of a cluster that is down: its runs, their logs, its events. Refused
+    while the cluster is up. Artifacts in a store stay there.
     """
     cluster = resolve(name)
     from cloudtrain.commands.forget import forget

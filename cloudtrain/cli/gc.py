@@ -43,12 +43,11 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete what accounts hold under our labels of clusters whose keys are not here, and that
-    nobody uses: expired, without a running node, or named.
-
-    Whatever only their nodes hold is lost, so it asks first. What runs and has time left is
-    listed and kept, unless NAME or --running says otherwise. What others made is left alone, as
-    is every cluster whose keys are here: `cloudtrain down` lands and ends those.
+    """Delete clusters in your accounts whose keys are not here and that nobody uses: expired,
+    without a running node, or named. What only their nodes hold is lost, so it asks first.
+    Running clusters with time left are listed and kept, unless NAME or --running says otherwise.
+    Other users' clusters are left alone, as is every cluster whose keys are here: use
+    `cloudtrain down` for those, which lands their artifacts.
     """
     from cloudtrain.cli.holdings import document, kept, text
     from cloudtrain.commands.inventory import DeletionScope, delete_leftovers, list_accounts
@@ -79,7 +78,7 @@ def command(
 
 
 def cluster_of(name: str | None) -> str | None:
-    """The one that is named; a FILE only says which account is meant."""
+    """The named cluster; a FILE only chooses the account."""
     if name is None or is_file(name):
         return None
     return Records(name).name
@@ -88,7 +87,7 @@ def cluster_of(name: str | None) -> str | None:
 def accounts_holding(
     name: str | None, provider: str | None, project: str | None
 ) -> tuple[AccountRef, ...]:
-    """A NAME that is known to no record here is looked for everywhere."""
+    """Accounts that may hold it; a NAME that is not on record here is looked for everywhere."""
     from cloudtrain.state import known_clusters
 
     if (

@@ -51,7 +51,7 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
 
 
 def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
-    """What there is to know before a cluster is ended: age, what runs, end, price."""
+    """Facts to know before a cluster is deleted: age, what runs, end, price."""
     from cloudtrain.catalog.estimate import price_of
 
     prices = [price_of(config, node) for node in nodes if node.state != "stopped"]

@@ -1,4 +1,4 @@
-"""`cloudtrain idle`: the process that ends an idle cluster; not for people."""
+"""`cloudtrain idle`: the background process that takes an idle cluster down; not for users."""
 
 from __future__ import annotations
 

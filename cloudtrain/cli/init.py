@@ -29,9 +29,8 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
 @debug_option
 def command(provider: str, output: Path | None) -> None:
     """Write a commented config to start from, for gcp, aws, azure, hosts or (the default) local.
-
-    A folder that is empty is given a train.py too, so that the config runs as it is. A file that
-    exists is never overwritten.
+    An empty folder also gets a train.py, so that the config runs as it is. An existing file is
+    never overwritten.
     """
     from cloudtrain.commands.init import init
 

@@ -34,7 +34,8 @@ def command(
     store: str | None,
 ) -> None:
     """Show what every task wrote, its name before each line; also after the nodes are gone, and
-    on another machine, from the store that FILE or --store names."""
+    on another machine, from the store that FILE or --store names.
+    """
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.logs import logs
 

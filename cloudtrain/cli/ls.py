@@ -22,10 +22,9 @@ from cloudtrain.errors import UsageError
 def command(
     name: str | None, cloud: bool, provider: str | None, project: str | None, as_json: bool
 ) -> int:
-    """List the clusters that are known here; with --cloud everything that accounts hold under our
-    labels, in all regions, also what no file here knows.
-
-    Accounts are those of NAME or FILE, of --provider, or all that there are credentials for.
+    """List the clusters that are known here; with --cloud everything that accounts hold under
+    cloudtrain's labels, in all regions, including what no file here knows. Accounts are those of
+    NAME or FILE, of --provider, or all with credentials here.
     """
     if not cloud:
         if name or provider or project:
@@ -43,7 +42,7 @@ def command(
 
 
 def listed(as_json: bool) -> int:
-    """What is on record here, one line each."""
+    """Clusters on record here, one line each."""
     from cloudtrain.cli.status import report_json
     from cloudtrain.commands.status import status
 

@@ -41,7 +41,7 @@ def _kind(node: Node) -> tuple[str, ...]:
 
 
 def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
-    """`  worker  127 running  us-east4-c  n1-standard-8`, then who is otherwise."""
+    """` worker 127 running us-east4-c n1-standard-8`, then the nodes that differ."""
     states = Counter(node.state for node in nodes)
     usual = Counter(map(_kind, nodes)).most_common(1)[0][0]
     counts = ", ".join(f"{number} {state}" for state, number in states.most_common())

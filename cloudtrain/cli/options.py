@@ -1,4 +1,4 @@
-"""Arguments and flags that mean the same on every command."""
+"""Arguments and flags that mean the same in every command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_yaml(path: str) -> bool:
 
 
 def name_argument(*, required: bool = False) -> Callable[[Decorated], Decorated]:
-    """A cluster's name, or its config file; left out where only one cluster is known."""
+    """A cluster's name or its config file; optional if only one cluster is known."""
     metavar = "NAME" if required else "[NAME]"
     return click.argument("name", required=required, metavar=metavar, shell_complete=complete)
 
@@ -69,7 +69,7 @@ store_option = click.option(
 
 
 class PassThroughCommand(click.Command):
-    """A command that takes what stands after `--` as it is, in `ctx.meta["passed_on"]`."""
+    """Command that passes on everything after `--` unchanged, in `ctx.meta["passed_on"]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -102,7 +102,7 @@ ignore_option = click.option(
 
 @contextmanager
 def shown(*, as_json: bool) -> Iterator[Screen]:
-    """The console of this command, until its last line is out."""
+    """The command's console, until its last line is out."""
     from cloudtrain.console import console
     from cloudtrain.retry import waits_reported_to
 

@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 def command(
     file: str, refresh_prices: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
 ) -> None:
-    """Show what `up` and `train` would make and run: every node, TF_CONFIG and command, and what
-    it would cost.
-
-    Offline, unless --refresh-prices: asks nobody, changes nothing.
+    """Show what `up` and `train` would create and run: every node, TF_CONFIG and command, and
+    the price. Offline, unless --refresh-prices: queries nothing, changes nothing.
     """
     plan = plan_of(file)
     from cloudtrain.commands.plan import plan_report
@@ -79,7 +77,7 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
 
 
 def node_text(node: dict[str, Any], others: int = 0) -> list[str]:
-    """One node, or the first of several of one kind."""
+    """One node, or the first of several equal ones."""
     kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
     kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
     kind.append(f"{node['price_per_hour']:.4g} $/hour" if node["price_per_hour"] else None)
@@ -92,7 +90,7 @@ def node_text(node: dict[str, Any], others: int = 0) -> list[str]:
 
 
 def by_role(nodes: list[dict[str, Any]]) -> list[str]:
-    """The first node of each role; the whole TF_CONFIG once, as it names every node."""
+    """The first node of each role; the whole TF_CONFIG once, as it lists every node."""
     lines: list[str] = []
     shown = False
     for _, of_role in groupby(nodes, key=lambda node: node["role"]):

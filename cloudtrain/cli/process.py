@@ -1,4 +1,4 @@
-"""How the process begins and ends: signals, a stdout that takes no more, the last exit code."""
+"""Start and end of the process: signals, a closed stdout, the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: what Ctrl-C would have ended well ends as well."""
+    """SIGTERM or SIGHUP. Handled as Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -21,10 +21,10 @@ class Terminated(KeyboardInterrupt):
 
 
 class Stdout(io.TextIOWrapper):
-    """Standard output that may be lost: `| head` has enough, or the disk is full.
+    """Standard output that may be lost: `| head` has closed it, or the disk is full.
 
-    That is no fault of the thread that just wrote (it may follow a log): nothing is raised there,
-    and the command is ended as by SIGTERM, in its main thread.
+    The thread that writes (it may follow a log) gets no error; the command is ended in its main
+    thread, as by SIGTERM.
     """
 
     fault: OSError | None = None
@@ -52,7 +52,9 @@ class Stdout(io.TextIOWrapper):
 
 
 def prepare() -> None:
-    """For the process of the command alone: a library must not take over signals and streams."""
+    """Install signal handlers and streams, in the command's own process only: a library must
+    not.
+    """
     # Some supervisors and runtimes ignore it, and a process that they start inherits that: then no
     # child of ours, and no task on a local node, would tell how it ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -66,7 +68,7 @@ def prepare() -> None:
 
 
 def end(code: int) -> int:
-    """The exit code, once all output is written."""
+    """Flush all output and return the exit code."""
     if isinstance(sys.stdout, Stdout):
         sys.stdout.ending = True
         sys.stdout.flush()
@@ -84,7 +86,7 @@ def end(code: int) -> int:
 
 
 def stdout_is_lost() -> bool:
-    """Whether nobody can read what is written there."""
+    """True if nobody can read standard output."""
     return isinstance(sys.stdout, Stdout) and sys.stdout.fault is not None
 
 
@@ -93,7 +95,7 @@ def _terminate(number: int, _: FrameType | None) -> None:
 
 
 def _to_nowhere(descriptor: int) -> None:
-    """What cannot be written is dropped, or the interpreter complains of it when it ends."""
+    """Drop unwritten output, about which the interpreter would complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

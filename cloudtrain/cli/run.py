@@ -34,9 +34,8 @@ def command(
     as_json: bool,
     ignore: tuple[str, ...],
 ) -> int:
-    """Up, train, land the artifacts, down: whatever happens, also Ctrl-C, nothing is left.
-
-    Nodes are kept where their artifacts could not be landed (exit code 5). Asks nothing.
+    """Up, train, land the artifacts, down: whatever happens, even Ctrl-C, nothing is left. Nodes
+    are kept if their artifacts could not be landed (exit code 5). Asks no questions.
     """
     plan = plan_of(file)
     from cloudtrain.commands.run import run as run_all

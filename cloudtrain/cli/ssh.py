@@ -22,9 +22,8 @@ from cloudtrain.errors import UsageError
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, name: str, node: str | None) -> None:
-    """Open a shell on a node (the first one where none is named), or run the command after `--`.
-
-    It is OpenSSH's own ssh, with the cluster's key and its pinned host keys.
+    """Open a shell on a node (default: the first one), or run the command after `--`. Uses
+    OpenSSH's own ssh, with the cluster's key and its pinned host keys.
     """
     cluster = name_of(name)
     from cloudtrain.commands.ssh import shell_command

@@ -22,7 +22,8 @@ With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mni
 @debug_option
 def command(name: str | None) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
-    by their names, with the cluster's key and its pinned host keys."""
+    by name, with the cluster's key and its pinned host keys.
+    """
     cluster = name_of(name)
     from cloudtrain.commands.ssh_config import ssh_config
 

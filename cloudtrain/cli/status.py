@@ -53,10 +53,8 @@ LATEST = 5
 @debug_option
 def command(name: str | None, watch: bool, offline: bool, store: str | None, as_json: bool) -> int:
     """Show clusters, their nodes as their provider lists them now, their runs, what they cost so
-    far and when they end by themselves.
-
-    Without NAME, all that are known here. Records tell what was done, never what exists. Of a
-    FILE's cluster that is not on record here, and with --store, runs are shown as they landed.
+    far and when they end by themselves. Without NAME, all that are known here. With a FILE that
+    is not on record here, or --store, runs are shown as they landed.
     """
     if offline and store is not None:
         raise UsageError("--store asks the store", hint="leave --offline out")
@@ -81,7 +79,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
 
 
 def watched(look: Callable[[], StatusReport]) -> int:
-    """Ctrl-C is how it is meant to end."""
+    """Refresh until Ctrl-C, which is its normal end."""
     draws = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
     def draw() -> None:

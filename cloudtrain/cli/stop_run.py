@@ -14,7 +14,7 @@ from cloudtrain.cli.target import name_of, refuse_file_of_another_folder
 @json_option
 @debug_option
 def command(name: str | None, as_json: bool) -> None:
-    """End the run on every node and land its artifacts. The nodes stay."""
+    """End the run on every node and land its artifacts. The nodes stay up."""
     cluster = name_of(name)
     refuse_file_of_another_folder(name)
     from cloudtrain.commands.stop_run import stop_run

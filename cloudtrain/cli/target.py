@@ -1,4 +1,6 @@
-"""Which cluster is meant: a FILE is accepted wherever a NAME is, and the other way round."""
+"""Resolves the cluster of a command: a FILE is accepted wherever a NAME is, and the other way
+round.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class ClusterTarget(NamedTuple):
-    """`config` only where a file was given: else the cluster's own record counts."""
+    """A resolved cluster. `config` is set for a FILE only: else the cluster's own record counts."""
 
     name: str
     config: ClusterConfig | None
 
 
 def target_of(argument: str | None) -> ClusterTarget:
-    """Of a file its name and config, otherwise a cluster that is known here."""
+    """Name and config of a file, or a cluster that is known here."""
     if argument is not None and is_file(argument):
         from cloudtrain.config import load
 
@@ -43,7 +45,7 @@ def name_of(argument: str | None) -> str:
 
 
 def refuse_file_of_another_folder(argument: str | None) -> None:
-    """A FILE whose name another project's cluster has does not change that one."""
+    """Refuse a FILE whose name belongs to another project's cluster."""
     name, config = target_of(argument)
     if config is not None:
         from cloudtrain.cluster.session import refuse_other_folder
@@ -52,8 +54,9 @@ def refuse_file_of_another_folder(argument: str | None) -> None:
 
 
 def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
-    """For what is read from a store where it is not on record: any FILE, and with `store` any
-    NAME, or the only cluster that is there."""
+    """Cluster to read from a store if it is not on record: any FILE; with `store` any NAME, or
+    its only cluster.
+    """
     if argument is not None and is_file(argument):
         return target_of(argument)
     if store is None:
@@ -79,7 +82,7 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
 
 
 def config_of(argument: str | None) -> ClusterConfig:
-    """A file's config; of a cluster that is known here, the one of its last `up`."""
+    """A file's config; for a known cluster, that of its last `up`."""
     name, config = target_of(argument)
     if config is not None:
         return config

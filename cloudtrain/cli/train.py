@@ -30,10 +30,9 @@ Example:
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_json: bool) -> int:
-    """Launch one run on the cluster that is up, and follow it to its end.
-
-    Ctrl-C detaches: the run goes on, `cloudtrain logs -f` follows it again. What stands after
-    `--` is added to `train.command`, each word as written.
+    """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
+    run continues, `cloudtrain logs -f` follows it again. Words after `--` are added to
+    `train.command` as written.
     """
     target, config = target_of(name)
     from cloudtrain.commands.train import train

@@ -58,9 +58,8 @@ def command(
     as_json: bool,
     ignore: tuple[str, ...],
 ) -> None:
-    """Create the cluster and make it ready. Run again, it repairs and continues.
-
-    Asks first where it costs money.
+    """Create the cluster and set it up. Run again, it repairs and continues. Asks first if it
+    costs money.
     """
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:
@@ -86,7 +85,9 @@ def command(
 
 
 def nodes(plan: Plan) -> str:
-    """`1 chief (n1-standard-8, T4:1), 2 worker (n1-standard-8, T4:1, spot)`"""
+    """Summary of the nodes: `1 chief (n1-standard-8, T4:1), 2 worker (n1-standard-8, T4:1,
+    spot)`.
+    """
     texts = []
     for role, group in plan.config.nodes.items():
         node = next(node for node in plan.nodes if node.role == role)

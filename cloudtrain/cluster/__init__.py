@@ -1,1 +1,1 @@
-"""A cluster from its plan to its nodes, open for a command."""
+"""A cluster: from its plan to its nodes, opened for one command."""

@@ -1,4 +1,4 @@
-"""The first login to new nodes: waited for while they boot, and proved by the host key."""
+"""First login to new nodes: waits while they boot, and verifies the host key."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def await_first_login(
     clock: Clock | None = None,
     place: str = HOST_KEY,
 ) -> None:
-    """Every node lets us in and answers with a host key that was never in its user data.
+    """Wait until every node accepts our login, and give it a host key that was never in its user
+    data.
 
-    `folder` is the cluster's, `host_keys` those that `transport` accepts. Nobody is ever let pass
-    for a node: while it boots, another host key means only that it is not ready yet. Raises
-    NodeUnreachable, HostKeyMismatch, StepFailed, or NodesError with every node's failure. Ctrl-C
-    ends the wait at once.
+    `folder` is the cluster's, `host_keys` those that `transport` accepts. No other machine is ever
+    accepted for a node: while it boots, another host key means only that it is not ready yet.
+    Raises NodeUnreachable, HostKeyMismatch, StepFailed, or NodesError with every node's failure.
+    Ctrl-C ends the wait at once.
     """
     interrupted = threading.Event()
     clock = clock or Clock(sleep=interrupted.wait)
@@ -73,7 +74,9 @@ class _Wait:
     clock: Clock
 
     def for_login(self, node: Node) -> None:
-        """Refused, unanswered, another's key, our key not known yet: all of it is a boot."""
+        """Wait for a login: a refusal, silence, another's key, or our key not yet installed are
+        all part of a boot.
+        """
 
         def show(error: NodeError, *_: float) -> None:
             self.stage.node(node.name, f"boots: {_words(node, error)}")
@@ -90,7 +93,9 @@ class _Wait:
             raise _never(node, error) from error
 
     def for_cloud_init(self, node: Node) -> None:
-        """Its processes are looked for: `cloud-init status` knows nothing without systemd."""
+        """Wait for cloud-init, by its processes: `cloud-init status` knows nothing without
+        systemd.
+        """
 
         def is_done() -> bool | None:
             if self.transport.ask(node, _CLOUD_INIT_WORKS).exit_code != 0:

@@ -1,7 +1,7 @@
-"""What the nodes that exist were made with, against what the config says now.
+"""Compares the nodes that exist with what the config says now.
 
-What the cloud tells of a node is believed; for the rest, what the journal says that it
-was asked for. Records of earlier versions say nothing there: those fields pass.
+The cloud's facts about a node count first; for the rest, what the journal's `create` events say it
+was requested with. Records of earlier versions say nothing there: those fields pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One field of which nodes differ, in words: they are `there`, the config says `wanted`."""
+    """One field in which nodes differ, in words: they have `there`, the config says `wanted`."""
 
     nodes: tuple[str, ...]
     field: str
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """What `up` must not pass over in silence."""
+    """Differences that `up` must not ignore silently."""
 
     extra: tuple[str, ...] = ()
     """Nodes that the config does not name."""
@@ -52,7 +52,7 @@ class Drift:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Nodes that are to be exchanged."""
+        """Nodes to be replaced."""
         return tuple(dict.fromkeys(name for each in self.changes for name in each.nodes))
 
     def lines(self, config: ClusterConfig) -> list[str]:
@@ -69,7 +69,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class _Field:
-    """How one field is compared: in what was asked for (`creation_facts_of`), and in words."""
+    """How one field is compared, in creation facts (`made_with`), and how it is put in words."""
 
     name: str
     key: str
@@ -109,7 +109,7 @@ _FIELDS = (
 
 
 def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
-    """What this node is asked for, as the journal keeps it with its request."""
+    """Creation facts of this node, as the journal keeps them with its `create`."""
     if facts_of(config.provider).takes_hosts:
         seats = [host for host in config.hosts if host.role == node.role]
         host = seats[node.index] if node.index < len(seats) else None
@@ -129,7 +129,7 @@ def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
 
 
 def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
-    """Between the plan and these nodes, which exist."""
+    """Drift between the plan and these existing nodes."""
     planned = {node.name: node for node in plan.nodes}
     recorded = nodes_requested(events)
     there = {
@@ -144,7 +144,7 @@ def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
 
 
 def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
-    """The same without asking anybody, for the nodes that a record tells of."""
+    """The same from the record alone, for the nodes that it lists."""
     planned = {node.name for node in plan.nodes}
     there = {name: facts for name, facts in recorded.items() if name in planned}
     return Drift(
@@ -154,7 +154,7 @@ def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
 
 
 def refuse_drift(found: Drift, config: ClusterConfig) -> None:
-    """Raises UsageError for anything that differs, with what would be done about it."""
+    """Raise UsageError for any difference, with what to do about it."""
     lines = found.lines(config)
     if not lines:
         return
@@ -169,7 +169,7 @@ def refuse_drift(found: Drift, config: ClusterConfig) -> None:
 
 
 def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
-    """Of one node: the record's, and over them what the cloud tells now."""
+    """Facts of one node: the record's, overridden by what the cloud reports now."""
     facts = dict(recorded)
     if not is_cloud(config.provider):
         return facts
@@ -187,7 +187,7 @@ def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig)
 
 
 def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
-    """One for each node and field."""
+    """One change for each node and field."""
     config = plan.config
     for node in plan.nodes:
         facts = there.get(node.name)
@@ -223,8 +223,9 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """A machine that the file does not name was chosen by the table of that day: another choice
-    today is no change of the file."""
+    """True for a machine type that the file does not name: another default today is no change of
+    the file.
+    """
     group = config.nodes[node.role]
     if key == "machine":
         same = facts.get("accelerator", node.accelerator and str(node.accelerator))
@@ -235,13 +236,13 @@ def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> boo
 
 
 def serves(wish: str, place: str) -> bool:
-    """Whether a zone is the one that `placement` names, or in the region that it names."""
+    """True if a zone is the one that `placement` names, or in the region that it names."""
     wish, place = (text.replace(" ", "").lower() for text in (wish, place))
     return re.fullmatch(rf"{re.escape(wish)}(-.*|[a-z])?", place) is not None
 
 
 def _merged(changes: Iterator[Change]) -> Iterator[Change]:
-    """Nodes that differ in the same way are one change."""
+    """Merge changes of nodes that differ in the same way."""
     found: dict[Change, list[str]] = {}
     for change in changes:
         found.setdefault(replace(change, nodes=()), []).extend(change.nodes)

@@ -1,5 +1,8 @@
-"""A lock that several machines heed: a small file beside a cluster's artifacts, good for a minute
-unless its holder renews it. What it protects never ends for want of it."""
+"""A lock between machines: a small file beside a cluster's artifacts, valid for a minute unless its
+holder renews it.
+
+A lost lease never ends the work that it protects.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ FAREWELL = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseHolder:
-    """Who works on a cluster, as a store has it. Read by whatever version comes after."""
+    """The holder as a store has it. Later versions must read it."""
 
     owner: str
     machine: str
@@ -50,7 +53,9 @@ class LeaseHolder:
 
     @property
     def is_here(self) -> bool:
-        """Of this machine, whose lock we hold: it has ended, though it left its lease."""
+        """True for a lease of this machine, whose lock we hold: its process has ended without
+        releasing it.
+        """
         return self.machine == this_machine() and self.boot == boot_id() != ""
 
 
@@ -65,10 +70,11 @@ def boot_id() -> str:
 def holding_lease(
     handle: Handle, doing: str, console: Console, *, must: bool = True
 ) -> Iterator[None]:
-    """For who holds the cluster's lock on this machine. Raises LeasedError where another machine
-    is at work on it, unless not `must`: then it is had once it is free.
+    """Hold the lease, for the holder of the cluster's lock on this machine.
 
-    Only where the config names a store, on a cloud; without an answer of the store there is none.
+    Raises LeasedError if another machine works on the cluster, unless not `must`: then it is taken
+    once it is free. Only if the config names a store, on a cloud; without an answer of the store
+    there is none.
     """
     config = handle.config
     if not is_cloud(config.provider) or config.artifacts.store is None:
@@ -84,7 +90,7 @@ def holding_lease(
 
 
 class LeaseRenewer(threading.Thread):
-    """Takes the lease, renews it, takes it again where it was lost, and gives it back."""
+    """Takes the lease, renews it, takes it again if it was lost, and releases it."""
 
     def __init__(self, handle: Handle, doing: str, console: Console) -> None:
         super().__init__(name="lease", daemon=True)
@@ -136,7 +142,7 @@ class LeaseRenewer(threading.Thread):
                 store.swap(self._path, None, self._version)
 
     def _keep(self, store: StoreBackend) -> None:
-        """Ours, or `_other` says whose it is."""
+        """Take or renew the lease; if another holds it, `_other` says who."""
         self._me = replace(self._me, renewed=self._me.renewed + 1)
         data = json.dumps({"format": 1, "lasts": LASTS, **asdict(self._me)}).encode()
         answer = store.swap(self._path, data, self._version)
@@ -146,7 +152,9 @@ class LeaseRenewer(threading.Thread):
         self._other = None if answer.done else holder_of(answer)
 
     def _may_take(self, there: Swapped) -> bool:
-        """Free, over its time, or of this machine; so is our own, of which an answer was lost."""
+        """True for a lease that is free, expired, or of this machine; also for our own, whose
+        answer was lost.
+        """
         return not there.version or there.age > lease_seconds(there) or holder_of(there).is_here
 
     def _explain(self, error: CloudtrainError) -> None:
@@ -161,7 +169,7 @@ class LeaseRenewer(threading.Thread):
 
 
 def holder_of(there: Swapped) -> LeaseHolder:
-    """What cannot be read is somebody's all the same, for as long as it lasts."""
+    """Parse a lease. An unreadable one belongs to another holder until it expires."""
     try:
         facts = json.loads(there.data)
         return LeaseHolder(
@@ -181,7 +189,7 @@ def holder_of(there: Swapped) -> LeaseHolder:
 
 
 def lease_seconds(there: Swapped) -> float:
-    """Seconds; never longer than a lease of this version."""
+    """Seconds until it expires; never longer than a lease of this version."""
     try:
         return min(LASTS, float(json.loads(there.data)["lasts"]))
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""A new `limits.max_lifetime`: the end of the nodes that exist is moved, where the cloud can."""
+"""Applies a new `limits.max_lifetime`: moves the end of existing nodes, if the cloud can."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ SAME = 60.0
 
 
 def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
-    """Where the end is to be another one; None where it stays. It counts from the creation of the
-    cluster. Raises UsageError for one that is over already."""
+    """The new end if it differs; None if it stays.
+
+    It counts from the creation of the cluster. Raises UsageError for one that is in the past.
+    """
     known = known_end(session.records.events())
     wanted = session.config.limits.max_lifetime
     if known is None or not session.nodes:
@@ -49,12 +51,12 @@ def _counted(session: Session, known: Lifetime, wanted: float) -> float:
 
 
 def record_move(session: Session, end: ClusterEnd) -> None:
-    """Written before anything is moved, so that a move that is cut off is gone on with."""
+    """Record the move before anything is moved, so that an interrupted move is continued."""
     session.records.journal(EndMoveBegun(lifetime=end.lifetime, expires=end.expires))
 
 
 def move_ends(session: Session, end: ClusterEnd) -> Session:
-    """Every node that runs ends then; those that do already are left alone."""
+    """Move the end of every running node; those that end then already are left alone."""
     due = [node for node in session.nodes if not ends_at(node, end)]
     if not due:
         return session
@@ -72,7 +74,7 @@ def move_ends(session: Session, end: ClusterEnd) -> Session:
 
 
 def settle_end(session: Session, end: ClusterEnd) -> Session:
-    """The rest of the nodes follow, and the move has come to its end."""
+    """Move the end of the remaining nodes and complete the move."""
     session = move_ends(session, end)
     left = [node.name for node in session.nodes if not ends_at(node, end)]
     if left:
@@ -101,7 +103,7 @@ def moment(unix: float) -> str:
 
 
 def words(seconds: float | None) -> str:
-    """`2h`, as the file has it."""
+    """Format `2h`, as the file has it."""
     if seconds is None:
         return "off"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):

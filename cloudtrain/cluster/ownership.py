@@ -1,4 +1,4 @@
-"""Whose a cluster is; nobody changes another's without saying so."""
+"""Ownership of clusters: nobody changes another owner's without saying so."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def this_machine() -> str:
 
 
 def current_owner(provider: Provider, console: Console | None = None) -> Owner:
-    """Whose what is made here now will be. Where the cloud does not tell who we are, it is this
-    user's of this machine, and that is said."""
+    """Owner of what is created from here. If the cloud reports no identity, it is this user of
+    this machine, with a warning.
+    """
     try:
         principal, why = provider.principal(), ""
     except CloudError as error:
@@ -36,8 +37,10 @@ def current_owner(provider: Provider, console: Console | None = None) -> Owner:
 
 
 def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
-    """Also what was made on this machine while its account had another principal, and what
-    nobody's name stands on. Asks who we are only where that decides."""
+    """True also for what this machine created under another principal, and for what has no owner.
+
+    Queries our identity only if that decides.
+    """
     if not owner.id:
         return True
     if owner.is_login:
@@ -54,7 +57,7 @@ def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
 def refuse_other_owners(
     records: Records, provider: Provider, nodes: Sequence[Node], *, owner: str | None = None
 ) -> None:
-    """Raises UsageError where a node is of somebody else than us, or than `owner` where told."""
+    """Raise UsageError if a node belongs to another owner than us, or than `owner`."""
     owners = {node.owner.id: node.owner for node in nodes if node.owner.id}
     _refuse(records, provider, owners, nodes, owner)
 
@@ -62,8 +65,10 @@ def refuse_other_owners(
 def refuse_other_owners_resources(
     records: Records, provider: Provider, *, owner: str | None
 ) -> None:
-    """The same of what has no node: somebody may be just making the first. Not asked where the
-    record has something made from here: then the name was free."""
+    """The same for resources without a node: another user may just be creating the first.
+
+    Not queried if the record has something created from here: then the name was free.
+    """
     if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
         return
     held = [each for each in provider.sweep() if each.cluster == records.name]
@@ -97,7 +102,7 @@ def _refuse(
 
 
 def owner_lines(nodes: Sequence[Node]) -> list[str]:
-    """Lines for who is about to touch what may be another's."""
+    """Lines about a cluster that may be another owner's."""
     owners = sorted({described(node.owner) for node in nodes})
     return [*(f"of {owner}" for owner in owners), ", ".join(facts(nodes))]
 

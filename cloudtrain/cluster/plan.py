@@ -1,4 +1,4 @@
-"""From what was asked for to what is to be made: nodes, their tasks and their ports."""
+"""Plans a cluster from its config: nodes, their tasks and their ports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest m
 
 
 def make_plan(config: ClusterConfig) -> Plan:
-    """All nodes of the cluster in TF_CONFIG's order, on a cloud with their machine and accelerator.
+    """Plan all nodes in TF_CONFIG's order, on a cloud with their machine and accelerator.
 
-    Raises UsageError for what cannot run. What machine does not fit is told by `plan_errors`, so that
-    a cluster which exists can be taken down whatever today's table says.
+    Raises UsageError for what cannot run. Machines that do not fit are reported by `misfits`, so
+    that an existing cluster can be deleted whatever today's table says.
     """
     if not strategy_of(config).launched:
         raise not_launched(config.strategy)
@@ -56,7 +56,7 @@ def make_plan(config: ClusterConfig) -> Plan:
 
 
 def task_ports(config: ClusterConfig) -> Iterator[int]:
-    """The ports of the nodes' TensorFlow servers, in the plan's order.
+    """Ports of the nodes' TensorFlow servers, in the plan's order.
 
     TensorFlow binds `*:port` whatever address TF_CONFIG gives: tasks on one machine need a port
     each, also where each has a loopback address of its own.
@@ -80,7 +80,7 @@ def is_loopback(address: str) -> bool:
 
 
 def plan_errors(plan: Plan) -> tuple[str, ...]:
-    """What no cloud makes: a retired machine, an accelerator that it does not have; each once."""
+    """Nodes that no cloud sells: a retired machine, a missing accelerator; each once."""
     provider, own = plan.config.provider, plan.config.image not in IMAGES
     found = {
         node.role: catalog.unavailable_reason(provider, node, own_image=own) for node in plan.nodes
@@ -89,7 +89,7 @@ def plan_errors(plan: Plan) -> tuple[str, ...]:
 
 
 def without_code(plan: Plan) -> tuple[str, ...]:
-    """GPUs for which the TensorFlow of `setup` has no code; each role once."""
+    """GPUs that the TensorFlow of `setup` has no code for; each role once."""
     found: dict[str, None] = {}
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
@@ -108,7 +108,7 @@ OTHER_GPUS = (
 
 
 def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
-    """Rented nodes that have some, with the TensorFlow that is installed there."""
+    """Rented nodes with GPUs, and the TensorFlow that is installed there."""
     version = plan.config.setup.tensorflow
     if version is None or not is_cloud(plan.config.provider):
         return
@@ -118,7 +118,7 @@ def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
-    """What was chosen for the user, and what is going to end, each on a line."""
+    """Notes on what was chosen for the user and what will be retired, one line each."""
     found: dict[str, None] = {}
     for node in plan.nodes:
         group = plan.config.nodes[node.role]
@@ -138,7 +138,7 @@ ROOMY_GB = 80
 
 
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
-    """What may not do on a rented node with GPUs, though it is what the config names."""
+    """Notes on rented nodes with GPUs that may not work as configured."""
     config, version = plan.config, plan.config.setup.tensorflow
     if node.accelerator is None or not is_cloud(config.provider):
         return
@@ -158,7 +158,9 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
 
 
 def _first_steps(plan: Plan) -> Iterator[str]:
-    """Where a GPU is younger than the release. The words on how long are TensorFlow's own."""
+    """Notes on GPUs that are younger than the release, with TensorFlow's own words on the
+    duration.
+    """
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
         fits, own = gpus.fit(kind, version), gpus.first_release(kind, "own")
@@ -176,15 +178,15 @@ def _first_steps(plan: Plan) -> Iterator[str]:
 
 
 def regions(config: ClusterConfig) -> tuple[str, ...]:
-    """Of the placement, in its order."""
+    """Regions of the placement, in its order."""
     return tuple(catalog.region_of(config.provider, place) for place in config.placement)
 
 
 def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
     """One task on each node, in the plan's order.
 
-    A node that keeps ports for its task has the first of them. Nodes of a cloud that answer at
-    loopback addresses are an emulator's and share this machine: their tasks get ports of their own.
+    A node that keeps ports for its task has the first of them. Nodes of a cloud at loopback
+    addresses belong to an emulator and share this machine: their tasks get a port each.
     """
     own = {node.name: node.task_ports[0] for node in nodes if node.task_ports}
     if not takes_other_ports(plan.config):
@@ -209,7 +211,7 @@ def takes_other_ports(config: ClusterConfig) -> bool:
 
 
 def deciding_tasks(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
-    """Names of the tasks that must all exit 0 for the run to be done."""
+    """Names of the tasks that must all exit 0 for the run to succeed."""
     success = config.train.success
     roles = {task.role for task in tasks}
     if success is None:
@@ -222,7 +224,7 @@ def deciding_tasks(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[
 
 
 def serving_tasks(tasks: tuple[Task, ...], config: ClusterConfig) -> frozenset[str]:
-    """Names of the tasks whose port TensorFlow opens. None is known of without a TF_CONFIG."""
+    """Names of the tasks whose port TensorFlow opens; none without a TF_CONFIG."""
     if config.train.tf_config is False:
         return frozenset()
     roles = strategy_of(config).serves
@@ -236,7 +238,7 @@ def first_task(tasks: tuple[Task, ...]) -> Task:
 
 
 def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
-    """ps, chief, workers, evaluator, others: who is waited for comes first."""
+    """Sort ps, chief, workers, evaluator, others: tasks that others wait for come first."""
     order = ("ps", "chief", "worker", "evaluator")
     return tuple(
         sorted(

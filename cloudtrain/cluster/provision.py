@@ -1,4 +1,4 @@
-"""Nodes made, found and given back: what `up` and a restart have in common."""
+"""Creates, restarts and rolls back nodes, for `up` and for a restarted run."""
 
 from __future__ import annotations
 
@@ -41,13 +41,17 @@ from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 
 
 def ensure_nodes(session: Session) -> Session:
-    """Every node of the plan exists and runs: lost ones are made again, same role, same index."""
+    """Ensure that every node of the plan exists and runs; lost ones are created again with their
+    role and index.
+    """
     return create_nodes(session, session.plan)
 
 
 def start_stopped(session: Session) -> Session:
-    """Stopped nodes are started again, with their disks as they were; nothing new is made. Also
-    those that the config does not name any more, but none whose deletion has begun."""
+    """Start stopped nodes with their disks as they were; create nothing.
+
+    Includes nodes that the config no longer names, but none whose deletion has begun.
+    """
     session = plan_with_existing(session.refreshed())
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
@@ -59,7 +63,7 @@ def start_stopped(session: Session) -> Session:
 
 
 def plan_with_existing(session: Session) -> Session:
-    """With a plan of every node that exists, and without those whose deletion has begun."""
+    """The session with a plan of every existing node, without those whose deletion has begun."""
     going = nodes_leaving(session.records.events())
     nodes = tuple(node for node in session.nodes if node.name not in going)
     planned = {node.name for node in session.plan.nodes}
@@ -77,7 +81,7 @@ ANSWERS = Retry(pause=1.0, deadline=60.0)
 
 
 def await_known_states(session: Session) -> Session:
-    """Once no node is `unknown`, or after a minute."""
+    """Wait until no node is `unknown`, for at most a minute."""
 
     def all_known() -> bool | None:
         nonlocal session
@@ -90,7 +94,7 @@ def await_known_states(session: Session) -> Session:
 
 
 def create_nodes(session: Session, plan: Plan) -> Session:
-    """The nodes of `plan` run and, on a cloud, let us in with host keys that only they know."""
+    """Create the nodes of `plan`; on a cloud, wait for their login and rotate their host keys."""
     session, plan = (
         replace(session, plan=with_same_image(session, session.plan)),
         with_same_image(session, plan),
@@ -130,8 +134,9 @@ def create_nodes(session: Session, plan: Plan) -> Session:
 
 
 def with_same_image(session: Session, plan: Plan) -> Plan:
-    """The plan of nodes that are as those that exist: of the same images, and of the machine that
-    was chosen for their role, whatever would be chosen today."""
+    """The plan with the images and the machine types of the nodes that exist, whatever would be
+    chosen today.
+    """
     if not session.nodes:
         return plan
     events, config = session.records.events(), session.config
@@ -153,7 +158,9 @@ def with_same_image(session: Session, plan: Plan) -> Plan:
 
 @contextmanager
 def serial_logs_shown(session: Session) -> Iterator[None]:
-    """Of nodes that let nobody in, where their provider has them: they tell why."""
+    """On an error inside, show the serial log of nodes that cannot be reached, if their provider
+    has it.
+    """
     try:
         yield
     except (NodeError, NodesError) as failure:
@@ -185,13 +192,13 @@ def refuse_missing_keys(made: Sequence[Node], plan: Plan) -> None:
 
 
 def merge_created(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
-    """All nodes: of those that were made just now, a list may know nothing for a minute."""
+    """All nodes: lists may lack those that were created just now for a minute."""
     new = {node.name for node in made}
     return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
 
 
 def identity_for(session: Session) -> Identity:
-    """The cluster's keys. A node that has to be made again gets a first host key of its own."""
+    """The cluster's keys. A node that has to be created again gets a new bootstrap host key."""
     folder = session.records.folder
     identity = create_identity(folder, [node.name for node in session.plan.nodes])
     changed = {name for name, host_key in identity.host_keys.items() if host_key.accepted}
@@ -203,8 +210,11 @@ def identity_for(session: Session) -> Identity:
 
 
 def clear_leftovers(session: Session, error: Exception, journal: Journal) -> bool:
-    """Nodes of an `up` that never came to its end tie the cluster to a placement that has no
-    more of them, and hold nothing: destroyed, so that every placement can be tried."""
+    """Delete nodes of an interrupted `up`, which hold nothing, so that every placement can be
+    tried.
+
+    They would tie the cluster to a placement without capacity.
+    """
     events = session.records.events()
     if was_ready(events) or not session.provider.nodes(session.config.name):
         return False
@@ -214,7 +224,7 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
 
 
 def shown_journal(session: Session, stage: Stage) -> Journal:
-    """The journal, and each of its events on the console as it happens."""
+    """The journal, with each of its events on the console as it happens."""
 
     planned = {node.name: node for node in session.plan.nodes}
 

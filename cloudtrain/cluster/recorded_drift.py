@@ -1,4 +1,4 @@
-"""What `up` would change, by the record here alone: nobody is asked."""
+"""Changes that `up` would make, by the record alone: no query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudtrain.state import Records
 
 
 def recorded_drift(plan: Plan) -> Drift:
-    """Against the nodes that are on record here; nobody is asked."""
+    """Drift against the nodes on record here; no query."""
     nodes = on_record(plan)
     if not nodes:
         return Drift()
@@ -28,8 +28,10 @@ def recorded_drift(plan: Plan) -> Drift:
 
 
 def on_record(plan: Plan) -> dict[str, Made]:
-    """The nodes that exist by the record here, each with what it was asked for; what a record of
-    an earlier version does not tell is taken from the config that it has."""
+    """Nodes that exist according to the record, each with its creation facts.
+
+    What a record of an earlier version lacks is taken from its config.
+    """
     records = Records(plan.config.name)
     if not records.is_open():
         return {}
@@ -63,7 +65,7 @@ def lifetime_note(plan: Plan) -> tuple[str, ...]:
 
 
 def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
-    """Another lifetime, where the cloud cannot move the end of a node that runs."""
+    """Drift of the lifetime, on clouds that cannot move the end of a running node."""
     config = plan.config
     known = known_end(Records(config.name).events())
     wanted = config.limits.max_lifetime

@@ -1,4 +1,4 @@
-"""One cluster's doors, opened for the length of one command."""
+"""Provider, store, records and connections of one cluster, for the length of one command."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from cloudtrain.stores import open_store, scheme_of
 
 
 class Handle:
-    """What a command has of one cluster before anything is asked: its plan, its record here, its
-    provider and its store. The last two are opened when they are first used, and once."""
+    """One cluster before any query: its plan, record, provider and store. The last two are
+    opened once, at their first use.
+    """
 
     def __init__(self, config: ClusterConfig, plan: Plan | None = None) -> None:
         self.config, self.records = config, Records(config.name)
@@ -44,17 +45,19 @@ class Handle:
 
     @property
     def plan(self) -> Plan:
-        """Made when it is first used: a cluster that cannot be planned any more can be deleted."""
+        """The plan, made at its first use: a cluster that can no longer be planned can still be
+        deleted.
+        """
         self._plan = self._plan or make_plan(self.config)
         return self._plan
 
     def plan_again(self) -> None:
-        """Once more is known of its machines."""
+        """Plan again once more is known of its machines."""
         self._plan = None
 
     @property
     def provider(self) -> Provider:
-        """With what the record tells by now of where the cluster is."""
+        """The provider, with what the record says by now of where the cluster is."""
         with self._lock:
             if self._provider is None:
                 self._provider = open_provider(self.config)
@@ -71,7 +74,7 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What a command works with. `nodes` are those that the provider listed last."""
+    """An open cluster. `nodes` are those that the provider listed last."""
 
     plan: Plan
     records: Records
@@ -92,7 +95,7 @@ class Session:
         return next((node for node in self.nodes if node.name == name), None)
 
     def refreshed(self) -> Session:
-        """The same with its nodes asked anew."""
+        """The same with its nodes listed again."""
         return replace(self, nodes=ask_nodes(self.provider, self.plan))
 
 
@@ -100,9 +103,9 @@ class Session:
 def open_session(
     handle: Handle, console: Console, *, owner: str | None = None
 ) -> Iterator[Session]:
-    """Opens the doors to a cluster that exists. Closing them leaves detached tasks running.
+    """Open an existing cluster. Closing it leaves detached tasks running.
 
-    Raises UsageError for one of another owner, unless it is the one that `owner` names.
+    Raises UsageError for another owner's cluster, unless it is the one that `owner` names.
     """
     from cloudtrain.ssh.transport import SshTransport
 
@@ -125,7 +128,7 @@ def open_session(
 
 
 def open_provider(config: ClusterConfig) -> Provider:
-    """The provider of that name, from its folder in providers/."""
+    """The provider of that name."""
     folder = f"cloudtrain.providers.{config.provider}"
     if importlib.util.find_spec(folder) is None:
         raise UsageError(
@@ -147,7 +150,9 @@ def open_provider(config: ClusterConfig) -> Provider:
 
 
 def whereabouts(config: ClusterConfig) -> Whereabouts:
-    """Where this config's cluster may be, by the record here where that is of the same account."""
+    """Places where this config's cluster may be, by the record here if that is of the same
+    account.
+    """
     records = Records(config.name)
     try:
         recorded = recorded_config(records)
@@ -173,13 +178,14 @@ def missing_extra(provider: str) -> str | None:
 
 
 def artifact_store(config: ClusterConfig, records: Records) -> StoreBackend:
-    """The configured store; without one, artifacts come home into the cluster's own folder here,
-    so that nothing is ever only on a node that is about to be destroyed."""
+    """The configured store; by default a folder of the cluster here, so that nothing is ever
+    only on a node that is about to be deleted.
+    """
     return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
 
 
 def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
-    """That store, reached as the config says."""
+    """The store at that URI, configured by the config."""
     return open_store(
         uri,
         endpoint=config.endpoints.storage,
@@ -194,18 +200,18 @@ def is_of_the_nodes_cloud(uri: str, config: ClusterConfig) -> bool:
 
 
 def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
-    """What exists now, in the plan's order."""
+    """List the existing nodes, in the plan's order."""
     return in_order(provider.nodes(plan.config.name), plan)
 
 
 def in_order(nodes: Iterable[Node], plan: Plan) -> tuple[Node, ...]:
-    """As the plan has them, then all others by name."""
+    """Sort as the plan has them, then all others by name."""
     order = {node.name: number for number, node in enumerate(plan.nodes)}
     return tuple(sorted(nodes, key=lambda node: (order.get(node.name, len(order)), node.name)))
 
 
 def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Identity:
-    """The cluster's keys, made where they are missing, with the existing nodes pinned to theirs."""
+    """The cluster's keys, created if missing, with the existing nodes pinned to theirs."""
     if nodes and not records.has_keys():
         raise without_keys(plan.config, nodes)
     names = [node.name for node in plan.nodes]
@@ -216,7 +222,7 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
 
 
 def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainError:
-    """Why nothing can be done with these nodes here."""
+    """Error for nodes whose keys are not here."""
     if all(node.state in ("unknown", "untrusted") for node in nodes):
         unknown = {node.name: NodeUnreachable(node.name, node.fault) for node in nodes}
         hint = f"whether anything of {config.name} is there is not known: once they answer, again"
@@ -230,13 +236,14 @@ def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainEr
 
 
 def recorded_config(records: Records) -> ClusterConfig:
-    """The config of the last `up`."""
+    """Config of the last `up`."""
     return with_environment_defaults(from_json(records.config()))
 
 
 def refuse_other_account(config: ClusterConfig, records: Records) -> None:
-    """One record has the keys of one cluster: where that may still exist, its name means nothing
-    elsewhere. Raises UsageError."""
+    """Raise UsageError for a cluster name that is still in use in another account: one record
+    has the keys of one cluster.
+    """
     if not records.is_open():
         return
     try:
@@ -255,10 +262,9 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
 
 
 def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
-    """Two projects may give their files one name, and neither may change the other's cluster.
+    """Raise UsageError for the cluster of another project's file with the same name.
 
-    Where the file that it was made from is gone (moved, say), any file may have it. Raises
-    UsageError.
+    If the file that it was created from is gone (moved, say), any file may have it.
     """
     if adopt or not config.source or not records.is_open():
         return
@@ -291,7 +297,7 @@ def record_cluster(config: ClusterConfig, records: Records) -> None:
 
 
 def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:
-    """For OpenSSH's `-F`; the nodes' host keys are pinned by it too."""
+    """Write a config for OpenSSH's `-F`, and pin the nodes' host keys."""
     write_known_hosts(identity, nodes)
     path = records.folder / "ssh_config"
     path.touch(mode=0o600)

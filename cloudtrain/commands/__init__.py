@@ -1,1 +1,1 @@
-"""One short file per command: the story that it tells."""
+"""The commands, one short file each."""

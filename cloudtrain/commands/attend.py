@@ -1,4 +1,4 @@
-"""`cloudtrain attend`: what a detached run is handed to; users meet it as `logs -f` and `train`."""
+"""`cloudtrain attend`: supervises a detached run; users meet it as `logs -f` and `train`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.state import Records
 
 
 def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
-    """The active run of the cluster at its end; None where there is none."""
+    """Supervise the cluster's active run to its end and return it; None if there is none."""
     records = Records(name)
     with records.lock(DOING, wait=wait):
         run = records.active_run()

@@ -1,4 +1,4 @@
-"""What the nodes that exist cost from now on, in words."""
+"""Running costs of existing nodes, in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = 8
 
 @contextmanager
 def report_billed_on_failure(session: Session) -> Iterator[None]:
-    """Whoever is left with nodes that make a bill knows which, how large, and until when."""
+    """On any error inside, report which nodes are still billed, how much, and until when."""
     try:
         yield
     except CloudtrainError:
@@ -29,7 +29,7 @@ def report_billed_on_failure(session: Session) -> Iterator[None]:
 
 
 def report_billed(config: ClusterConfig, provider: Provider, console: Console) -> None:
-    """Nothing where no node is, or none is billed. A cloud that does not answer hides no error."""
+    """Report billed nodes, if any. A cloud that does not answer hides no error."""
     if not is_cloud(config.provider):
         return
     with suppress(CloudtrainError):
@@ -42,7 +42,7 @@ def report_billed(config: ClusterConfig, provider: Provider, console: Console) -
 
 
 def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
-    """`still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`"""
+    """Format `still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`."""
     names = ", ".join(node.name for node in nodes[:NAMED])
     more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
     price = total(price_of(config, node) for node in nodes)

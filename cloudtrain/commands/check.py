@@ -41,22 +41,26 @@ from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 def check(
     plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Every finding, the good ones too. `deep`: where a rehearsal on the account is
-    shown. `ignore`: findings that stop nothing."""
+    """Every finding, good ones included.
+
+    `deep`: the stage that shows a test on the account; None for none. `ignore`: findings that stop
+    nothing.
+    """
     handle = Handle(plan.config, plan)
     found = findings(handle, deep=deep, ignore=ignore)
     return (*found, *script(plan.config), *noted(plan.config), *drift_finding(handle.plan))
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
-    """What works, but hardly as it was meant."""
+    """Notes on configs that work, but hardly as intended."""
     found = (evaluator_note(config), tensorflow.keras_warning(config))
     return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
 
 
 def drift_finding(plan: Plan) -> tuple[Finding, ...]:
-    """What `up` would refuse of a file that has changed, by the record here; none where no node
-    is on record."""
+    """What `up` would refuse of a changed file, by the record here; none if no node is on
+    record.
+    """
     if not on_record(plan):
         return ()
     try:
@@ -71,7 +75,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
 def findings(
     handle: Handle, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """All that does not depend on what exists already."""
+    """Everything that does not depend on what exists already."""
     refusal = learn_machines(handle)
     config, plan = handle.config, handle.plan
     fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
@@ -91,9 +95,10 @@ def findings(
 
 
 def learn_machines(handle: Handle) -> tuple[Finding, ...]:
-    """Asks the cloud what the machines are that no table here knows, keeps its answer, and plans
-    with it. What comes of it is a finding only where that was refused, and a machine's name says
-    GPUs."""
+    """Query the cloud for machine types that no table here has, and keep its answer.
+
+    A finding only if the query was refused and a machine's name suggests GPUs.
+    """
     config = handle.config
     names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
     unknown = [name for name in names if catalog.is_unknown_machine(config.provider, name)]
@@ -124,8 +129,11 @@ def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Findi
 def deep_check(
     provider: Provider, plan: Plan, found: tuple[Finding, ...], console: Console
 ) -> tuple[Finding, ...]:
-    """Not where it cannot come to its end. A cloud that judges the very requests without carrying
-    them out is asked to; on any other, one small machine goes up and down."""
+    """Deep check. Skipped if it cannot come to its end.
+
+    A cloud that validates requests without carrying them out is used so; on any other, one small
+    machine is created and deleted.
+    """
     wrong = [finding.what for finding in found if not finding.ok]
     if wrong:
         text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
@@ -137,7 +145,7 @@ def deep_check(
 
 
 def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
-    """Raises one error with the words of all that are bad, and the exit code of the worst."""
+    """Raise one error with the text of all bad findings, and the exit code of the worst."""
     bad = [finding for finding in findings(handle, ignore=ignore) if not finding.ok]
     if not bad:
         return
@@ -151,7 +159,7 @@ def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
 
 
 def refuse_missing_script(config: ClusterConfig) -> None:
-    """Before a run that could only fail: `up` alone warns of it, as the code may come later."""
+    """Refuse a run that could only fail; `up` alone warns, as the code may come later."""
     missing = missing_script(config)
     if missing is not None:
         raise PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
@@ -162,8 +170,11 @@ def exit_code(kind: type[Exception]) -> int:
 
 
 def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainError:
-    """An error of that class, or, where that wants more than words (one node, several failures, a
-    file's problems), of the nearest class above it that does not; with the exit code of `kind`."""
+    """An error of that class with the exit code of `kind`.
+
+    If the class needs more than a text (a node, several failures, a file's problems), the nearest
+    class above it that does not.
+    """
     simple = next(
         each
         for each in kind.__mro__
@@ -178,7 +189,7 @@ WANTS_MORE = (ConfigError, NodeError, NodesError)
 
 
 def machines(plan: Plan) -> tuple[Finding, ...]:
-    """Known before any cloud is asked; nothing to say where no machine is rented."""
+    """Finding on machine types, before any cloud is queried; none if no machine is rented."""
     if not is_cloud(plan.config.provider):
         return ()
     wrong = plan_errors(plan)
@@ -198,7 +209,7 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
 
 
 def gpu_support(plan: Plan) -> tuple[Finding, ...]:
-    """Whether TensorFlow has code for the GPUs; said only where it has not."""
+    """Finding if TensorFlow has no code for the GPUs."""
     wrong = without_code(plan)
     if not wrong:
         return ()
@@ -207,7 +218,7 @@ def gpu_support(plan: Plan) -> tuple[Finding, ...]:
 
 
 def setup(config: ClusterConfig) -> Finding:
-    """Versions that cannot be had together, from what each release says of itself."""
+    """Finding on versions that cannot be installed together, by each release's own requirements."""
     wrong = setup_problems(config)
     if wrong:
         text = "\n".join(str(problem) for problem in wrong)
@@ -221,14 +232,14 @@ def setup(config: ClusterConfig) -> Finding:
 
 
 def command(plan: Plan) -> tuple[Finding, ...]:
-    """What could not be started; nothing to say of what can."""
+    """Finding if the command cannot be started."""
     wrong = too_long(plan.config, launched(plan))
     text = "\n".join(str(problem) for problem in wrong)
     return (Finding(what="command", ok=False, text=text, error=UsageError),) if wrong else ()
 
 
 def script(config: ClusterConfig) -> tuple[Finding, ...]:
-    """Whether the file that the command names is delivered; nothing to say where it is."""
+    """Finding if the file that the command names is not delivered."""
     missing = missing_script(config)
     return (
         (Finding(what="script", ok=False, text=missing, error=PreflightError),) if missing else ()
@@ -273,7 +284,7 @@ def secrets(config: ClusterConfig) -> Finding:
 
 
 def store(handle: Handle) -> Finding:
-    """Whether the store takes a file, tried by writing, reading and deleting one."""
+    """Finding on the store, tested by writing, reading and deleting a file."""
     config = handle.config
     if config.artifacts.store is None:
         return Finding(what="store", ok=True, text="artifacts come home to this machine")

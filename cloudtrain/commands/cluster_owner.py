@@ -1,4 +1,4 @@
-"""Whose a cluster is that `cloudtrain down` is about to end."""
+"""Owner check of a cluster that `cloudtrain down` is about to delete."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from cloudtrain.state import Records
 
 
 def whose(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:
-    """What its provider tells of a cluster whose keys are not here, for who is about to end it.
+    """What the provider reports of a cluster whose keys are not here, for its last check before
+    deletion.
 
-    Raises UsageError where it is another's than ours, or than `owner` where told.
+    Raises UsageError if it belongs to another owner than us, or than `owner`.
     """
     records = Records(name)
     config = config or recorded_config(records)

@@ -1,4 +1,4 @@
-"""`cloudtrain down`: lands the artifacts, destroys everything, asks what is left."""
+"""`cloudtrain down`: lands the artifacts, deletes everything, lists what is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def down(
     owner: str | None = None,
     console: Console,
 ) -> None:
-    """Nothing of the cluster is left, and nothing that was only on its nodes is lost.
+    """Delete everything of the cluster, after landing what is only on its nodes.
 
     Raises NotLanded (exit 5, nodes kept) unless `discard`, LeftoverError (exit 6), LockedError.
     """
@@ -72,9 +72,11 @@ ALREADY = 3600.0
 
 
 def await_lock(records: Records, console: Console) -> float:
-    """How long to wait for the lock. A background process that attends to a run lands and leaves,
-    one that takes an idle cluster down does what is wanted; a person's command is not disturbed,
-    and named by the lock's error."""
+    """Seconds to wait for the lock.
+
+    A background process that supervises a run lands it and leaves, one that takes an idle cluster
+    down does what is wanted; a user's command is not disturbed, and the lock's error names it.
+    """
     holder = records.holder()
     if holder is not None and holder.doing == idle.DOING:
         console.say(f"{records.name} goes down already, as it was idle (limits.idle): waiting")
@@ -87,7 +89,7 @@ def await_lock(records: Records, console: Console) -> float:
 def destroy_cluster(
     handle: Handle, *, discard: bool, owner: str | None = None, console: Console
 ) -> None:
-    """`down` for who holds the lock already. A full disk here keeps no bill running."""
+    """`down` for the holder of the lock. A full disk here keeps no bill running."""
     config, records, provider = handle.config, handle.records, handle.provider
     records.goes_on_without_room = True
     nodes = provider.find(config.name)
@@ -127,7 +129,7 @@ def destroy_cluster(
 
 @contextmanager
 def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator[None]:
-    """What takes long and says nothing by itself is said to go on, each second to the stage."""
+    """Report every second to the stage that a slow, silent deletion is in progress."""
     over = threading.Event()
 
     def say() -> None:
@@ -146,7 +148,7 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
 
 
 def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
-    """Where its nodes may be and nobody could look: what they hold has not landed."""
+    """Places that could not be queried and may have nodes: what those hold has not landed."""
     where = provider.whereabouts
     silent = [each.place for each in found.not_asked if not each.denied]
     if where is None or not where.complete:
@@ -155,7 +157,7 @@ def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[s
 
 
 def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
-    """Places without an answer in which, by the record, nothing of the cluster ever was."""
+    """Report silent places in which, by the record, nothing of the cluster ever was."""
     silent = [str(each) for each in not_asked if not each.denied]
     denied = [each.place for each in not_asked if each.denied]
     if silent:
@@ -167,8 +169,10 @@ def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
 def refuse_unlandable(
     config: ClusterConfig, records: Records, nodes: tuple[Node, ...], owner: str | None
 ) -> None:
-    """Without the cluster's keys nothing can be landed. Raises NotLanded, or LeftoverError where
-    only hosts that do not answer are meant: nobody knows whether anything is there."""
+    """Raise NotLanded: without the cluster's keys nothing can be landed.
+
+    LeftoverError if only hosts that do not answer are left: nobody knows whether anything is there.
+    """
     if records.has_keys():
         return
     why = without_keys(config, nodes)
@@ -183,7 +187,8 @@ def refuse_unlandable(
 
 
 def land_everything(session: Session) -> None:
-    """Ends the run that goes on, and lands what the nodes hold of every run, asked of both sides.
+    """End the active run, and land what the nodes hold of every run, by the record and by the
+    nodes.
 
     Without a run on record nothing has ever run there: a record is written before the first task
     starts, in the folder of the keys without which no task can be started.

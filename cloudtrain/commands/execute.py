@@ -17,8 +17,10 @@ from cloudtrain.state import Records
 def execute(
     name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
 ) -> int:
-    """Runs it with each argument as written, shows every node's output; the highest exit code,
-    not 0 where a node that was meant is left out, which is told last."""
+    """Run the command with each argument as written and show every node's output.
+
+    Returns the highest exit code, not 0 if a node was skipped, which is reported last.
+    """
     records = Records(name)
     with (
         watching_idle(records),
@@ -57,7 +59,7 @@ def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:
 
 
 def node_words(node: Node) -> str:
-    """`worker0 (stopped)`"""
+    """Format `worker0 (stopped)`."""
     if node.state == "running":
         return node.task
     return f"{node.task} ({node.state}{': ' if node.fault else ''}{node.fault})"

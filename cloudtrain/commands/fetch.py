@@ -1,4 +1,4 @@
-"""`cloudtrain fetch`: a run's artifacts from the store to a folder here, each verified."""
+"""`cloudtrain fetch`: downloads a run's artifacts from the store, each verified."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def fetch(
     run: str | None = None,
     console: Console,
 ) -> Manifest:
-    """The latest run's artifacts, or those of `run`, below `destination` as `<task>/<path>`.
+    """Download the artifacts of `run`, or of the latest one, to `destination` as `<task>/<path>`.
 
-    Asks the store alone: also when the nodes are gone, and where the run is not on record.
+    Reads the store alone, so it works when the nodes are gone and if the run is not on record.
     Raises StoreError.
     """
     found = find_run(name, run, config=config, uri=store)

@@ -1,4 +1,4 @@
-"""Where a run is known: on record here, or in its store, to which it landed from any machine."""
+"""Finds a run: on record here, or in its store, where it landed from any machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloudtrain.stores import open_store
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRun:
-    """A run, and the way to its store. `records` is None where this machine has none of it."""
+    """A run and the way to its store. `records` is None if this machine has none of it."""
 
     run: Run
     store: Callable[[], ArtifactStore]
@@ -27,10 +27,10 @@ class FoundRun:
 def find_run(
     name: str, run: str | None, *, config: ClusterConfig | None, uri: str | None
 ) -> FoundRun:
-    """The cluster's latest run, or the one of that id.
+    """The cluster's latest run, or the one with that id.
 
-    What is on record here counts; then the store of the config (of a FILE, or of the last `up`).
-    `uri` is a store that is asked instead of all that. Raises UsageError, StoreError.
+    The record here counts first, then the store of the config (of a FILE, or of the last `up`).
+    `uri` names a store to read instead of both. Raises UsageError, StoreError.
     """
     if uri is not None or name not in known_clusters():
         return in_store(name, run, config, uri)
@@ -64,7 +64,7 @@ def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str 
 
 
 def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> ArtifactStore:
-    """The store that other machines see too. Raises UsageError where none is named."""
+    """The store that other machines see too. Raises UsageError if the config names none."""
     config = config or config_on_record(name)
     uri = uri or (config.artifacts.store if config else None)
     if uri is None:

@@ -9,9 +9,9 @@ from cloudtrain.state import Records
 
 
 def forget(name: str, *, discard: bool, console: Console) -> None:
-    """Nothing of it is on record here any more. What landed in a store stays there.
+    """Delete the cluster's record. Artifacts in a store stay there.
 
-    Raises UsageError while it is up, or where artifacts are nowhere but in the record.
+    Raises UsageError while it is up, or if artifacts are nowhere but in the record.
     """
     records = Records(name)
     with records.lock("forget"):
@@ -28,7 +28,7 @@ def forget(name: str, *, discard: bool, console: Console) -> None:
 
 
 def refuse_existing(records: Records) -> None:
-    """The record says that it is up; its provider knows better, and has to be asked."""
+    """Refuse a cluster that is up by its record, unless its provider lists nothing of it."""
     config = recorded_config(records)
     nodes = open_provider(config).nodes(records.name)
     if nodes:

@@ -1,5 +1,6 @@
-"""`cloudtrain idle`: the process that takes a cluster down when nobody has used it for
-`limits.idle`; users meet it as a line of `status`."""
+"""`cloudtrain idle`: background process that takes a cluster down after `limits.idle`; users see
+it in `status`.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ def idle(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Returns when the cluster is down, `limits.idle` is off, or another process watches.
+    """Watch until the cluster is down, `limits.idle` is off, or another process watches.
 
-    No lock of the cluster is held while it waits. What it did not manage, it tries again.
+    Holds no lock of the cluster while it waits. Retries what failed.
     """
     records = Records(name)
     while idle_limit(records) is not None:
@@ -65,8 +66,11 @@ def watch(records: Records, console: Console, clock: Clock) -> None:
 
 
 def finish(records: Records, limit: float, console: Console, clock: Clock) -> None:
-    """Takes it down; or, where a run goes on that nobody attends to (its process was killed),
-    attends to that first: it lands, and is never ended for being alone."""
+    """Take the cluster down.
+
+    An unattended run (its process was killed) is supervised first: it lands, and is never ended for
+    being unattended.
+    """
     if records.active_run() is not None:
         console.say(f"nobody attends to the run of {records.name}: this process does")
         try:

@@ -1,4 +1,4 @@
-"""`cloudtrain init PROVIDER`: a commented config to start from."""
+"""`cloudtrain init PROVIDER`: writes a commented config to start from."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _CONFIGS = Path(cloudtrain.__file__).parent / "configs"
 
 
 def init(provider: str, destination: Path) -> Path:
-    """Write the provider's template to `destination`, or to `<provider>.yaml` in that folder.
+    """Write the provider's template to `destination`, or to `<provider>.yaml` in that folder;
+    returns its path.
 
-    A folder that has nothing else is given a script too, so that the config runs as it is.
-    Returns the config written. Raises UsageError where there is one already.
+    An empty folder gets a script too, so that the config runs as it is. Raises UsageError if the
+    file exists.
     """
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
     text = _template(provider).replace(NAME, cluster_name(path.absolute().parent), 1)
@@ -49,19 +50,19 @@ def init(provider: str, destination: Path) -> Path:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether nobody has begun anything there: hidden files do not count."""
+    """True for a folder without files, hidden ones aside."""
     return not any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def cluster_name(folder: Path) -> str:
-    """`<folder>-<4 letters>`: a name is taken once in an account, and folders are named alike."""
+    """`<folder>-<4 letters>`: a name is unique in an account, and folders often have the same."""
     words = re.sub(r"[^a-z0-9]+", "-", folder.name.lower())
     words = re.sub(r"^[^a-z]+", "", words)[:25].strip("-") or "cluster"
     return f"{words}-{''.join(secrets.choice(string.ascii_lowercase) for _ in range(4))}"
 
 
 def providers() -> tuple[str, ...]:
-    """Those that have a template."""
+    """Providers that have a template."""
     return tuple(sorted(path.stem for path in (_CONFIGS / "templates").glob("*.yaml")))
 
 

@@ -1,4 +1,4 @@
-"""`cloudtrain ls --cloud` and `gc`: what accounts hold under our labels, asked of them alone."""
+"""`cloudtrain ls --cloud` and `gc`: resources that accounts hold under our labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cloudtrain.strategies.custom import CUSTOM
 
 @dataclass(frozen=True, kw_only=True)
 class AccountRef:
-    """Whose holdings are asked for: of the config only provider, project, endpoints count."""
+    """An account to query: of the config, only provider, project and endpoints count."""
 
     config: ClusterConfig
     named: bool
@@ -46,8 +46,11 @@ class AccountRef:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldCluster:
-    """`known_clusters`: the keys of this cluster are here, so that `down NAME` lands its work. `mine`: it
-    is of the account's principal, or of nobody in particular."""
+    """A cluster in an account.
+
+    `known`: its keys are here, so `down NAME` lands its work. `mine`: it belongs to the account's
+    principal, or to nobody.
+    """
 
     holding: Holding
     known: bool
@@ -55,7 +58,7 @@ class HeldCluster:
 
     @property
     def runs(self) -> bool:
-        """Whether a node of it is at work, or about to be, and its time is not over."""
+        """True if a node of it is running, or about to, and its time is not over."""
         now = time.time()
         alive = [node for node in self.holding.nodes if node.state != "stopped"]
         return any(node.expires is None or node.expires > now for node in alive)
@@ -63,7 +66,7 @@ class HeldCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionScope:
-    """What `gc` was told to delete besides what has expired or has no running node."""
+    """What `gc` is to delete besides what has expired or has no running node."""
 
     name: str | None = None
     """This cluster alone, in whatever state."""
@@ -72,7 +75,7 @@ class DeletionScope:
     running: bool = False
 
     def covers(self, held: HeldCluster) -> bool:
-        """Whether it is of those that are meant, running or not."""
+        """True for clusters that were named, running or not."""
         if held.known or self.name not in (None, held.holding.cluster):
             return False
         if self.owner is None:
@@ -110,14 +113,16 @@ class AccountInventory:
 
 
 def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
-    """Enough of a config to find and destroy a cluster that no file here knows."""
+    """Enough of a config to find and delete a cluster that no file here knows."""
     return ClusterConfig(
         name=name, provider=provider, project=project, strategy=CUSTOM.name, nodes={}
     )
 
 
 def accounts() -> tuple[AccountRef, ...]:
-    """Those of the clusters known here, then each cloud whose extra is installed, and `local`."""
+    """Accounts of the clusters known here, then of each cloud whose extra is installed, and
+    `local`.
+    """
     found: dict[tuple[str, str | None, str | None], AccountRef] = {}
     for name in known_clusters():
         try:
@@ -137,7 +142,7 @@ def accounts() -> tuple[AccountRef, ...]:
 
 
 def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
-    """All of them side by side; an account that does not answer says why."""
+    """List all accounts side by side; one that does not answer has the reason."""
 
     def one(account: AccountRef) -> AccountInventory:
         try:
@@ -161,9 +166,9 @@ def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> Hel
 
 
 def is_known(cluster: str, account: ClusterConfig) -> bool:
-    """Whether what is here opens the nodes that this cluster may have in that account.
+    """True if keys here open the nodes that this cluster may have in that account.
 
-    Where one of the two names no project, both may mean the same one.
+    If one of the two names no project, both may mean the same one.
     """
     try:
         records = Records(cluster)
@@ -178,10 +183,10 @@ def is_known(cluster: str, account: ClusterConfig) -> bool:
 def delete_leftovers(
     answers: Sequence[AccountInventory], wanted: DeletionScope, console: Console
 ) -> tuple[str, ...]:
-    """Destroys all that is wanted; the names. What became known since they were listed is left
-    alone.
+    """Delete all that is wanted and return the names.
 
-    Raises LeftoverError, or NodesError with every failure.
+    Clusters that became known since the listing are left alone. Raises LeftoverError, or NodesError
+    with every failure.
     """
     work = [
         (answer.account, held.holding)
@@ -206,4 +211,4 @@ def delete_leftovers(
 
 
 def no_record(event: Event, /) -> None:
-    """Labels alone tell what is left of an orphan; a record would make it a known cluster."""
+    """Journal that records nothing: a record would make an orphan a known cluster."""

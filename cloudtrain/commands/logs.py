@@ -1,4 +1,4 @@
-"""`cloudtrain logs`: what every task wrote, its name before each line."""
+"""`cloudtrain logs`: shows what every task wrote, its name before each line."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def logs(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """The latest run's logs, or those of `run`. With `follow`, until the run has ended: where
-    nobody attends to it, this process does, and ends, restarts and lands it as `train` would."""
+    """Show the logs of `run`, or of the latest one.
+
+    With `follow`, until the run has ended: an unattended run is supervised by this process, which
+    ends, restarts and lands it as `train` would.
+    """
     found = find_run(name, run, config=config, uri=store)
     shown = Only(console, roles)
     if found.run.ended is None:
@@ -61,8 +64,10 @@ Offsets = dict[tuple[str, int], int]
 
 
 def show(records: Records, found: FoundRun, console: Console, tail: int | None) -> Offsets:
-    """Every log as far as it is here, attempt by attempt; where each was left. What is not here
-    of a run that has ended, from the store."""
+    """Show every log as far as it is here, attempt by attempt; returns how far each was read.
+
+    What is not here of a run that has ended comes from the store.
+    """
     offsets: Offsets = {}
     landed: LandedLogs | None = None
     for task, attempt, path in log_files(records, found.run):
@@ -87,12 +92,12 @@ def show_landed(found: FoundRun, console: Console, tail: int | None) -> None:
 
 
 def name_of(task: Task, attempt: int) -> str:
-    """As its log is called in the store."""
+    """Name of its log in the store."""
     return f"{task.name}.attempt-{attempt}.log"
 
 
 def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
-    """The run at its end; None while another process attends to it: what it wrote is shown."""
+    """Follow until the run has ended."""
     try:
         with watching_idle(records), records.lock("logs -f"):
             run = records.run(id)
@@ -112,7 +117,7 @@ def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run |
 
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
-    """What has been added since."""
+    """Show what has been added since."""
     for task, attempt, path in log_files(records, run):
         offset = offsets.get((task.name, attempt), 0)
         if not path.exists() or path.stat().st_size <= offset:
@@ -138,7 +143,7 @@ def last_lines(data: bytes, tail: int | None) -> bytes:
 
 
 class Only:
-    """A console that shows the output of some roles alone."""
+    """A console that shows the output of some roles only."""
 
     def __init__(self, console: Console, roles: Sequence[str]) -> None:
         self._console, self._roles = console, frozenset(roles)

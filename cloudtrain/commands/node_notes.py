@@ -1,4 +1,4 @@
-"""What nodes cost and which are overdue, by what their provider and the record say."""
+"""Notes on nodes besides their state: overdue, billed while stopped, missing, cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloudtrain.model import Node
 
 @dataclass(frozen=True, kw_only=True)
 class CostSoFar:
-    """$ so far, at least and at most; None: not known."""
+    """$ so far, at least and at most; None if not known."""
 
     least: float
     most: float | None
@@ -33,8 +33,10 @@ def cost_of(
     ceilings: Mapping[str, float | None],
     now: float,
 ) -> CostSoFar:
-    """As if each had run since it was made. `prices` in $/hour by node; `ceilings` are what one
-    costs at most where its price is not known."""
+    """Cost as if each node had run since its creation.
+
+    `prices` in $/hour by node; `ceilings` are upper bounds for nodes whose price is not known.
+    """
     least, most = 0.0, 0.0
     known = True
     for node in nodes:
@@ -48,5 +50,5 @@ def cost_of(
 
 
 def overdue(nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
-    """Those that exist after their end."""
+    """Nodes that exist after their end."""
     return tuple(n for n in nodes if n.expires is not None and n.expires < now)

@@ -1,4 +1,4 @@
-"""What `plan` and `check` find in a config without asking anybody: what would fail on the nodes."""
+"""Offline checks of `plan` and `check`: what would fail on the nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ program with more in one (MAX_ARG_STRLEN, 32 pages), and what leads to the envir
 
 
 def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Versions that cannot be had, alone or together, and requirements that cannot be read."""
+    """Versions that cannot be installed, alone or together, and unreadable requirements."""
     found = [*tensorflow.problems(config), *horovod.problems(config)]
     try:
         requirements.lines(config)
@@ -41,7 +41,7 @@ def _placed(config: ClusterConfig, problem: Problem) -> Problem:
 
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Regions and zones that no cloud can have. Not of another cloud that answers in its place."""
+    """Impossible regions and zones; not checked for a custom endpoint."""
     if not is_cloud(config.provider) or config.endpoints.compute:
         return ()
     wrong = (invalid_region(config.provider, place) for place in config.placement)
@@ -50,7 +50,7 @@ def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
-    """Each task as it would be started, with `<node name>` for what only `up` tells."""
+    """Each task as it would be launched, with `<node name>` for addresses that only `up` knows."""
     run = Run(
         id="RUN",
         cluster=plan.config.name,
@@ -67,7 +67,9 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
 
 
 def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Problem, ...]:
-    """Lines and variables that no node can start a program with; each once, for all tasks."""
+    """Command lines and variables that no node can start a program with; each once, for all
+    tasks.
+    """
     found: dict[str, Problem] = {}
     for launch in started:
         values = {"train.command": launch.command}
@@ -87,7 +89,7 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
 
 
 def notes(config: ClusterConfig) -> tuple[str, ...]:
-    """What works, but hardly as it was meant."""
+    """Notes on configs that work, but hardly as intended."""
     found = (
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
@@ -116,9 +118,9 @@ def _unset_secrets(config: ClusterConfig) -> Iterator[str]:
 
 
 def missing_script(config: ClusterConfig) -> str | None:
-    """Where the command is `python FILE` or `python -m MODULE`, and what is delivered lacks it.
+    """Error if the command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
 
-    Code of a git server is not looked at, nor a line that does something else first.
+    Not checked for code of a git server, or for a line that does something else first.
     """
     wanted = _script(config.train.command)
     if wanted is None or config.code.git is not None:
@@ -148,7 +150,7 @@ def missing_script(config: ClusterConfig) -> str | None:
 
 
 def _script(command: str) -> tuple[str, ...] | None:
-    """`("train.py",)` or `("-m", "pkg.task")`; None where the line does not begin so, plainly."""
+    """`("train.py",)` or `("-m", "pkg.task")`; None if the line does not plainly begin so."""
     first = re.split(r"[;&|\n]", command, maxsplit=1)[0]
     try:
         words = shlex.split(first)
@@ -171,7 +173,7 @@ def _script(command: str) -> tuple[str, ...] | None:
 
 
 def _missing_module(text: str, module: str, inside: PurePosixPath, there: set[str]) -> str | None:
-    """Only where its package is delivered: any other may be installed."""
+    """Error for a module whose package is delivered; any other may be installed."""
     package, _, _ = module.partition(".")
     if not any(name.startswith(f"{os.path.normpath(inside / package)}/") for name in there):
         return None
@@ -186,5 +188,5 @@ def _missing_module(text: str, module: str, inside: PurePosixPath, there: set[st
 
 
 def _behind_a_link(path: str, there: set[str]) -> bool:
-    """A link is delivered as one: what is behind it is not listed."""
+    """True for a path behind a link, which is delivered as a link: its target is not listed."""
     return any(str(parent) in there for parent in PurePosixPath(path).parents)

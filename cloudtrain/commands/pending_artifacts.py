@@ -1,4 +1,4 @@
-"""What the nodes hold that no store has, asked of both sides, and its landing."""
+"""Lands what the nodes hold and no store has, compared with both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from cloudtrain.model import Run
 
 
 def land_what_is_left(session: Session) -> tuple[str, ...]:
-    """Files of runs that have ended, of which their nodes made or kept more since: landed. What is
-    only on the nodes after that."""
+    """Land files that nodes created or kept after their run's end; returns what is only on the
+    nodes after that.
+    """
     left = ask_unlanded(session)
     if not left:
         return ()
@@ -22,7 +23,7 @@ def land_what_is_left(session: Session) -> tuple[str, ...]:
 
 
 def ask_unlanded(session: Session) -> tuple[str, ...]:
-    """Everything is compared with the nodes once more: of 100,000 files that takes minutes."""
+    """Compare everything with the nodes once more, which takes minutes for 100,000 files."""
     with session.console.stage("verify what has landed", len(session.nodes)) as stage:
         return pending_files(landing_of(session), session.nodes, stage)
 
@@ -34,7 +35,7 @@ def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
 
 
 def unknown_run(session: Session, run_id: str, left: tuple[str, ...]) -> Run:
-    """A run that only the nodes' disks know of."""
+    """A run that only the nodes' disks know."""
     names = {path.split("/")[1] for path in left if path.startswith(f"{run_id}/")}
     tasks = tuple(task for task in planned(session.plan) if task.name in names)
     return Run(

@@ -1,4 +1,4 @@
-"""`cloudtrain plan`: every node, TF_CONFIG and command as they would be; offline."""
+"""`cloudtrain plan`: every node, TF_CONFIG and command to come; offline."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _tf_config(launch: TaskLaunch) -> str | None:
 
 
 def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
-    """Raises UsageError with everything that is wrong with them, each with its line."""
+    """Raise UsageError with every problem of the machines, each with its line."""
     told = {
         hint: wrong
         for what, wrong, hint in (
@@ -127,14 +127,14 @@ def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
 
 
 def _at_its_line(config: ClusterConfig, text: str) -> str:
-    """`gcp.yaml:14: nodes.worker: …`, where the file can still be read."""
+    """`gcp.yaml:14: nodes.worker: …`, if the file can still be read."""
     role = text.partition(":")[0].removeprefix("nodes.")
     place = line_of(config, ("nodes", role, "machine"))
     return f"{place}: {text}" if place else text
 
 
 def refresh_prices() -> dict[str, str]:
-    """Fetch today's prices into this user's cache; cloud → the file that they are in now."""
+    """Fetch today's prices into this user's cache; cloud → its file."""
     from datetime import date
 
     from cloudtrain.catalog.refresh import refresh

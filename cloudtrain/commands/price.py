@@ -1,4 +1,4 @@
-"""What a cluster costs, against `limits.max_price`."""
+"""Price of a cluster, in words and against `limits.max_price`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloudtrain.protocols import Finding
 
 
 def price(plan: Plan) -> tuple[Finding, ...]:
-    """One finding on a cloud, none where nothing is billed. `max_price` needs a known price."""
+    """One finding on a cloud, none if nothing is billed. `max_price` needs a known price."""
     found, limit = estimate(plan), plan.config.limits.max_price
     if found is None:
         return ()

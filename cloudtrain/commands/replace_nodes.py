@@ -17,7 +17,7 @@ from cloudtrain.events import ClusterEnd, RemovalBegun, nodes_leaving, pending_n
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedChanges:
-    """What `up` may do to nodes that are not as the config says."""
+    """Changes that `up` may make to nodes that differ from the config."""
 
     shrink: bool = False
     """Delete those that the config does not name."""
@@ -39,7 +39,9 @@ class DriftDecision:
 
 
 def decide_drift(session: Session, allowed: AllowedChanges) -> DriftDecision:
-    """Raises UsageError for anything that differs and is not allowed; nothing was changed then."""
+    """Decide about the drift. Raises UsageError for a difference that is not allowed; nothing
+    was changed then.
+    """
     events, config = session.records.events(), session.config
     found = drift(session.plan, session.nodes, events)
     found = replace(found, changes=(*found.changes, *fixed_ends(session.plan, session.nodes)))
@@ -52,10 +54,10 @@ def decide_drift(session: Session, allowed: AllowedChanges) -> DriftDecision:
 
 
 def delete_nodes(session: Session, names: Sequence[str]) -> Session:
-    """What these hold is landed, then they are deleted; the others are left as they are.
+    """Land what these nodes hold, then delete them; the others are left as they are.
 
-    Raises UsageError while a run goes on, NotLanded with every node kept, LeftoverError. After a
-    kill the same again goes on: what the journal's RemovalBegun names had landed by then.
+    Raises UsageError during a run, NotLanded with every node kept, LeftoverError. After a kill, the
+    next call continues: what the journal's `exchange` names had landed by then.
     """
     refuse_while_a_run_goes_on(session)
     due = [name for name in names if name not in nodes_leaving(session.records.events())]

@@ -1,4 +1,4 @@
-"""What is left billed when `up` fails: told with its price and end, or given back."""
+"""When `up` fails: reports what is still billed, or deletes it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from cloudtrain.events import nodes_requested, nodes_standing, not_given_back, p
 
 @contextmanager
 def report_or_roll_back(session: Session, going: Sequence[str], *, back: bool) -> Iterator[None]:
-    """Whoever is left with nodes that make a bill knows it, whatever went wrong. `back`: those
-    that were made in here are given back first; `going` were to be made anew."""
+    """On any error inside, report nodes that are billed.
+
+    `back`: delete first what was created in here; `going` were to be created again.
+    """
     kept = {node.name for node in session.nodes} - set(going)
     start = len(session.records.events())
     try:
@@ -29,8 +31,10 @@ def report_or_roll_back(session: Session, going: Sequence[str], *, back: bool) -
 
 
 def roll_back(session: Session, kept: set[str], start: int) -> None:
-    """The nodes that were asked for since the journal's entry `start`; they have run nothing. One
-    that was there before may hold work, and is never among them."""
+    """Delete nodes that were requested since the journal's entry `start`; they have run nothing.
+
+    A node that existed before may hold work, and is never among them.
+    """
     events = session.records.events()
     made = nodes_requested(events[start:]).keys() - kept
     if not made:

@@ -1,4 +1,4 @@
-"""`cloudtrain run`: up, train, land the artifacts, down: one command, nothing left."""
+"""`cloudtrain run`: up, train, land the artifacts, down in one command."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def run(
     ignore: Collection[str] = (),
     console: Console,
 ) -> Run:
-    """The landed run, its cluster gone. Whatever happens, also an interrupt, ends in `down`.
+    """Create the cluster, train, land, delete the cluster; returns the landed run.
 
-    The exceptions: what cannot be landed keeps its nodes (exit 5), and `keep_on_failure` those of
-    a failed run. A run that goes on from a killed `cloudtrain run` is joined, not started again.
+    Whatever happens, even an interrupt, ends in `down`. The exceptions: nodes whose artifacts
+    cannot be landed are kept (exit 5), and with `keep_on_failure` those of a failed run. An active
+    run of a killed `cloudtrain run` is joined, not started again.
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
@@ -85,7 +86,7 @@ def joined(session: Session) -> Run | None:
 
 
 def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
-    """`down` after a failure. The first error stays the one that is told; a second joins it."""
+    """Run `down` after a failure. A second error is attached to the first, never replaces it."""
     name = handle.config.name
     if not isinstance(error, CloudtrainError):
         console.warn(f"interrupted: ending the run and taking {name} down")

@@ -1,4 +1,4 @@
-"""What nodes stored while nobody was there, taken by a command that reads or ends a run."""
+"""Lands what nodes stored unattended, before a command reads or ends a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from cloudtrain.state import Records
 
 
 def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
-    """Who attends to the run takes them itself. Another machine than the one that started the run
-    only reads, as two that change one manifest would undo each other's work."""
+    """Land spools before reading a run that this machine started; a supervised run lands them
+    itself.
+
+    Other machines only read: two that change one manifest would undo each other's work.
+    """
     try:
         store = found.store()
         if not can_spool(store):
@@ -35,7 +38,9 @@ def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None
 
 
 def ingest_before_down(handle: Handle, console: Console) -> None:
-    """For who holds the lock. They stay in the store where they cannot be taken, for `fetch`."""
+    """Land spools, for the holder of the lock. Those that cannot be landed stay in the store,
+    for `fetch`.
+    """
     runs = handle.records.runs()
     for run in [run for run in runs if run.ended is None or run == runs[-1]]:
         try:

@@ -13,7 +13,8 @@ from cloudtrain.state import Records
 
 
 def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
-    """The argv of ssh to one node: `worker0`, its whole name, or a role's first; default: first.
+    """Arguments of ssh to one node: `worker0`, its whole name, or a role's first; default: the
+    first node.
 
     This process is to become that ssh: the cluster counts as in use until it ends.
     """

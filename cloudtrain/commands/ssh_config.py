@@ -1,4 +1,4 @@
-"""`cloudtrain ssh-config`: entries by which OpenSSH's programs reach the nodes by their names."""
+"""`cloudtrain ssh-config`: entries by which OpenSSH's programs reach the nodes by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.state import Records
 
 
 def ssh_config(name: str) -> str:
-    """Of the nodes that exist now, whose host keys are pinned by this too."""
+    """Entries for the nodes that exist now. Pins their host keys, too."""
     records = Records(name)
     nodes = open_provider(recorded_config(records)).nodes(name)
     if not nodes:

@@ -109,10 +109,10 @@ def status(
     store: str | None = None,
     offline: bool,
 ) -> StatusReport:
-    """Of one cluster, or all that are known here. Those taken down are asked for by name only.
+    """Status of one cluster, or of all that are known here and not down.
 
-    Of one that is not on record here, and with `store` of all that are there, the runs are those
-    that landed. `offline` reads records alone and loads nothing that it can do without.
+    For a cluster that is not on record here, and with `store` for all that it holds, the runs are
+    those that landed. `offline` reads records only and loads as little as possible.
     """
     if store is not None or (config is not None and config.name not in known_clusters()):
         return StatusReport(clusters=landed(name, config, store), store=store)
@@ -132,9 +132,8 @@ def status(
 def landed(
     name: str | None, config: ClusterConfig | None, uri: str | None
 ) -> tuple[ClusterStatus, ...]:
-    """As the store has them, and the nodes as the provider lists them where a config names it.
-
-    Raises StoreError where the store cannot be read.
+    """Runs as the store has them, and nodes as the provider lists them if a config names it.
+    Raises StoreError.
     """
     from cloudtrain.artifacts.run_index import clusters_in
     from cloudtrain.stores import open_store
@@ -151,7 +150,9 @@ def landed(
 
 
 def refuse_no_folder(uri: str | None) -> None:
-    """For a reader, a `file://` store without its folder is no empty one but a wrong name."""
+    """Refuse a `file://` store whose folder does not exist: for a reader it is a wrong name, not
+    an empty store.
+    """
     if uri is None or not is_on_this_machine(uri):
         return
     from cloudtrain.stores.file import FileStore
@@ -184,7 +185,7 @@ def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> Cluste
 
 
 def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
-    """One that is on record here without a run, with those that other machines have made."""
+    """Add runs of other machines to a cluster that is on record here without a run."""
     try:
         found = in_store(cluster.name, config, None)
     except CloudtrainError:
@@ -221,8 +222,9 @@ def on_record(name: str) -> ClusterStatus:
 
 
 def watched(cluster: ClusterStatus) -> ClusterStatus:
-    """The same, with `limits.idle` obeyed from now on: what watched may have ended with this
-    machine."""
+    """The same, with a new watcher for `limits.idle`: the old one may have ended with this
+    machine.
+    """
     from cloudtrain.runs.background import watch_idle
 
     records = Records(cluster.name)

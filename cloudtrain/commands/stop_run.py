@@ -19,7 +19,9 @@ LOOKS = Retry(pause=0.2)
 
 
 def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
-    """The stopped run, landed. Whoever attends to it does the work; nobody: this process."""
+    """Stop and land the active run. Its supervisor does the work; if there is none, this
+    process.
+    """
     records = Records(name)
     run = records.active_run()
     if run is None:
@@ -49,7 +51,7 @@ def stopped_here(records: Records, id: str, console: Console) -> Run | None:
 
 
 def stop_orphans(records: Records, console: Console) -> Run:
-    """The run whose tasks outlived it, as their node was away when it ended: ended too, landed."""
+    """End and land a run whose tasks outlived it, as their node was away when it ended."""
     nothing = UsageError(
         f"{records.name} has no run that goes on", hint="`cloudtrain status` lists runs"
     )

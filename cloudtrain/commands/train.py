@@ -1,4 +1,4 @@
-"""`cloudtrain train`: launches one run and follows it; Ctrl-C detaches, the run goes on."""
+"""`cloudtrain train`: launches one run and follows it; Ctrl-C detaches, the run continues."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def train(
     adopt: bool = False,
     console: Console,
 ) -> Run:
-    """The run at its end, or started where `detach` is asked. Raises RunFailed, PreflightError, …
+    """Launch a run and return it at its end, or once it has started if `detach`.
 
-    KeyboardInterrupt is raised on after the run was handed to a process in the background.
+    Raises RunFailed, PreflightError, … KeyboardInterrupt is raised again after the run was handed
+    to a background process.
     """
     records = Records(name)
     config = config or recorded_config(records)
@@ -111,7 +112,7 @@ def runs(session: Session, name: str) -> bool:
 
 
 def new_run(session: Session, arguments: Sequence[str]) -> Run:
-    """A run on record, with the code as it is now delivered to every node."""
+    """A new run on record, with today's code delivered to every node."""
     config = session.config
     if not config.train.command:
         raise UsageError(
@@ -140,7 +141,7 @@ def new_run(session: Session, arguments: Sequence[str]) -> Run:
 
 
 def new_id() -> str:
-    """Sorts by time (UTC); the end keeps two of one second apart."""
+    """Id that sorts by time (UTC); its random end separates two of one second."""
     alphabet = string.ascii_lowercase + string.digits
     end = "".join(secrets.choice(alphabet) for _ in range(4))
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + end

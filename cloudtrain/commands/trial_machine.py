@@ -1,4 +1,6 @@
-"""`cloudtrain check --deep` where no dry run goes as far: one small machine, for about a minute."""
+"""`cloudtrain check --deep` on clouds without a thorough dry run: one small machine, for about a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ LIFETIME = 900.0
 
 
 def try_machine(config: ClusterConfig, console: Console) -> Finding:
-    """Creates one CPU machine in the config's placement, network and image, logs in and deletes
-    everything again: policies, image, firewall, first boot and SSH are proved, GPUs are not.
+    """Create one CPU machine in the config's placement, network and image, log in, and delete
+    everything again.
 
-    It is a cluster of its own: killed anywhere, `cloudtrain down NAME` or `gc` finds it, and the
-    cloud ends it after LIFETIME.
+    Tests policies, image, firewall, first boot and SSH, not GPUs. It is a cluster of its own:
+    killed anywhere, `cloudtrain down NAME` or `gc` finds it, and the cloud ends it after LIFETIME.
     """
     handle, begun = Handle(trial_config(config)), time.monotonic()
     with handle.records.lock("check --deep"):
@@ -52,8 +54,7 @@ def try_machine(config: ClusterConfig, console: Console) -> Finding:
 
 
 def first_login_to(handle: Handle, console: Console) -> Node:
-    """The machine as it was; it is deleted on return. What goes wrong while it is deleted is
-    raised with what went wrong before."""
+    """The machine, deleted on return. Errors of the deletion are raised with the earlier error."""
     try:
         with open_session(handle, console) as session:
             session.records.journal(UpBegun(nodes=session.plan.names))
@@ -71,7 +72,7 @@ def first_login_to(handle: Handle, console: Console) -> Node:
 
 
 def trial_config(config: ClusterConfig) -> ClusterConfig:
-    """One machine of the size that is taken where none is named, with nothing to install."""
+    """Config of one machine of the default size, with nothing to install."""
     cloud = cloud_of(config.provider)
     return replace(
         config,
@@ -88,7 +89,7 @@ def trial_config(config: ClusterConfig) -> ClusterConfig:
 
 
 def clear(handle: Handle) -> None:
-    """Deletes what the trial made, and its record once the cloud says that nothing is left."""
+    """Delete what the trial created, and its record once the cloud lists nothing."""
     records = handle.records
     expected = pending_nodes(records.events())
     records.journal(DownBegun())
@@ -98,7 +99,7 @@ def clear(handle: Handle) -> None:
 
 
 def cost(plan: Plan, seconds: float) -> str:
-    """For the minute that a cloud bills at least."""
+    """Cost in words; clouds bill at least a minute."""
     billed = estimate(plan)
     if billed is None or billed.most is None:
         return "at a price that is not known"

@@ -1,4 +1,4 @@
-"""`cloudtrain up`: creates the cluster and makes it ready; run again, it repairs and continues."""
+"""`cloudtrain up`: creates the cluster and sets it up; run again, it repairs and continues."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def up(
     give_back: bool = False,
     console: Console,
 ) -> Cluster:
-    """Every node of the plan exists, answers over SSH and has what `setup:` and `code:` name.
+    """Create every node of the config, reachable over SSH and with what `setup:` and `code:` name.
 
-    Raises UsageError where nodes that exist differ from the config and that is not `allowed` to
-    be cured; what its provider raises, StepFailed for a playbook, LockedError. `give_back`: where
-    it fails, the nodes that it made are deleted.
+    Raises UsageError if existing nodes differ from the config in a way that is not `allowed`; the
+    provider's errors, StepFailed for a playbook, LockedError. `give_back`: on failure, delete the
+    nodes that this call created.
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
@@ -72,7 +72,7 @@ def up(
 
 
 def make_store(handle: Handle, console: Console) -> None:
-    """The bucket, where `artifacts.create` asks for it and there is none, tried by writing."""
+    """Create the bucket if `artifacts.create` is set and it does not exist; test it by writing."""
     config = handle.config
     if not config.artifacts.create or config.artifacts.store is None:
         return
@@ -84,7 +84,7 @@ def make_store(handle: Handle, console: Console) -> None:
 
 
 def _near(config: ClusterConfig) -> str | None:
-    """The first placement, where nodes and store are of one cloud."""
+    """The first placement, if nodes and store are of one cloud."""
     near = is_of_the_nodes_cloud(config.artifacts.store or "", config) and config.placement
     return config.placement[0] if near else None
 

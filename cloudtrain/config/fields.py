@@ -28,7 +28,7 @@ _A_YEAR = 365 * 86400.0
 
 
 class InvalidValue(ValueError):
-    """Raised as `InvalidValue(text)` or `InvalidValue(text, hint)` for a value that the field does not accept.
+    """Raised with a text, and perhaps a hint, for a value that the field does not accept.
 
     To a text that begins with `must`, the reporter adds the value as written. A parser never puts
     the value into the text, as it may come from a variable.

@@ -1,4 +1,5 @@
-"""All that runs on nodes, and nothing else: any Python from 3.6, its standard library, POSIX sh.
+"""All code that runs on nodes, and nothing else: Python from 3.6 on, its standard library, POSIX
+sh.
 
-ship.py brings it there. One module imports others by `from cloudtrain.node import a, b`.
+ship.py sends it there. A module imports others by `from cloudtrain.node import a, b`.
 """

@@ -1,8 +1,8 @@
 """Runs beside a task and uploads what nobody has landed.
 
-Where the client is away, it sends archives (archiver.py): before the node's end, at a preemption
-notice, when the task has ended, and at times between. Its order, from runs/node_agents.py, comes
-on stdin; the rights in it are in its memory alone, and never in its log.
+While the client is away, it uploads archives (archiver.py): before the node's end, at a preemption
+notice, at the task's end, and at times between. Its order comes on stdin; presigned uploads in it
+are in its memory alone, and never in its log.
 """
 
 import contextlib
@@ -103,7 +103,7 @@ class Agent:
         return spare > 0 and self.every > 0 and quiet > 2 * self.every and is_time
 
     def send(self) -> None:
-        """One parcel; what it has no room for comes with the next one, at once."""
+        """Upload one archive; what does not fit comes with the next one, at once."""
         found = archiver.listed(formats.WORK.encode(), self.patterns)
         chosen, more = self.chosen(found)
         now = time.time()
@@ -132,14 +132,16 @@ class Agent:
         self.next = 0.0 if more else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
-        """Seconds between parcels when the end is near."""
+        """Seconds between archives when the end is near."""
         shortest = number(self.order["rest"])
         if self.noticed or now < self.last:
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
     def chosen(self, found: "dict[str, archiver.Item]") -> "tuple[list[archiver.Item], bool]":
-        """The log, the checkpoint, then small files before large ones, as far as there is room."""
+        """Files to archive: the log, the checkpoint, then small files before large ones, as far
+        as they fit.
+        """
         landed = self.landed.get("files")
         assert landed is None or isinstance(landed, dict)
         due = [
@@ -214,8 +216,11 @@ class Agent:
         return parts if len(parts) == 5 else []
 
     def listen(self) -> None:
-        """Until the cloud says that it takes the node. The task is told by the signal that the
-        machine's own shutdown brings, only sooner: who can save at SIGTERM has the whole notice."""
+        """Wait for the cloud's preemption notice.
+
+        The task gets the signal that the machine's own shutdown sends, only sooner: a program that
+        saves at SIGTERM has the whole notice.
+        """
         how: Any = self.order["metadata"]
         while not preemption.preempted(how, how["node"]):
             time.sleep(number(self.order["poll"]))

@@ -16,7 +16,7 @@ from cloudtrain.node import client, formats, listing, uploader
 
 
 def log_of(attempt: str) -> "Item | None":
-    """What it held at one moment is right, though it grows."""
+    """The log up to its current length, though it grows."""
     place = attempt.encode() + b"/log"
     try:
         size = os.stat(place).st_size
@@ -39,7 +39,7 @@ def listed(work: bytes, wanted: "list[str]") -> "dict[str, Item]":
 
 
 class Item:
-    """One file of a parcel, at the size that it had when it was listed."""
+    """One file of an archive, at the size that it had when it was listed."""
 
     def __init__(
         self, name: str, place: bytes, size: int, stamp: str, *, grows: bool = False
@@ -53,7 +53,7 @@ class Item:
         self.is_whole = not self.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """What is not there any more is zeros, and the file then not whole."""
+        """Read bytes. Missing bytes become zeros, and the file then counts as not whole."""
         data = b""
         with contextlib.suppress(OSError), open(self.place, "rb", buffering=0) as file:
             data = os.pread(file.fileno(), length, offset)

@@ -6,23 +6,23 @@ from fnmatch import fnmatchcase
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a relative path is meant by a pattern, or lies below a folder that is.
+    """True if a pattern matches a relative path or a folder above it.
 
     `*`, `?` and `[…]` stay within one part of the path, `**` is any number of parts, also none.
     Hidden files are files like others; `.` is everything. A pattern with `..` or a leading `/`
-    means nothing.
+    matches nothing.
     """
     wanted = _parts(pattern)
     return len(wanted) in _reached(_parts(path), wanted) if _makes_sense(pattern) else False
 
 
 def may_hold(folder: str, pattern: str) -> bool:
-    """Whether the folder, or something in it, can be meant by the pattern."""
+    """True if the pattern can match the folder or something in it."""
     return bool(_reached(_parts(folder), _parts(pattern))) and _makes_sense(pattern)
 
 
 def literal(path: str) -> str:
-    """The pattern that means this one path."""
+    """Pattern that matches this one path."""
     return re.sub(r"([*?\[])", r"[\1]", path)
 
 
@@ -35,7 +35,7 @@ def _parts(path: str) -> "list[str]":
 
 
 def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
-    """The places in the pattern that the parts can lead to; once at its end, they stay there."""
+    """Positions in the pattern that the parts can lead to; once at its end, they stay there."""
     end = len(pattern)
     places = _past_stars({0}, pattern)
     for part in parts:
@@ -53,7 +53,7 @@ def _step(place: int, part: str, pattern: "list[str]") -> "collections.abc.Itera
 
 
 def _past_stars(places: "set[int]", pattern: "list[str]") -> "set[int]":
-    """`**` can also stand for nothing."""
+    """Positions after `**`, which can also match nothing."""
     found = set(places)
     for place in places:
         while place < len(pattern) and pattern[place] == "**":

@@ -24,7 +24,9 @@ def preempted(how: "dict[str, Any]", name: str) -> bool:
 
 
 def asked(address: str, method: str, place: str, headers: "dict[str, str]") -> str:
-    """Empty where there is nothing. Azure takes up to two minutes for its first answer."""
+    """Answer of a metadata address; empty if there is none. Azure takes up to two minutes for
+    its first answer.
+    """
     target = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=150)
     try:

@@ -98,7 +98,7 @@ class Greeter:
 
 
 def listen(port: int) -> "tuple[socket.socket | None, str]":
-    """On all addresses of both families, as TensorFlow's server does."""
+    """Listen on all addresses of both families, as TensorFlow's server does."""
     why = "this system has no network"
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -122,7 +122,7 @@ def listen(port: int) -> "tuple[socket.socket | None, str]":
 
 
 def owner(port: int) -> "dict[str, object] | None":
-    """Who has the port: pid and command as far as this user may see them, else the user's id."""
+    """Holder of the port: pid and command as far as this user may see them, else the user's id."""
     sockets = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -157,7 +157,7 @@ def space(folder: str) -> "dict[str, object]":
 def reach(
     poll: selectors.BaseSelector, peers: "list[tuple[str, str, int]]", nonce: str, timeout: float
 ) -> "dict[str, str]":
-    """Connects to every peer at once; name → why not."""
+    """Connect to every peer at once; name → why not."""
     calls = [Call(poll, peer, nonce) for peer in peers]
     deadline = time.monotonic() + timeout
     while any(call.why is None for call in calls) and time.monotonic() < deadline:

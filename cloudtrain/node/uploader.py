@@ -85,11 +85,11 @@ def alone(path: bytes) -> None:
 
 
 class Changed(Exception):
-    """It became shorter while it was read."""
+    """The file became shorter while it was read."""
 
 
 class Refused(Exception):
-    """The service does not take it, in its own words."""
+    """The service refuses the request, in its own words."""
 
 
 class Unreachable(Exception):
@@ -97,7 +97,7 @@ class Unreachable(Exception):
 
 
 class Transient(Exception):
-    """Try again; `after` seconds where the service says so."""
+    """Retry; after `after` seconds if the service says so."""
 
     def __init__(self, text: str, after: float = 0.0) -> None:
         super().__init__(text)
@@ -236,7 +236,7 @@ def stamp(file: int) -> "tuple[int, int, int, int]":
 
 
 class Unfiled:
-    """What is sent as if it were a file."""
+    """Bytes that are uploaded as if they were a file."""
 
     def pread(self, length: int, offset: int) -> bytes:
         raise NotImplementedError
@@ -322,7 +322,7 @@ def read(
 def patiently(
     once: "collections.abc.Callable[[], http.client.HTTPResponse]",
 ) -> "http.client.HTTPResponse":
-    """Every request may be sent again: it puts the same bytes in the same place."""
+    """Retry a request: it puts the same bytes in the same place."""
     for number in range(TRIES):
         try:
             return once()

@@ -1,1 +1,1 @@
-"""One training run, from wherever it is to its end."""
+"""One training run, from its launch to its landed end."""

@@ -1,4 +1,4 @@
-"""What goes on when this process has ended: processes of their own that outlive the terminal."""
+"""Starts background processes that outlive the terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DOING = "attend"
 
 
 def attend_in_background(records: Records, run: Run, console: Console) -> None:
-    """Starts `cloudtrain attend`: it restarts, ends and lands the run as this process would have.
+    """Start `cloudtrain attend`, which restarts, ends and lands the run as this process would have.
 
-    The tasks on the nodes need neither; without it nobody would stop a parameter server or land
-    the artifacts. Secrets reach it by its environment only, as they reached this process.
+    The tasks on the nodes need neither; without it nobody would stop a parameter server or land the
+    artifacts. Secrets reach it by its environment only, as they reached this process.
     """
     start_process(records, "attend")
     console.say(
@@ -30,10 +30,11 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
 
 
 def watch_idle(records: Records) -> bool:
-    """Starts `cloudtrain idle` where `limits.idle` is set and no such process watches yet.
+    """Start `cloudtrain idle` if `limits.idle` is set and no such process runs; True if one runs
+    now.
 
-    It ends with the cluster. It does not outlive this machine's own end: every command that looks
-    at the cluster calls this. Whether one watches now.
+    It ends with the cluster. It does not survive this machine's restart: every command that looks
+    at the cluster calls this.
     """
     if idle_limit(records) is None:
         return False
@@ -44,7 +45,7 @@ def watch_idle(records: Records) -> bool:
 
 @contextmanager
 def watching_idle(records: Records) -> Iterator[None]:
-    """From the end of this command on, however it ends."""
+    """Start the idle watcher at the end of this command, however it ends."""
     try:
         yield
     except BaseException:
@@ -55,7 +56,9 @@ def watching_idle(records: Records) -> Iterator[None]:
 
 
 def start_process(records: Records, command: str) -> None:
-    """`cloudtrain COMMAND NAME`, detached, its words in `COMMAND.log` of the cluster's folder."""
+    """Start `cloudtrain COMMAND NAME` detached, with its output in `COMMAND.log` of the
+    cluster's folder.
+    """
     log = records.folder / f"{command}.log"
     with log.open("ab") as file:
         log.chmod(0o600)

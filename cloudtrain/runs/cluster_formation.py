@@ -1,4 +1,4 @@
-"""Whether the tasks of an attempt were one cluster: pure, as watch.py is."""
+"""Decides whether the tasks of an attempt formed one cluster; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOO_SHORT = 2.0
 
 
 def detect_formation(watch: AttemptState, now: float) -> bool:
-    """Whether the cluster stands, seen for the first time: all that serve are open at once."""
+    """Record the moment at which all serving tasks have their port open for the first time."""
     views = [view for view in watch.tasks.values() if serves(watch, view.task)]
     if watch.formed_after is not None or not views:
         return False
@@ -25,7 +25,7 @@ def detect_formation(watch: AttemptState, now: float) -> bool:
 
 
 def trained_as_one(watch: AttemptState) -> bool | None:
-    """Whether the tasks trained as one; None where that is not known, or not asked."""
+    """True if the tasks trained as one; None if not known, or not asked."""
     if watch.formed_after is not None:
         return True
     alone = [view for view in watch.tasks.values() if serves(watch, view.task)]
@@ -38,8 +38,9 @@ def trained_as_one(watch: AttemptState) -> bool | None:
 
 
 def separate_trainings_failure(watch: AttemptState) -> Cause | None:
-    """Tasks that all ended well, each by itself, are no success: so many models that know nothing
-    of each other."""
+    """Failure of tasks that all ended well, each by itself: so many models that know nothing of
+    each other.
+    """
     if trained_as_one(watch) is not False:
         return None
     count = sum(view.task.role != "evaluator" for view in watch.tasks.values())
@@ -54,7 +55,7 @@ def separate_trainings_failure(watch: AttemptState) -> Cause | None:
 
 
 def separate_trainings_note(watch: AttemptState) -> str | None:
-    """What to say of a run that ended well where the ports leave the question open."""
+    """Note on a run that ended well whose ports leave the question open."""
     views = [view for view in watch.tasks.values() if serves(watch, view.task)]
     if trained_as_one(watch) is not None or not views:
         return None

@@ -1,4 +1,4 @@
-"""The end of a run: everything that it made is landed and verified, and its outcome recorded."""
+"""Ends a run: lands and verifies everything that it created, and records its outcome."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_r
 
 
 def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
-    """Lands the run and records how it ended. Raises RunFailed, NotLanded or StoreError.
+    """Land the run and record how it ended. Raises RunFailed, NotLanded or StoreError.
 
-    `failed_by` is the error that kept the run from going on: recorded here, raised by the caller.
+    `failed_by` is the error that ended the run: recorded here, raised by the caller.
     """
     run = final_state(session, run, failed_by)
     try:
@@ -46,8 +46,9 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
 
 
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
-    """A run whose scripts ended well, and whose model was never made, has failed: all that was made
-    is landed, and nothing more is on the nodes."""
+    """Fail a run whose scripts ended well but whose required artifacts were never created, once
+    everything has landed.
+    """
     roles = {task.role for task in run.tasks}
     hint = "see where the script saves: below {output}, or below what artifacts.paths names?"
     if "chief" not in roles:

@@ -1,4 +1,4 @@
-"""What to do next where a GPU, CUDA, a collective or a bucket is what failed: for `cause.hint_for`.
+"""Hints for failures of a GPU, CUDA, a collective or a bucket, for `cause.hint_for`.
 
 Patterns of messages as TensorFlow, XLA, NCCL and the clouds' own libraries write them; `{0}` is the
 pattern's first group. They come before the general ones, which would blame a path or a package.

@@ -1,4 +1,4 @@
-"""Whether a cluster is idle, by what is on record here: no run, and nobody on its nodes."""
+"""Decides from the record whether a cluster is idle: no run, and nobody on its nodes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ DOING = "idle"
 
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
-    """`due`: when the cluster goes down, Unix time; None while it is in use.
-    `fault`: why the last try did not succeed."""
+    """Idle state. `due`: Unix time at which the cluster goes down, None while it is in use.
+    `fault`: error of the last try.
+    """
 
     due: float | None
     fault: str | None = None
 
 
 def idle_limit(records: Records) -> float | None:
-    """Seconds; None where `limits.idle` is off, or nothing is known that could be ended."""
+    """Seconds; None if `limits.idle` is off, or no cluster is known that could be ended."""
     if not records.is_open():
         return None
     try:
@@ -34,7 +35,7 @@ def idle_limit(records: Records) -> float | None:
 
 
 def idle_state(records: Records) -> IdleState | None:
-    """None where it may be so for ever."""
+    """Idle state; None if `limits.idle` is off."""
     limit = idle_limit(records)
     if limit is None:
         return None
@@ -43,10 +44,10 @@ def idle_state(records: Records) -> IdleState | None:
 
 
 def is_used(records: Records) -> bool:
-    """A run that goes on, a command that holds the cluster, or an open `ssh` or `exec`."""
+    """True for an active run, a command that holds the cluster, or an open `ssh` or `exec`."""
     return records.holder() is not None or records.is_in_use() or records.active_run() is not None
 
 
 def last_use(records: Records) -> float:
-    """Unix time."""
+    """Unix time of the last use."""
     return max(events.last_use(records.events()), records.last_use(), records.configured())

@@ -1,4 +1,4 @@
-"""Stays with a running attempt until it is decided, and ends what is left of it."""
+"""Monitors a running attempt until it is decided, and ends what is left of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ HANGING = frozenset({"stalled", "not_started", "deadline"})
 
 
 def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
-    """What was seen of the attempt, and why it failed; None: it is done, or was stopped."""
+    """Monitor an attempt; returns its state and the cause of its failure, None if it is done or
+    was stopped.
+    """
     watch = new_watch(session, run)
     follower = Follower(
         run,
@@ -80,7 +82,9 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
 
 
 def refuse_separate_trainings(session: Session, watch: AttemptState) -> Cause | None:
-    """Why what ended well is no success after all: known once every node has told what it saw."""
+    """Failure of an attempt that seemed to end well, known once every node has reported its
+    ports.
+    """
     cause = separate_trainings_failure(watch)
     doubt = separate_trainings_note(watch) if cause is None else None
     if doubt is not None:
@@ -136,7 +140,7 @@ def until_decided(session: Session, run: Run, watch: AttemptState, follower: Fol
 
 
 def tell_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
-    """Said once, and on record for who looks at the run meanwhile or follows it later."""
+    """Report and record once that the cluster has formed."""
     if not detect_formation(watch, session.clock.now()):
         return
     after = round(watch.formed_after or 0.0, 1)
@@ -147,7 +151,7 @@ def tell_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
 
 
 def drain(watch: AttemptState, follower: Follower, clock: Clock) -> None:
-    """Takes in all events that have come; waits for a first one."""
+    """Process all events that have come; waits for a first one."""
     try:
         event = follower.events.get(timeout=TICK)
         while True:
@@ -199,7 +203,7 @@ def over(view: TaskState, end: AttemptEnd, now: float) -> None:
 
 
 def drain_ended(session: Session, watch: AttemptState, follower: Follower) -> None:
-    """The last bytes and exit codes of tasks that were just ended."""
+    """Wait for the last bytes and exit codes of tasks that were just ended."""
     limit = session.clock.now() + LAST_WORDS
     while session.clock.now() < limit:
         if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):
@@ -208,7 +212,7 @@ def drain_ended(session: Session, watch: AttemptState, follower: Follower) -> No
 
 
 class Probes:
-    """Looks that cost a call: which ports are open, and whether a silent node still exists."""
+    """Probes that cost a call: which ports are open, and whether a silent node still exists."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

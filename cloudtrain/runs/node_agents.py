@@ -1,8 +1,8 @@
-"""Keepers beside the tasks: what is only on a node is stored also when nobody is here.
+"""Agents beside the tasks: they store what is only on a node while nobody is here.
 
-The laptop sleeps, and the process that attends to the run with it; the cloud still ends a node at
-its lifetime's end, or takes it back. A keeper (node/agent.py) needs nobody then: it has the
-right to store some parcels, signed here. Each process that attends to the run begins new ones.
+The laptop sleeps, and the process that supervises the run with it; the cloud still ends a node at
+its lifetime's end, or takes it back. An agent (node/agent.py) needs nobody then: it has presigned
+uploads for some archives. Each process that supervises the run starts new ones.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ notice; from a task's end until its files are stored, where no client lands them
 
 
 def ingest_left_spools(session: Session, run: Run) -> None:
-    """What nodes stored while nobody was here, before anything else of the run is landed or read.
-
+    """Land what nodes stored unattended, before anything else of the run is landed or read.
     Raises StoreError.
     """
     ingest_spools(
@@ -60,7 +59,7 @@ def ingest_left_spools(session: Session, run: Run) -> None:
 
 
 class NodeAgents:
-    """Looked at while a run is attended to; works in a thread of its own."""
+    """Keeps agents running during a supervised run; works in a thread of its own."""
 
     def __init__(self, session: Session, run: Run) -> None:
         self._session, self._run = session, run
@@ -81,9 +80,9 @@ class NodeAgents:
 
 
 def start_agents(session: Session, run: Run) -> float:
-    """A keeper beside every task whose node is there. Where none can be, a warning says so.
+    """Start an agent beside every task whose node exists, or warn if that is impossible.
 
-    Seconds after which their rights are to be made anew.
+    Returns the seconds after which their presigned uploads have to be renewed.
     """
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
     now, agent = session.clock.now(), program("agent")
@@ -118,7 +117,7 @@ def start_agents(session: Session, run: Run) -> float:
 def presigned_uploads(
     session: Session, run: Run, task: Task, node: Node, now: float
 ) -> list[PresignedUpload]:
-    """One for each parcel; none where the store gives no node a right. Raises StoreError."""
+    """One presigned upload for each archive; none if the store offers none. Raises StoreError."""
     count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
     lasts = min(LASTS, end_of(node, now) - now)
     attempt = run.attempts[-1].number
@@ -144,7 +143,10 @@ def end_of(node: Node, now: float) -> float:
 
 def last_sync(node: Node, created: float) -> float:
     """Unix time of the last sync: ten minutes before the node's end, or 5 % of its life, but at
-    least two minutes. Infinite where no end is known."""
+    least two minutes.
+
+    Infinite if no end is known.
+    """
     if node.expires is None:
         return float("inf")
     life = node.expires - (node.created if node.created is not None else created)
@@ -169,7 +171,7 @@ def agent_order(
     uploads: Sequence[PresignedUpload],
     now: float,
 ) -> dict[str, object]:
-    """What a keeper is told. It holds rights: for its stdin, and nothing else."""
+    """The agent's order. It contains presigned uploads: only for its stdin."""
     config = session.config
     what = landing_of(session).source(run.id, task.name, node, run.tasks[0].name)
     last = last_sync(node, run.created)

@@ -1,7 +1,7 @@
-"""Lost nodes made again for the next attempt, waited for where there is no room for them now.
+"""Replaces lost nodes before the next attempt, waiting for capacity if there is none.
 
 An interruption of a spot node *is* the zone being out of that machine: the others are kept, and
-billed, until it can be had again or the wait is over.
+billed, until it can be created again or the wait is over.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GIVEN_UP = (
 
 
 def replace_lost_nodes(session: Session, run: Run) -> Session | None:
-    """Every node of the plan runs. None: the run is to be stopped.
+    """Ensure that every node of the plan runs; None if the run is to be stopped.
 
     Waits for CAPACITY and QUOTA with backoff: within `limits.wait`, the run's deadline, and the
-    life of the nodes that are left. After `train.spot_retries` refusals a spot node is made on
-    demand, within `limits.max_price`. Raises what the provider raises at the end of all that.
+    life of the nodes that are left. After `train.spot_retries` refusals a spot node is requested on
+    demand, within `limits.max_price`. Raises the provider's last error.
     """
     clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
     until = _until(session, run, clock.now())
@@ -75,7 +75,7 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Until:
-    """Unix time, and the field that says so."""
+    """Deadline (Unix time) and the field that sets it."""
 
     moment: float
     why: str
@@ -93,7 +93,7 @@ def _until(session: Session, run: Run, now: float) -> _Until:
 
 
 def _tell(session: Session, error: CloudError, pause: float, until: _Until) -> None:
-    """One line a round: what is missing, why, and how long that may go on."""
+    """Report in one line per round what is missing, why, and how long that may continue."""
     first = error.message.splitlines()[0]
     last = time.strftime("%H:%M UTC", time.gmtime(until.moment))
     session.console.warn(
@@ -112,7 +112,7 @@ def _runs(node: Node) -> bool:
 
 
 def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:
-    """The plan with its missing spot nodes on demand, once that is wanted, and can be paid."""
+    """The plan with its missing spot nodes on demand, once that is due and affordable."""
     retries = session.config.train.spot_retries
     if retries is None or refusals != retries:
         return plan
@@ -136,7 +136,7 @@ def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:
 
 
 class _Muted:
-    """A console for the rounds of a wait: each is told in one line, by who waits."""
+    """A console that swallows the rounds of a wait, which are reported in one line each."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,5 +1,6 @@
-"""Beside a running attempt: its record, artifacts and logs land, and the evaluator is given the
-newest checkpoint."""
+"""During an attempt: lands record, artifacts and logs, and gives the evaluator the newest
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ EVALUATOR_EVERY = 30.0
 
 
 class PeriodicSync:
-    """Each `artifacts.every`, one at a time, in a thread of its own; the record at once, so that
-    another machine knows of the run.
+    """Syncs each `artifacts.every`, one at a time, in a thread of its own; the record at once, so
+    that another machine knows of the run.
 
-    An evaluator reads the checkpoints that the chief writes on another node: it is given the
-    landed ones, and those of the end at once, as it has only its grace to score them.
+    An evaluator reads the checkpoints that the chief writes on another node: it is given the landed
+    ones, and the last one at once, as it has only its grace to score it.
     """
 
     def __init__(self, session: Session, run: Run) -> None:
@@ -88,7 +89,7 @@ class PeriodicSync:
             self._session.console.warn(f"artifacts are not landed yet: {error}")
 
     def _give(self, folder: str) -> None:
-        """The chief's checkpoint, where it is another than the evaluator was given last."""
+        """Copy the chief's checkpoint to the evaluator if it differs from the last one."""
         session, run = self._session, self._run
         nodes = nodes_of(session, run)
         take_checkpoint(landing_of(session), run, nodes)

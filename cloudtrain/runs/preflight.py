@@ -1,8 +1,8 @@
-"""What TensorFlow would never notice, looked at on every node at once before an attempt.
+"""Checks every node before an attempt for what TensorFlow would never notice.
 
-Ports free, every pair reachable, versions equal, clocks agree, room on the disk. Each node holds
-its own port while it calls the others (node/probe.py), so the calls prove the path that
-TensorFlow will take.
+Ports free, every pair reachable, versions equal, clocks agree, disk space. Each node holds its own
+port while it calls the others (node/probe.py), so the calls prove the path that TensorFlow will
+take.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ def preflight(
     folder: str = layout.ROOT,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
-    """Warnings; raises PreflightError with every problem, each naming its node and what to do.
+    """Return warnings; raises PreflightError with every problem, each naming its node and what to
+    do.
 
-    `versions` is a command that prints a JSON object of package → version, `folder` where the task
+    `python` is an interpreter on the node for the probe (any from 3.6; python3 otherwise),
+    `versions` a command that prints a JSON object of package → version, `folder` where the task
     writes. A node that does not answer within `timeout` seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()
@@ -69,7 +71,7 @@ def preflight(
 def _once(
     asked: set[tuple[str, Command]], node: Node, versions: Callable[[Node], Command | None]
 ) -> Command | None:
-    """Nodes of one host that have the same environment need not be asked twice."""
+    """Skip nodes of one host with the same environment."""
     command = versions(node)
     if command is None or (node.host and (node.host, command) in asked):
         return None
@@ -82,7 +84,7 @@ def _once(
 
 @dataclass(kw_only=True, eq=False)
 class _Probe:
-    """One node's conversation; filled in by its own thread."""
+    """One node's conversation, filled in by its own thread."""
 
     task: Task
     node: Node
@@ -119,7 +121,7 @@ class _Probe:
 
 
 def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: float) -> None:
-    """Every node at once, in two steps: all hold their ports, then all call all."""
+    """Run all probes in two steps: all hold their ports, then all call all."""
     changed = threading.Condition()
     nonce = secrets.token_hex(8)
     threads = [
@@ -160,7 +162,7 @@ def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: f
 
 
 def _cluster(probes: Sequence[_Probe]) -> list[_Probe]:
-    """Those that connect to each other: an evaluator is in nobody else's cluster."""
+    """Tasks that connect to each other: an evaluator is in nobody else's cluster."""
     return [probe for probe in probes if probe.task.role != "evaluator"]
 
 
@@ -250,7 +252,7 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
 
 
 def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """One line for each peer that was missed and each way of missing it."""
+    """One line for each unreachable peer and each way of missing it."""
     missed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for probe in probes:
         for peer, why in (probe.failed or {}).items():
@@ -265,7 +267,7 @@ def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
 
 
 def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """A minority differs from what most have. Only what TensorFlow's wire format needs is fatal."""
+    """Versions of a minority that differ. Only what TensorFlow's wire format needs is fatal."""
     told = [probe for probe in probes if probe.found_versions is not None]
     packages = sorted({package for probe in told for package in probe.found_versions or {}})
     for package in packages:
@@ -282,7 +284,7 @@ def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
 
 
 def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """Against the nodes' median; the round trip in which each was asked counts in its favour."""
+    """Clock differences from the nodes' median, less the round trip of the question."""
     offsets = {}
     for probe in probes:
         if probe.facts:

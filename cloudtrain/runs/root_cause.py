@@ -1,4 +1,4 @@
-"""Why an attempt failed: one task is named, the others fell because of it."""
+"""Finds the root cause of a failed attempt: one task; the others failed because of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LINES_SHOWN = 12
 class Observation:
     """What is known of one task. 64 KiB of `log` are plenty.
 
-    `started`: its port came up, or it has none to wait for. `joined`: False where it has ended
-    and certainly never opened its port. `stopped`: this program ended it, so that its exit code
-    says nothing. `ended` is Unix time, `oom` a line of the kernel's log.
+    `started`: its port came up, or it has none to wait for. `joined`: False if it has ended and
+    certainly never opened its port. `stopped`: this program ended it, so its exit code says
+    nothing. `ended` is Unix time, `oom` a line of the kernel's log.
     """
 
     task: Task
@@ -38,7 +38,7 @@ class Observation:
 
 
 def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
-    """The cause of the attempt's failure, by kind and then by time; None where nothing failed."""
+    """Root cause of the attempt's failure, by kind and then by time; None if nothing failed."""
     failed = [seen for seen in observations if _rank(seen) < NOTHING]
     if not failed:
         return None
@@ -48,17 +48,20 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
 
 
 def is_certain(observations: Sequence[Observation]) -> bool:
-    """Whether the cause is certain by now. If not, a worse one may still come to light: exits
-    that only tell of a lost peer come 4–20 s after the event, its own may come later still."""
+    """True if the cause is certain by now.
+
+    If not, a worse one may still come to light: exits that only report a lost peer come 4–20 s
+    after the event, its own may come later still.
+    """
     return any(_rank(seen) < NOT_STARTED for seen in observations)
 
 
 def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
-    """Whether the same job may well succeed in another attempt.
+    """True if the same job may well succeed in another attempt.
 
     Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
-    only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would
-    fail again and only be billed again.
+    only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would fail
+    again and only be billed again.
     """
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
@@ -68,13 +71,15 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
 
 
 def sentence(cause: Cause) -> str:
-    """`worker1 on mnist-worker1: killed by SIGKILL`; only the text where it is no one task's."""
+    """Format `worker1 on mnist-worker1: killed by SIGKILL`; only the text if it is no single
+    task's.
+    """
     place = " on ".join(filter(None, (cause.task, cause.node)))
     return f"{place}: {cause.text}" if place else cause.text
 
 
 def describe(cause: Cause) -> str:
-    """The sentence, the task's last lines where they say more, and who else failed."""
+    """The sentence, the task's last lines if they say more, and the tasks that failed after it."""
     lines = [sentence(cause)]
     lines += [f"  {line}" for line in cause.last_lines if line not in lines[0]]
     if cause.collateral:
@@ -88,7 +93,7 @@ LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, COLLATERAL, NOTHING = range(7)
 
 
 def _rank(seen: Observation) -> int:
-    """Smaller is nearer to the root."""
+    """Rank of a failure; smaller is nearer to the root."""
     if seen.lost or seen.preempted:
         return LOST
     if seen.frozen:
@@ -122,8 +127,9 @@ _LOST_PEER = re.compile(
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:
-    """What TensorFlow 2.21 and Horovod 0.28.1 say where another task died, froze or was cut off:
-    tests/data."""
+    """True for messages of TensorFlow 2.21 and Horovod 0.28.1 after another task died, froze or
+    was cut off: tests/data.
+    """
     return _LOST_PEER.search(text) is not None
 
 
@@ -173,7 +179,7 @@ _FUNCTION_NODE = re.compile(r"\{\{function_node \S*\}\} ?")
 
 
 def headline(log: bytes) -> str:
-    """The one line of a log that says why the program ended; empty where none does."""
+    """The one line of a log that says why the program ended; empty if none does."""
     lines = last_exception(log).splitlines()
     for number, line in enumerate(lines):
         if found := _EXCEPTION.match(line):
@@ -184,7 +190,7 @@ def headline(log: bytes) -> str:
 
 
 def _graph_error(lines: Sequence[str]) -> str:
-    """TensorFlow puts where the operation was made before what went wrong with it."""
+    """Reorder TensorFlow's message, which has the operation's origin before the error."""
     about = re.compile(
         r"\s+File |Detected at |Node: |Stack trace|<stack traces|\d+ root error|\s*$"
     )
@@ -192,7 +198,7 @@ def _graph_error(lines: Sequence[str]) -> str:
 
 
 def last_lines(log: bytes, count: int = LINES_SHOWN) -> tuple[str, ...]:
-    """The end of what the program said last, without TensorFlow's own chatter."""
+    """Last lines of the program's own output, without TensorFlow's."""
     lines = [line[:500] for line in last_exception(log).splitlines()]
     shown = lines[-count:]
     head = headline(log)
@@ -219,8 +225,8 @@ _NATIVE_MORE = re.compile(
 def last_exception(log: bytes) -> str:
     """The last exception with those that it came from; without a traceback, the whole log.
 
-    TensorFlow's native lines are left out: they go on after Python's traceback, and report
-    lost peers also where the program lives on.
+    TensorFlow's native lines are left out: they follow Python's traceback, and also report lost
+    peers of a running program.
     """
     lines = _spoken(log)
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
@@ -249,7 +255,7 @@ def _spoken(log: bytes) -> list[str]:
 
 
 def _native_errors(log: bytes, count: int = LINES_SHOWN) -> list[str]:
-    """What TensorFlow's own lines say of errors, the last ones: a crash leaves nothing else."""
+    """Last error lines of TensorFlow itself: a crash leaves nothing else."""
     told = log.decode("utf-8", "replace").splitlines()
     return [line for line in told if _NATIVE_ERROR.match(line)][-count:]
 
@@ -390,7 +396,7 @@ _SIGNAL_HINTS = {
 def hint_for(
     kind: str, log: bytes, number: int | None = None, *, ended: bool = False
 ) -> str | None:
-    """What to do next, for the messages that are known; `number` is the signal that ended it."""
+    """What to do next, for known messages; `number` is the signal that ended it."""
     if kind == "oom":
         return _MEMORY
     if kind in {"lost", "frozen"}:

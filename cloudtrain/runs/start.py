@@ -1,4 +1,4 @@
-"""Starts one attempt of a run: nodes made whole, checkpoint in place, preflight, every task."""
+"""Starts one attempt of a run: nodes, checkpoint, preflight, then every task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from cloudtrain.strategies import strategy_of
 
 
 def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
-    """Every task of a new attempt, or the missing ones of an attempt whose start was cut off."""
+    """Start every task of a new attempt, or the missing ones of an interrupted start."""
     run = record_attempt(session, run)
     again = run.attempts[-1].number > 1
     if again:
@@ -72,7 +72,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
 
 
 def record_attempt(session: Session, run: Run) -> Run:
-    """The attempt on record before anything of it exists; one that was begun goes on."""
+    """Record the attempt before anything of it exists; an attempt that was begun is continued."""
     if run.attempts and run.attempts[-1].ended is None:
         return run
     attempt = Attempt(number=len(run.attempts) + 1, started=time.time())
@@ -81,8 +81,9 @@ def record_attempt(session: Session, run: Run) -> Run:
 
 
 def clear_work_folders(session: Session, run: Run) -> None:
-    """Tasks that must start together from the beginning get new work folders; any other goes on
-    from what it left."""
+    """Give tasks that must start together from the beginning new work folders; others continue
+    in theirs.
+    """
     if strategy_of(session.config).restart == "as_left" or len(run.tasks) == 1:
         session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
         return
@@ -102,9 +103,9 @@ def clear_work_folders(session: Session, run: Run) -> None:
 
 
 def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
-    """The chief's checkpoint is landed, and put, identical, on every task's node.
+    """Land the chief's checkpoint and copy it to every task's node.
 
-    A chief on a new node has none: then it is the one that landed before.
+    A chief on a new node has none: then the one that landed before is used.
     """
     nodes = {task.name: node_of(session, task) for task in run.tasks}
     take_checkpoint(landing_of(session), run, nodes)
@@ -115,7 +116,9 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
 
 
 def run_preflight(session: Session, run: Run) -> Run:
-    """The run, on other ports where another program of this machine has taken some of its own."""
+    """Run the preflight; returns the run, on other ports if another program here has taken some
+    of its own.
+    """
     while True:
         try:
             preflight_attempt(session, run)
@@ -137,8 +140,9 @@ SHARED = (
 
 
 def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
-    """The same with the next port that its node keeps for each of these tasks; None where there
-    is none."""
+    """The run with the next port that its node keeps for each of these tasks; None if there is
+    none.
+    """
     if not names or not takes_other_ports(session.config):
         return None
     moved = []
@@ -154,7 +158,7 @@ def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run 
 
 
 def preflight_attempt(session: Session, run: Run) -> None:
-    """Ports, reachability, versions and clocks: TensorFlow notices none of them by itself."""
+    """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself."""
     config = session.config
     with session.console.stage("preflight", len(run.tasks)) as stage:
         warnings = preflight(
@@ -169,7 +173,7 @@ def preflight_attempt(session: Session, run: Run) -> None:
 
 
 def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> None:
-    """ps first, then chief, workers, evaluator; those of one role side by side."""
+    """Start ps first, then chief, workers, evaluator; tasks of one role side by side."""
     number = run.attempts[-1].number
     by_task = {launch.task.name: launch for launch in ready}
     ordered = start_order(run.tasks)
@@ -185,7 +189,7 @@ def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> No
 
 
 def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
-    """Starting an attempt's task twice is one start, so that a lost reply is simply asked again."""
+    """Start a task. Starting it twice is one start, so that a lost reply is simply retried."""
     node = node_of(session, launch.task)
     remote = task_commands.start(
         folder_of(run, launch.task),

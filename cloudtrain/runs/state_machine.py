@@ -1,4 +1,4 @@
-"""What is known of an attempt while it runs, and what follows from it: pure, on any clock."""
+"""State of an attempt while it runs, and the decisions that follow from it; pure, on any clock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TAIL = 65_536
 
 @dataclass(kw_only=True)
 class TaskState:
-    """One task as seen from here; times are those of the clock that is passed in."""
+    """State of one task as seen from here; times are those of the injected clock."""
 
     task: Task
     exit_code: int | None = None
@@ -77,7 +77,7 @@ class TaskState:
 
 @dataclass(kw_only=True)
 class AttemptState:
-    """One attempt. `started` and `deadline` are times of the clock that is passed in."""
+    """State of one attempt. `started` and `deadline` are times of the injected clock."""
 
     config: ClusterConfig
     tasks: Mapping[str, TaskState]
@@ -103,7 +103,7 @@ class Decision:
 
 
 def decide(watch: AttemptState, now: float) -> Decision:
-    """What to do with the attempt as it is at `now`."""
+    """Decide what to do with the attempt at `now`."""
     if watch.stop_asked:
         return Decision(verdict="stopped")
     winners = deciding_tasks(tuple(view.task for view in watch.tasks.values()), watch.config)
@@ -120,7 +120,7 @@ def decide(watch: AttemptState, now: float) -> Decision:
 
 
 def success_verdict(watch: AttemptState, now: float) -> Decision:
-    """The deciding tasks have ended well: the others get their grace, and no vote."""
+    """Decision once the deciding tasks have ended well: the others get their grace, and no vote."""
     if watch.succeeded_at is None:
         watch.succeeded_at = now
     waited = now - watch.succeeded_at
@@ -153,8 +153,11 @@ def grace_after_success(config: ClusterConfig, task: Task) -> float:
 
 
 def given_nothing(config: ClusterConfig) -> bool:
-    """Whether no checkpoint can have reached an evaluator: nodes of a cloud share no disk, and
-    without a secret of the user's own, no bucket. Who sets a grace of their own gets it."""
+    """True if no checkpoint can have reached an evaluator: a cloud's nodes share no disk and,
+    without a secret of the user's, no bucket.
+
+    A grace in the config is kept all the same.
+    """
     return (
         is_cloud(config.provider)
         and config.train.checkpoints is None
@@ -164,7 +167,7 @@ def given_nothing(config: ClusterConfig) -> bool:
 
 
 def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) -> Decision:
-    """Is there a failure that ends the attempt, and is its cause plain yet?"""
+    """Verdict once a failure ends the attempt and its cause is plain."""
     warnings: list[str] = []
     stop: list[str] = []
     fatal = False
@@ -218,7 +221,7 @@ def observation(watch: AttemptState, view: TaskState) -> Observation:
 
 
 def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause | None:
-    """The root cause; of a lost node, in the words of who found that; of memory, with figures."""
+    """Root cause, for a lost node in the words of whoever found that, for memory with figures."""
     cause = find_root_cause(observations)
     if cause is None or cause.kind not in ("lost", "oom"):
         return cause
@@ -232,7 +235,7 @@ def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause
 
 
 def figures(starved: OutOfMemory | None) -> str:
-    """` (it had 15.2 GB, all tasks there at most 15.9 of 16.0 GB)`, as far as it was told."""
+    """Format ` (it had 15.2 GB, all tasks there at most 15.9 of 16.0 GB)`, as far as reported."""
     if starved is None:
         return ""
     told = []
@@ -246,7 +249,9 @@ def figures(starved: OutOfMemory | None) -> str:
 
 
 def tolerated(watch: AttemptState, task: Task) -> bool:
-    """An evaluator never decides; some strategies go on while there is another of its role."""
+    """True if the run goes on without this task: an evaluator never decides; some strategies
+    need only one of a role.
+    """
     if task.role == "evaluator":
         return True
     if task.role not in strategy_of(watch.config).may_lose:
@@ -258,8 +263,10 @@ def tolerated(watch: AttemptState, task: Task) -> bool:
 
 
 def has_joined(watch: AttemptState, view: TaskState) -> bool | None:
-    """Whether the cluster stood with this task in it, so that a chief may do without it. None: its
-    port was open, but not yet those of all others. What is not known counts as joined."""
+    """True if the cluster had formed with this task in it, so that a chief may do without it.
+
+    None: its port was open, but not yet those of all others. Unknown counts as joined.
+    """
     if not serves(watch, view.task) or watch.formed_after is not None:
         return True
     if view.task.name in watch.warned:  # the run goes on without it already
@@ -272,7 +279,7 @@ def has_joined(watch: AttemptState, view: TaskState) -> bool | None:
 
 
 def not_joined_yet(watch: AttemptState) -> bool:
-    """Whether a task that runs, and whose node answers, has still not opened its port."""
+    """True for a running task on a reachable node that has still not opened its port."""
     return any(
         not (view.port_open or view.ended) and view.unreachable_since is None
         for view in watch.tasks.values()
@@ -281,15 +288,20 @@ def not_joined_yet(watch: AttemptState) -> bool:
 
 
 def never_served(watch: AttemptState, view: TaskState) -> bool:
-    """Whether it is certain that the task ended without having opened its port. One that listened
-    elsewhere may have a cluster of its own making, where no other has opened its port either."""
+    """True if the task certainly ended without having opened its port.
+
+    One that listened elsewhere may have a cluster of its own, if no other has opened its port
+    either.
+    """
     if view.served is None or view.served.never is None or view.port_open:
         return False
     return not (view.served.elsewhere and watch.first_port is None)
 
 
 def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
-    """A task that ended well before the cluster stood: the others wait for it for ever."""
+    """Failure of a task that ended well before the cluster had formed: the others wait for it
+    forever.
+    """
     for view in watch.tasks.values():
         if view.exit_code != 0 or not serves(watch, view.task) or watch.formed_after is not None:
             continue
@@ -311,8 +323,9 @@ OUTSIDE = (
 
 
 def no_port_warning(watch: AttemptState, now: float) -> tuple[str, ...]:
-    """A warning, once, where no task at all has opened its port: it may be loading data, or wait
-    for ever at addresses of its own."""
+    """Warning, once, if no task at all has opened its port: it may be loading data, or wait
+    forever at addresses of its own.
+    """
     timeout = watch.config.train.start_timeout
     expected = any(serves(watch, view.task) for view in watch.tasks.values())
     if watch.first_port is not None or now - watch.started < timeout or not expected:
@@ -357,7 +370,7 @@ def timed_out(watch: AttemptState, now: float) -> Cause | None:
 
 
 def serves(watch: AttemptState, task: Task) -> bool:
-    """Whether TensorFlow opens the task's port."""
+    """True if TensorFlow opens the task's port."""
     return task.name in serving_tasks(
         tuple(view.task for view in watch.tasks.values()), watch.config
     )

@@ -1,7 +1,7 @@
-"""Takes one run from wherever it is to its end: start, observe, judge, restart, land.
+"""Supervises one run to its end: start, monitor, judge, restart, land.
 
-All that it must know is in the run's record and on the nodes, so that any process that holds
-the cluster's lock and keys can take over at any moment.
+Everything it needs is in the run's record and on the nodes, so that any process that holds the
+cluster's lock and keys can take over at any moment.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ TAKEN = Retry(pause=5.0, deadline=180.0)
 
 
 def supervise_run(session: Session, run: Run) -> Run:
-    """The run at its end, landed. Raises RunFailed with its cause, NotLanded or StoreError.
+    """Supervise a run to its end and return it, landed.
 
-    An interrupt leaves the tasks running and the record as it is: attend again to go on.
+    Raises RunFailed with its cause, NotLanded or StoreError. An interrupt leaves the tasks running
+    and the record as it is: call it again to continue.
     """
     with end_run_on_error(session, run):
         while run.state in ("starting", "running"):
@@ -43,7 +44,7 @@ def supervise_run(session: Session, run: Run) -> Run:
 
 
 def start_detached(session: Session, run: Run) -> Run:
-    """The first attempt running, for another process to attend to. Raises as `supervise_run` does."""
+    """Start the first attempt, for another process to supervise. Raises as `attend` does."""
     with end_run_on_error(session, run):
         session, run = start_attempt(session, run)
         start_agents(session, run)
@@ -52,7 +53,7 @@ def start_detached(session: Session, run: Run) -> Run:
 
 @contextmanager
 def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
-    """An error that is no task's ends the run: its tasks are stopped, what there is lands."""
+    """End the run on an error that is no task's: stop its tasks, land what exists."""
     try:
         yield
     except CloudtrainError as error:
@@ -67,7 +68,7 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
 
 
 def launch_failure(run: Run, error: CloudtrainError) -> Run:
-    """The error on record as the cause, for who lands the run later."""
+    """Record the error as the run's cause, for whoever lands it later."""
     if not run.attempts:
         return run
     node = getattr(error, "node", "")
@@ -79,7 +80,7 @@ def launch_failure(run: Run, error: CloudtrainError) -> Run:
 
 
 def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
-    """Starts the attempt, or joins it where it runs already, and stays to its end."""
+    """Start the attempt, or join it if it is running, and monitor it to its end."""
     if session.records.stop_asked(run.id) and run.state == "starting":
         return session, save_run(session, replace(run, state="landing"))
     if run.state == "starting":
@@ -101,7 +102,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
 
 
 def await_preempted_nodes_gone(session: Session, watch: AttemptState) -> None:
-    """A node under notice is there for a while, and an attempt on it would be lost with it."""
+    """Wait until preempted nodes are gone, so that the next attempt is not started on them."""
     noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
 
     def taken() -> bool | None:
@@ -130,7 +131,7 @@ def ended(run: Run, watch: AttemptState, cause: Cause | None) -> Run:
 
 
 def should_restart(session: Session, run: Run, cause: Cause) -> bool:
-    """Whether another attempt may be made and is worth its bill."""
+    """True if another attempt is allowed and worth its bill."""
     train = session.config.train
     if session.records.stop_asked(run.id) or run.attempts[-1].number > train.max_restarts:
         return False

@@ -30,28 +30,28 @@ class LogBytes:
 
 
 class HeartbeatSeen:
-    """A heartbeat: the task's processes as its node sees them."""
+    """A heartbeat: the task's processes as its node lists them."""
 
     def __init__(self, task: str, heartbeat: task_commands.Heartbeat) -> None:
         self.task, self.heartbeat = task, heartbeat
 
 
 class PreemptionNoticed:
-    """The cloud takes the task's node, soon."""
+    """The cloud is about to take the task's node."""
 
     def __init__(self, task: str, notice: task_commands.NoticeSeen) -> None:
         self.task, self.notice = task, notice
 
 
 class PortOpened:
-    """Whether the task has opened its port, as its node saw it."""
+    """Whether the task has opened its port, as seen on its node."""
 
     def __init__(self, task: str, served: task_commands.PortState) -> None:
         self.task, self.served = task, served
 
 
 class OutOfMemoryKill:
-    """The kernel ended the task for want of memory; comes before its end."""
+    """The kernel killed the task for want of memory; precedes its end."""
 
     def __init__(self, task: str, starved: task_commands.OutOfMemory) -> None:
         self.task, self.starved = task, starved
@@ -83,10 +83,10 @@ Event = (
 
 
 class Follower:
-    """One thread for each task; what they see comes out of `events` in order for each task.
+    """Follows each task in a thread; `events` yields what they see, in order for each task.
 
-    The size of the local log file is the offset from which a log is continued, so that no
-    second record can disagree with it.
+    The size of the local log file is the offset from which a log is continued, so that no second
+    record can disagree with it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Follower:
             thread.start()
 
     def close(self) -> None:
-        """No more tries; a thread that is waiting for bytes ends with its connection."""
+        """Stop retrying; a thread that is waiting for bytes ends with its connection."""
         self._closed.set()
 
     def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
@@ -190,7 +190,7 @@ class Follower:
 
 
 def listening_ports(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:
-    """Those of the node's tasks whose port is open there."""
+    """Tasks of a node whose port is open there."""
     listing = "awk '$4 == \"0A\" {print substr($2, length($2) - 3)}' /proc/net/tcp /proc/net/tcp6"
     open_ports = transport.ask(node, listing).stdout.decode("ascii", "replace").split()
     return frozenset(task.name for task in tasks if f"{task.port:04X}" in open_ports)

@@ -1,8 +1,7 @@
-"""Commands that start, watch and end a task on its node, and what their answers mean.
+"""Commands that start, monitor and end a task on its node, and parsers of their answers.
 
-Nothing is run here: each function returns a Command for the Transport to run, or reads the
-answer of one. What holds on the node, and why: node/task_dispatch.sh and task_watcher.sh,
-docs/supervision.md.
+Nothing is run here: each function returns a command for the Transport, or parses its answer. What
+holds on the node, and why: node/task_dispatch.sh and task_watcher.sh, docs/supervision.md.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TAG = "CLOUDTRAIN_TASK"
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteCommand:
-    """A command and the bytes that it reads; these may hold secrets and are never shown."""
+    """A command and its stdin, which may hold secrets and is never shown."""
 
     command: Command
     stdin: bytes = field(repr=False)
@@ -43,13 +42,11 @@ def start(
     environment: Mapping[str, str | Secret],
     port: int | None = None,
 ) -> RemoteCommand:
-    """Start one attempt in the existing folder `work`, once: safe to send again after a lost reply.
+    """Start one attempt in the existing folder `work`, once: safe to repeat after a lost reply.
 
-    `port` is the one that TensorFlow opens in it: whether it did is told by `PortState`.
-
-    `command` is a shell line for the node's bash, or its sh where there is none. It and the
-    environment travel on stdin: secrets are on no command line and on no disk. Read the answer
-    with `parse_start`.
+    `port` is the one that TensorFlow opens in it: `Served` reports whether it did. `command` is a
+    shell line for the node's bash, or its sh if there is none. It and the environment travel on
+    stdin: secrets are on no command line and on no disk. Parse the answer with `parse_start`.
     """
     if "\0" in command:
         raise ValueError("a command cannot hold a NUL byte")
@@ -63,9 +60,10 @@ def start(
 
 
 def parse_start(node: str, completed: Completed) -> Literal["started", "already", "stopped"]:
-    """`already`: an earlier start of this attempt holds. `stopped`: a stop came before it.
+    """Parse the answer. `already`: an earlier start of this attempt holds. `stopped`: a stop came
+    before it.
 
-    Raises NodeError with the node's words where nothing was started.
+    Raises NodeError with the node's words if nothing was started.
     """
     words = completed.stdout.decode(errors="replace").strip()
     verb, _, rest = words.partition(" ")
@@ -100,7 +98,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
-    """One attempt on its node, now.
+    """State of one attempt on its node.
 
     `absent`: never started. `lost`: its process is gone and nobody saw how it ended (its watcher
     was killed too, or the machine went down). Times are Unix times of the node's clock.
@@ -119,12 +117,14 @@ class TaskStatus:
 
 
 def status(*folders: str) -> Command:
-    """How the attempts in these folders are; read the answer with `parse_status`."""
+    """Command for the state of the attempts in these folders; parse the answer with
+    `parse_status`.
+    """
     return _dispatch("status", *folders)
 
 
 def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
-    """In the order asked. Raises NodeError for an answer that is none."""
+    """States in the order of the folders. Raises NodeError for any other answer."""
     found: list[TaskStatus] = []
     processes: list[list[Process]] = []
     try:
@@ -193,14 +193,16 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeSeen:
-    """The cloud has said that it takes the node: node/agent.py. Unix time of the node's."""
+    """The cloud has announced that it takes the node (node/agent.py). Unix time of the node's
+    clock.
+    """
 
     given: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortState:
-    """Whether the task has opened its port, as seen beside it.
+    """Whether the task has opened its port, as seen on its node.
 
     `after`: seconds from its start until then. `never`: it has ended without, after so many
     seconds; `elsewhere`: and it listened on another port.
@@ -213,8 +215,11 @@ class PortState:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The kernel ended the task for want of memory. Bytes, None where they are not known: what its
-    cgroup, or else the machine, may have; the most that the cgroup had; the task's own."""
+    """The kernel killed the task for want of memory.
+
+    Bytes, None if not known: the limit of its cgroup or else of the machine; the cgroup's peak; the
+    task's own memory.
+    """
 
     limit: int | None
     peak: int | None
@@ -223,9 +228,9 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
-    """The attempt is over and every byte of its log was sent before this.
+    """The attempt is over, and every byte of its log was sent before this.
 
-    `exit_code` is negative for a signal, None where nobody saw it or it never began.
+    `exit_code` is negative for a signal, None if nobody saw it or it never began.
     """
 
     state: Literal["exited", "lost", "absent"]
@@ -233,11 +238,12 @@ class AttemptEnd:
 
 
 def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
-    """The log's bytes from `offset` on stdout as they are written, until the task has ended.
+    """Command that prints the log's bytes from `offset` on stdout as they are written, until the
+    task has ended.
 
-    stderr carries a heartbeat at once and every `interval` seconds, and how it ended: read it
-    with `FollowReader`. A stderr that closes without an End means: follow again, from the offset
-    then reached. Ends itself within `interval` where the client is gone.
+    stderr has a heartbeat at once and every `interval` seconds, and the end: parse it with
+    `FollowReader`. A stderr that closes without an End means: follow again, from the offset then
+    reached. Ends itself within `interval` once the client is gone.
     """
     if offset < 0:
         raise ValueError("an offset is not negative")
@@ -251,13 +257,13 @@ MOST_IN_LINE = 1 << 20
 
 
 class FollowReader:
-    """Makes heartbeats and the end from a follower's stderr, however the bytes are cut."""
+    """Parses heartbeats and the end from a follower's stderr, however its bytes are split."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[FollowFact, ...]:
-        """What is whole by now. Lines that are not ours (an SSH banner) are passed over."""
+        """Return what is complete by now. Other lines (an SSH banner) are skipped."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-MOST_IN_LINE:]
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
@@ -296,23 +302,24 @@ def _follow_line(line: str) -> FollowFact | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StopResult:
-    """How many processes were told to end, and how many had to be killed."""
+    """Number of processes that got TERM, and of those that had to be killed."""
 
     termed: int
     killed: int
 
 
 def stop(folder: str, *, tag: str, grace: float) -> Command:
-    """End every process of the attempt: TERM, after `grace` seconds KILL, until none is left.
+    """Command that ends every process of the attempt: TERM, after `grace` seconds KILL, until none
+    is left.
 
-    They are found by session, descent and tag. Works again and again; an attempt that never
-    started then never will. Silent for up to `grace` + 15 seconds. See `parse_stop`.
+    They are found by session, descent and tag. Safe to repeat; an attempt that never started then
+    never will. Silent for up to `grace` + 15 seconds. See `parse_stop`.
     """
     return _dispatch("stop", folder, tag, str(ceil(grace)))
 
 
 def stop_orphans_command(cluster: str, *, keep: Sequence[str] = (), grace: float = 2.0) -> Command:
-    """End what is left of every attempt on this node, except the tags in `keep`.
+    """Command that ends what is left of every attempt on this node, except the tags in `keep`.
 
     Silent for up to `grace` + 15 seconds for each attempt that still runs. See `parse_stop`.
     """
@@ -320,7 +327,7 @@ def stop_orphans_command(cluster: str, *, keep: Sequence[str] = (), grace: float
 
 
 def parse_stop(node: str, completed: Completed) -> StopResult:
-    """Raises NodeError where processes survive SIGKILL, or the answer is none."""
+    """Parse the answer. Raises NodeError if processes survive SIGKILL, or for any other answer."""
     termed = killed = 0
     left: list[str] = []
     try:
@@ -343,7 +350,8 @@ def parse_stop(node: str, completed: Completed) -> StopResult:
 
 def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...]:
     """Run and task of each attempt that still ran, and `("", "")` for processes that outlived
-    theirs. Raises as `parse_stop` does."""
+    theirs. Raises as `parse_stop` does.
+    """
     ended = []
     if parse_stop(node, completed).termed or completed.stdout.strip():
         for line in completed.stdout.decode(errors="replace").splitlines():
@@ -356,7 +364,7 @@ def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...
 
 
 def dump_stacks(folder: str, *, tag: str) -> Command:
-    """Text on stdout: what each process of the attempt does now, by py-spy where there is one."""
+    """Command that prints what each process of the attempt does now, by py-spy if there is one."""
     return _dispatch("stacks", folder, tag)
 
 

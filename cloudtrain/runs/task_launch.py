@@ -1,4 +1,4 @@
-"""One task's command, environment and work folder, as they will be on its node."""
+"""Builds one task's command, environment and work folder for its node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.tf_config import tf_config_for
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLaunch:
-    """What starts one task: a shell line and its whole environment."""
+    """Starts one task: a shell line and its whole environment."""
 
     task: Task
     command: str
@@ -27,7 +27,7 @@ class TaskLaunch:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """Facts of a cluster that a launch needs. Addresses and absolute work folders by node name."""
+    """Cluster facts that a launch needs. Addresses and absolute work folders by node name."""
 
     addresses: Mapping[str, str]
     work: Mapping[str, str]
@@ -43,7 +43,7 @@ def task_launches(plan: Plan, run: Run, site: ClusterFacts) -> tuple[TaskLaunch,
 
 
 def task_launch(plan: Plan, run: Run, task: Task, site: ClusterFacts) -> TaskLaunch:
-    """The user's own line with its placeholders filled, and every variable that it will see."""
+    """The user's line with its placeholders filled, and the task's variables."""
     config, values = plan.config, placeholders(run, task, site)
     strategy, output = strategy_of(config), values["output"]
     environment: dict[str, str | Secret] = {
@@ -72,9 +72,11 @@ def task_launch(plan: Plan, run: Run, task: Task, site: ClusterFacts) -> TaskLau
 
 
 def gpu_environment(plan: Plan, node: str) -> Mapping[str, str]:
-    """Room for a whole TensorFlow that is compiled for a GPU it has no code for: of CUDA's own
-    256 MB (1 GB from 12.0 on) it would be driven out again, and compiled by every attempt.
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"""
+    """Compile cache large enough for a whole TensorFlow on a GPU that it has no code for.
+
+    CUDA's own 256 MB (1 GB from 12.0 on) would evict it, so that every attempt compiled again.
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
+    """
     has, version = plan.accelerator(node), plan.config.setup.tensorflow
     if has is None or version is None or gpus.fit(has.kind, version) in (None, "own"):
         return {}
@@ -95,7 +97,7 @@ def placeholders(run: Run, task: Task, site: ClusterFacts) -> dict[str, str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """`{output}` and its like become their values; every other brace stays as it is.
+    """Replace `{output}` and the like by their values; every other brace stays as it is.
 
     One pass, so that a value that looks like a placeholder is not filled again.
     """
@@ -103,7 +105,9 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def path_prefix(bin_folder: str | None) -> str:
-    """Puts the environment's `python` first; the folder is relative to the home on the node."""
+    """Shell line that puts the environment's `python` first; the folder is relative to the home
+    on the node.
+    """
     if bin_folder is None:
         return ""
     folder, environment = with_path(bin_folder), with_path(str(PurePosixPath(bin_folder).parent))
@@ -115,9 +119,9 @@ def with_path(path: str) -> str:
 
 
 def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
-    """Copies the delivered code to the task's own folder, once, and prints the absolute path.
+    """Copy the delivered code to the task's own folder, once, and print the absolute path.
 
-    `work` is a link to `train.dir` inside that copy, made last: a copy that was cut off has none.
+    `work` is a link to `train.dir` inside that copy, created last: an interrupted copy has none.
     """
     source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = layout.work_folder(config.name, run.id, task.name)
@@ -125,7 +129,7 @@ def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
 
 
 def set_work_aside(run: Run, task: Task) -> Command:
-    """Moves what the last attempt left out of the way; prepare_work then makes the folder anew."""
+    """Move the last attempt's work folder out of the way; prepare_work then creates a new one."""
     work = layout.work_folder(run.cluster, run.id, task.name)
     return script(SET_ASIDE, work, f"code.attempt-{run.attempts[-1].number - 1}")
 

@@ -1,4 +1,4 @@
-"""The tasks of a run on their nodes: where they are, how they are, and how they are ended."""
+"""Tasks of a run on their nodes: folders, states, stopping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save_run(session: Session, run: Run) -> Run:
 
 
 def node_of(session: Session, task: Task) -> Node:
-    """Raises NodeUnreachable where the node does not exist any more."""
+    """The task's node. Raises NodeUnreachable if it no longer exists."""
     node = session.node(task.node)
     if node is None:
         raise NodeUnreachable(task.node, "this node does not exist any more")
@@ -37,7 +37,7 @@ def tag_of(run: Run, task: Task) -> str:
 
 
 def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:
-    """How each task of the current attempt is, asked of its node now."""
+    """State of each task of the current attempt, queried from its node."""
 
     def ask(task: Task) -> task_commands.TaskStatus:
         node, command = node_of(session, task), task_commands.status(folder_of(run, task))
@@ -53,9 +53,9 @@ def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatu
 
 
 def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
-    """TERM, the config's grace, then KILL for every process of these tasks, side by side.
+    """Send TERM, wait the config's grace, then KILL every process of these tasks, side by side.
 
-    A node that does not answer is passed over with a warning: its provider's end is its end.
+    A node that does not answer is skipped with a warning.
     """
     wanted = set(names)
     if not run.attempts:
@@ -77,7 +77,7 @@ def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
 
 
 def dump_stacks(session: Session, run: Run) -> None:
-    """What every process of the attempt does now goes beside its log, and lands with it."""
+    """Dump the stacks of an attempt's processes beside its log, to land with it."""
 
     def keep(task: Task) -> None:
         path = stacks_path(session, run, task)
@@ -101,16 +101,21 @@ def stacks_path(session: Session, run: Run, task: Task) -> Path:
 
 
 def all_ends_known(run: Run) -> bool:
-    """Whether every task of every attempt told how it ended. Where one did not, its node may have
-    been away only for a while, and its task work on."""
+    """True if the end of every task of every attempt is known.
+
+    Otherwise a node may have been away only for a while, and its task still be running.
+    """
     names = {task.name for task in run.tasks}
     return all(attempt.exits.keys() >= names for attempt in run.attempts)
 
 
 def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
-    """Ends every task of this cluster that still runs on a node that answers, but for the tags in
-    `keep`: its node was away while its run was given up. The ids of the runs that they were of;
-    "" stands for processes that outlived their task."""
+    """End every task of this cluster that still runs on a reachable node, except the tags in
+    `keep`.
+
+    Its node was away while its run was given up. Returns the ids of their runs; "" stands for
+    processes that outlived their task.
+    """
     kept = tuple(keep)
 
     def end(node: Node) -> tuple[tuple[str, str], ...]:
@@ -134,7 +139,7 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:
-    """The run's logs, and the stacks that were kept, by their name in the store."""
+    """The run's logs and stack dumps, by their name in the store."""
     found = {}
     for attempt in run.attempts:
         for task in run.tasks:

@@ -1,4 +1,4 @@
-"""The work folders of a run, and what a launch must know of the nodes."""
+"""Creates the work folders of a run and collects what its launches need of the nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.ssh.retrying import AWAY
 
 
 def cluster_facts(session: Session, run: Run) -> ClusterFacts:
-    """Work folders made, and all that a launch must know of the nodes."""
+    """Create work folders and collect the facts for launches."""
     config = session.config
     by_name = {node.name: node for node in session.nodes}
 
@@ -46,6 +46,6 @@ def cluster_facts(session: Session, run: Run) -> ClusterFacts:
 
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
-    """All but the token that opens the code's repository: no task needs it."""
+    """All secrets but the token of the code's repository, which no task needs."""
     values = read_secrets(config, os.environ)
     return {name: value for name, value in values.items() if name != config.code.token}

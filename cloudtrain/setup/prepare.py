@@ -1,4 +1,4 @@
-"""Makes nodes ready for a run: the playbooks on all of them side by side, then the code."""
+"""Prepares nodes for a run: the playbooks on all of them side by side, then the code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cloudtrain.step import Step
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:
-    """What `setup:` and `code:` ask for is on every node; the code's commit or digest.
+    """Install what `setup:` and `code:` ask for on every node; returns the code's commit or digest.
 
-    `delivered`: the code of a run that goes on, whatever its branch or folder is by now.
+    `delivered`: the code of an active run, whatever its branch or folder is by now.
     """
     source = code.resolve(session.config, delivered)
     note = tensorflow.keras_note(session.config)

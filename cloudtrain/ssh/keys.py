@@ -209,9 +209,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _holds(path: Path, text: str) -> bool:
-    """True if the file has this content already: each command writes the keys, and an fsync
-    takes some 10 ms.
-    """
+    """True if a folder there has exactly these files."""
     try:
         return not path.is_symlink() and path.read_bytes() == text.encode()
     except OSError:

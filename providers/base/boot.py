@@ -17,8 +17,8 @@ def user_data(
     """A `#cloud-config` document for cloud-init 20 to 25, about 3 KB (clouds accept 16).
 
     The node shuts down at `expires` (Unix time), also after reboots, unless the end was moved
-    (`move_end_command`). `timed`: even without `expires`, it waits for an end that may be set later. It
-    holds the private half of the bootstrap host key: never log it.
+    (`move_end_command`). `timed`: even without `expires`, it waits for an end that may be set
+    later. It holds the private half of the bootstrap host key: never log it.
     """
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not made.

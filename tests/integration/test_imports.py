@@ -52,7 +52,8 @@ def test_reading_keys_loads_no_crypto_library(tmp_path: Path) -> None:
 def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
     """It is asked often, while one writes a config: each part that it does not need is time."""
     program = (
-        "import sys; import cloudtrain.config, cloudtrain.config.validation, cloudtrain.commands.plan;"
+        "import sys; import cloudtrain.config, cloudtrain.config.validation;"
+        "import cloudtrain.commands.plan;"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
