@@ -1,6 +1,6 @@
 """What there is to know of each provider before it is opened: one row of facts, its own.
 
-A row is `FACTS` in `providers/_<name>/facts.py`, which imports no SDK and no libcloud, so that
+A row is `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no libcloud, so that
 `--help`, `plan` and the config reader stay quick. `providers/__init__.py` names the providers.
 """
 
