@@ -199,7 +199,7 @@ class _Exchange:
 
     def settle(self, exit_code: int) -> None:
         """Wait until files of several parts are visible."""
-        if self._asked:  # and not answered
+        if self._asked or exit_code:  # unanswered, or ended before it was asked for anything
             words = os.fsdecode(self._complaint).strip().splitlines()
             self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
         for source, artifact, commit in self._commits:
