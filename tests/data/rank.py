@@ -24,6 +24,9 @@ arguments.add_argument(
     "--quit", nargs=2, default=("", "0"), help="a task that ends before it serves"
 )
 arguments.add_argument("--alone", type=float, help="trains so many seconds without its peers")
+arguments.add_argument(
+    "--hold", nargs=2, default=("-1", ""), help="a step, and the file that it waits for"
+)
 options = arguments.parse_args()
 
 config = json.loads(os.environ["TF_CONFIG"])
@@ -73,6 +76,8 @@ while step < options.steps:
         sys.exit(1)
     if options.raise_in == me and step == 2:
         raise ValueError("the data is bad")
+    while step == int(options.hold[0]) and not pathlib.Path(options.hold[1]).exists():
+        time.sleep(0.02)
     step += 1
     if kind == "chief":
         latest.write_text(f'model_checkpoint_path: "ckpt-{step}"\n')

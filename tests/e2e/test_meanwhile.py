@@ -8,7 +8,7 @@ EVALUATE = """
 seen=
 until [ "$seen" = 'model_checkpoint_path: "ckpt-20"' ]; do
     new=$(cat ckpt/checkpoint 2>/dev/null) || continue
-    [ "$new" = "$seen" ] || echo "scores ${new##* }"
+    [ "$new" = "$seen" ] || { echo "scores ${new##* }"; touch "$SCORED"; }
     seen=$new
 done
 """
@@ -21,7 +21,11 @@ def evaluated(project: Project, steps: str, **artifacts: str) -> list[str]:
     (project.code / "evaluate.sh").write_text(EVALUATE)
     config = project.config(
         nodes={"chief": {}, "worker": {"count": 1}, "evaluator": {}},
-        train={"command": COMMAND.replace("{slowly}", steps), "evaluator_grace": "20s"},
+        train={
+            "command": COMMAND.replace("{slowly}", steps),
+            "evaluator_grace": "20s",
+            "env": {"SCORED": str(project.folder / "scored")},
+        },
         artifacts=artifacts,
     )
     done = project.cloudtrain("run", config)
@@ -37,6 +41,6 @@ def test_an_evaluator_gets_the_last_checkpoint_of_the_chief_as_soon_as_it_has_en
 
 
 def test_an_evaluator_gets_the_chiefs_checkpoints_while_it_trains(project: Project) -> None:
-    seen = evaluated(project, "--steps 20 --pause 0.3", every="1s")
-    assert len(seen) > 2
+    seen = evaluated(project, '--steps 20 --hold 10 "$SCORED"', every="1s")
     assert seen[-1] == '"ckpt-20"'
+    assert len(seen) > 1, "the chief takes its eleventh step after the first score"
