@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 def make_records(home: Path) -> None:
     os.environ["CLOUDTRAIN_HOME"] = str(home)
     from cloudtrain.events import RunEnded
-    from cloudtrain.model import Attempt, Run, Task
+    from cloudtrain.run_record import Run, RunAttempt, Task
     from cloudtrain.state import Records
 
     records = Records("mnist")
@@ -66,7 +66,7 @@ def make_records(home: Path) -> None:
             state="succeeded",
             created=1795242244.0,
             ended=1795242304.0,
-            attempts=(Attempt(number=1, started=1795242244.0, ended=1795242304.0),),
+            attempts=(RunAttempt(number=1, started=1795242244.0, ended=1795242304.0),),
         )
         records.save_run(run)
         records.journal(RunEnded(run=run.id))

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from cloudtrain.model import Cluster as Cluster
     from cloudtrain.model import ClusterConfig as ClusterConfig
     from cloudtrain.model import Node as Node
-    from cloudtrain.model import Run as Run
     from cloudtrain.protocols import Console as Console
     from cloudtrain.protocols import Finding as Finding
+    from cloudtrain.run_record import Run as Run
 
 _MODULES = {
     "api": ("check", "down", "fetch", "load", "logs", "plan", "run", "status", "train", "up"),
     "errors": ("CloudtrainError",),
     "artifacts.manifest": ("Manifest",),
-    "model": ("Cluster", "ClusterConfig", "Node", "Run"),
+    "model": ("Cluster", "ClusterConfig", "Node"),
     "protocols": ("Console", "Finding"),
+    "run_record": ("Run",),
     "commands.plan": ("PlannedTask", "PlanReport"),
     "commands.status": ("ClusterStatus", "StatusReport"),
 }

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from cloudtrain.artifacts.manifest import Manifest
     from cloudtrain.commands.plan import PlanReport
     from cloudtrain.commands.status import StatusReport
-    from cloudtrain.model import Cluster, ClusterConfig, Run
+    from cloudtrain.model import Cluster, ClusterConfig
     from cloudtrain.protocols import Console, Finding
+    from cloudtrain.run_record import Run
 
 
 def load(

@@ -1,14 +1,13 @@
-"""Values: what is asked for, planned, existing, trained and landed.
+"""Values: what is asked for, planned, existing and landed.
 
 ClusterConfig (asked for) → Plan of NodePlan (to be created) → Cluster of Node (exists) → Run of
-Task (one training run) → Artifact (landed). All are frozen, keyword-only, and hold tuples.
-Durations are seconds, sizes bytes unless a name says otherwise.
+Task (one training run, run_record.py) → Artifact (landed). All are frozen, keyword-only, and hold
+tuples. Durations are seconds, sizes bytes unless a name says otherwise.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -383,111 +382,6 @@ class Holding:
     """Everything else, each in words: `security group cloudtrain-mnist (sg-1) in us-east-1`."""
     owners: tuple[Owner, ...] = ()
     """Who made it, sorted by name; none where nothing tells."""
-
-
-# ── Run: one training run ────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task(TaskId):
-    """One process of a run, on its node."""
-
-    node: str
-    port: int
-
-    @property
-    def name(self) -> str:
-        return self.task
-
-
-RunState = Literal["starting", "running", "landing", "succeeded", "failed", "stopped"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cause:
-    """Why an attempt failed: one task, what happened to it, and its last lines."""
-
-    task: str
-    """Empty, as is `node`, where it is no one task's."""
-    node: str
-    kind: Literal[
-        "lost",
-        "signal",
-        "oom",
-        "exit",
-        "frozen",
-        "not_started",
-        "not_clustered",
-        "stalled",
-        "deadline",
-        "require",
-    ]
-    text: str
-    exit_code: int | None = None
-    """The task's own; negative for a signal."""
-    last_lines: tuple[str, ...] = ()
-    hint: str | None = None
-    collateral: tuple[str, ...] = ()
-    """Tasks that failed because of this one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    number: int
-    """From 1."""
-    started: float
-    """Unix time."""
-    ended: float | None = None
-    exits: Mapping[str, int] = field(default_factory=dict)
-    """Task → exit code, negative for a signal."""
-    cause: Cause | None = None
-    clustered: bool | None = None
-    """Whether all tasks that serve have opened their ports; None where that is not known."""
-    formed_after: float | None = None
-    """Seconds from a task's start until the last of them had."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One training run over all its attempts. `id` sorts by time: `20261121-062404-k3f9`."""
-
-    id: str
-    cluster: str
-    command: str
-    tasks: tuple[Task, ...]
-    state: RunState
-    created: float
-    code: str = "none"
-    """What ran: a commit, or the digest of a folder."""
-    attempts: tuple[Attempt, ...] = ()
-    ended: float | None = None
-    exit_code: int | None = None
-    """The contract's exit code of `train`; set once the run has ended."""
-    store: str | None = None
-    """URI prefix under which this run's artifacts land."""
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        from html import escape  # with its table of entities it is not worth its import elsewhere
-
-        end = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        rows = {
-            "run": f"{self.id} of {self.cluster}",
-            "state": f"{self.state}{end}",
-            "command": self.command,
-            "tasks": ", ".join(task.task for task in self.tasks),
-            "attempts": str(len(self.attempts)),
-            "started": _utc(self.created),
-            "ended": _utc(self.ended),
-            "artifacts": self.store or "none",
-        }
-        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
-        return f"<table>{''.join(cells)}</table>"
-
-
-def _utc(moment: float | None) -> str:
-    """A Unix time as `2026-11-21 06:24:04 UTC`."""
-    return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
 
 
 # ── Artifact: what landed ────────────────────────────────────────────────────

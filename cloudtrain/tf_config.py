@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.model import ClusterConfig, Task
+from cloudtrain.model import ClusterConfig
+from cloudtrain.run_record import Task
 from cloudtrain.strategies import strategy_of
 
 TRAINING_ROLES = frozenset({"chief", "worker"})

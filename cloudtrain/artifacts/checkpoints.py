@@ -18,11 +18,12 @@ from cloudtrain import layout
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import LandedFile, read_manifest
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
-from cloudtrain.model import Node, Run
+from cloudtrain.model import Node
 from cloudtrain.node.patterns import literal
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Transport
+from cloudtrain.run_record import Run
 from cloudtrain.shell import script
 
 _CHUNK = 1 << 20

@@ -34,11 +34,12 @@ from cloudtrain.errors import (
     NotLanded,
     StoreError,
 )
-from cloudtrain.model import ArtifactRules, Node, Run
+from cloudtrain.model import ArtifactRules, Node
 from cloudtrain.node.patterns import matches
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Console, Stage, Transport
+from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
 
 LOGS = "logs"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from cloudtrain import layout
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ArtifactRules, Node, Run
+from cloudtrain.model import ArtifactRules, Node
 from cloudtrain.node.patterns import literal
 from cloudtrain.paths import is_inside
 from cloudtrain.protocols import ArtifactStore, Console, Transport
+from cloudtrain.run_record import Run
 
 if TYPE_CHECKING:
     from cloudtrain.cluster.session import Session

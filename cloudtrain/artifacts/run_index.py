@@ -11,9 +11,9 @@ from typing import Any
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import LandedFile, read_manifest
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
-from cloudtrain.model import Run
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
+from cloudtrain.run_record import Run
 from cloudtrain.state.folder import CLUSTER_NAME, RUN_ID
 from cloudtrain.state.run_json import run_from_json, run_to_json, time_from_json
 

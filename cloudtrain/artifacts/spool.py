@@ -22,12 +22,13 @@ from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolFi
 from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Artifact, Node, Run
+from cloudtrain.model import Artifact, Node
 from cloudtrain.node import formats
 from cloudtrain.node.listing import nanoseconds
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
+from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
 from cloudtrain.stores import is_on_this_machine
 

@@ -23,9 +23,10 @@ from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.spool_archive import SpoolFile, landed, parse_index
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Node, Run
+from cloudtrain.model import Node
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Transport
+from cloudtrain.run_record import Run
 from cloudtrain.shell import script
 from cloudtrain.ship import program
 

@@ -26,8 +26,8 @@ from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
-from cloudtrain.model import Run
 from cloudtrain.retry import Retry, poll_until
+from cloudtrain.run_record import Run
 from cloudtrain.state.run_json import run_to_json
 
 if TYPE_CHECKING:

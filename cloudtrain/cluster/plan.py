@@ -9,16 +9,8 @@ from itertools import count, repeat
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus
 from cloudtrain.cloud import facts_of, is_cloud
-from cloudtrain.model import (
-    DEFAULT_PORT,
-    ClusterConfig,
-    Node,
-    NodePlan,
-    Plan,
-    Task,
-    TaskId,
-    role_rank,
-)
+from cloudtrain.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan, TaskId, role_rank
+from cloudtrain.run_record import Task
 from cloudtrain.strategies import not_launched, strategy_of
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.billing_notice import report_billed_on_failure
-from cloudtrain.model import Run
 from cloudtrain.protocols import Console
+from cloudtrain.run_record import Run
 from cloudtrain.runs.background import DOING
 from cloudtrain.runs.supervise import supervise_run as attend_run
 from cloudtrain.state import Records

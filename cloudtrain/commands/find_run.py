@@ -9,8 +9,9 @@ from functools import cache
 from cloudtrain.artifacts.run_index import StoredRuns
 from cloudtrain.cluster.session import artifact_store, recorded_config, store_at
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import ArtifactStore
+from cloudtrain.run_record import Run
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store
 

@@ -12,9 +12,10 @@ from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.find_run import FoundRun, find_run
 from cloudtrain.commands.spools import ingest_before_reading
 from cloudtrain.errors import LockedError, UsageError
-from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.background import watching_idle
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records

@@ -15,8 +15,9 @@ from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.config import line_of
 from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.model import ClusterConfig, Plan, Problem, Run
+from cloudtrain.model import ClusterConfig, Plan, Problem
 from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
+from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 
 LONGEST = 128 * 1024 - 1_024

@@ -6,7 +6,7 @@ from cloudtrain.artifacts.land import land_files, pending_files
 from cloudtrain.artifacts.landing import landing_of
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
-from cloudtrain.model import Run
+from cloudtrain.run_record import Run
 
 
 def land_what_is_left(session: Session) -> tuple[str, ...]:

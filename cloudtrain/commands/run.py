@@ -20,8 +20,9 @@ from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
-from cloudtrain.model import Plan, Run
+from cloudtrain.model import Plan
 from cloudtrain.protocols import Console
+from cloudtrain.run_record import Run
 from cloudtrain.runs.background import watching_idle
 from cloudtrain.runs.supervise import supervise_run
 

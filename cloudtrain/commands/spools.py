@@ -8,8 +8,8 @@ from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pendin
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.find_run import FoundRun
 from cloudtrain.errors import CloudtrainError, LockedError
-from cloudtrain.model import Run
 from cloudtrain.protocols import ArtifactStore, Console
+from cloudtrain.run_record import Run
 from cloudtrain.state import Records
 
 

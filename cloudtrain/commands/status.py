@@ -17,7 +17,8 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import nodes_requested
-from cloudtrain.model import ClusterConfig, Node, NodeGroup, Run
+from cloudtrain.model import ClusterConfig, Node, NodeGroup
+from cloudtrain.run_record import Run
 from cloudtrain.runs.idle import IdleState, idle_state
 from cloudtrain.state import LockHolder, Records, known_clusters
 from cloudtrain.stores import is_on_this_machine

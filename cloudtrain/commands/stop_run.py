@@ -6,9 +6,9 @@ from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.pending_artifacts import land_what_is_left
 from cloudtrain.errors import LockedError, UsageError
-from cloudtrain.model import Run
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.run_record import Run
 from cloudtrain.runs.background import watching_idle
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tasks import end_orphans

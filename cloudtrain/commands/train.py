@@ -23,8 +23,9 @@ from cloudtrain.commands.billing_notice import report_billed_on_failure
 from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Run
+from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
+from cloudtrain.run_record import Run
 from cloudtrain.runs.background import attend_in_background, watching_idle
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run

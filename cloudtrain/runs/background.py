@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from cloudtrain.model import Run
 from cloudtrain.protocols import Console
+from cloudtrain.run_record import Run
 from cloudtrain.runs.idle import idle_limit
 from cloudtrain.state import Records
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import Cause
+from cloudtrain.run_record import Cause
 from cloudtrain.runs.state_machine import JOINED_LATE, AttemptState, never_served, serves
 
 TOO_SHORT = 2.0

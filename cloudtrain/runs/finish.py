@@ -13,7 +13,7 @@ from cloudtrain.cluster.provision import start_stopped
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.events import LandingFailed, RunEnded
-from cloudtrain.model import Cause, Run
+from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
 

@@ -8,9 +8,9 @@ from queue import Empty
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import TasksJoined
-from cloudtrain.model import Cause, Run
 from cloudtrain.parallel import fan_out
 from cloudtrain.retry import Clock
+from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.cluster_formation import (
     detect_formation,

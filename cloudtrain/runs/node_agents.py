@@ -21,9 +21,10 @@ from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node, Run, Task
+from cloudtrain.model import Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.presign import PresignedUpload
+from cloudtrain.run_record import Run, Task
 from cloudtrain.ship import program
 
 LASTS = 7 * 24 * 3600.0

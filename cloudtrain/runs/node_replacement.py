@@ -14,9 +14,10 @@ from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
-from cloudtrain.model import Node, Plan, Run
+from cloudtrain.model import Node, Plan
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import Retry, poll_until
+from cloudtrain.run_record import Run
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Requests for a node that cannot be had yet, until the wait for it is over."""

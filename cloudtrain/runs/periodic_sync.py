@@ -15,7 +15,7 @@ from cloudtrain.artifacts.manifest import LandedFile
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Run
+from cloudtrain.run_record import Run
 from cloudtrain.runs.state_machine import AttemptState
 from cloudtrain.runs.tasks import log_files
 

@@ -21,8 +21,9 @@ from typing import Any
 
 from cloudtrain import layout
 from cloudtrain.errors import PreflightError
-from cloudtrain.model import Node, Task
+from cloudtrain.model import Node
 from cloudtrain.protocols import Transport
+from cloudtrain.run_record import Task
 from cloudtrain.shell import Command
 from cloudtrain.ship import Program, program
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cloudtrain.model import Cause, Task
+from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.gpu_hints import GPU_HINTS
 
 LINES_SHOWN = 12

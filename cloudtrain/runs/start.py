@@ -15,9 +15,9 @@ from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_port
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.events import AttemptBegun, AttemptStarted
-from cloudtrain.model import Attempt, Run, Task
 from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
@@ -75,7 +75,7 @@ def record_attempt(session: Session, run: Run) -> Run:
     """Record the attempt before anything of it exists; an attempt that was begun is continued."""
     if run.attempts and run.attempts[-1].ended is None:
         return run
-    attempt = Attempt(number=len(run.attempts) + 1, started=time.time())
+    attempt = RunAttempt(number=len(run.attempts) + 1, started=time.time())
     session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
     return save_run(session, replace(run, attempts=(*run.attempts, attempt)))
 

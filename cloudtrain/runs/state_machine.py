@@ -9,7 +9,8 @@ from typing import Literal
 
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
-from cloudtrain.model import Cause, ClusterConfig, Task, Train
+from cloudtrain.model import ClusterConfig, Train
+from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,

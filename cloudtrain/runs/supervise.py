@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
-from cloudtrain.model import Cause, Run
 from cloudtrain.retry import Retry, poll_until
+from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.cluster_formation import trained_as_one
 from cloudtrain.runs.finish import finish_run

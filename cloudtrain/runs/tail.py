@@ -9,9 +9,10 @@ from queue import SimpleQueue
 
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node, Run, Task
+from cloudtrain.model import Node
 from cloudtrain.protocols import Console, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.state.files import FULL
 

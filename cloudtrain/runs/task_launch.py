@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 
 from cloudtrain import layout
 from cloudtrain.catalog import gpus, interconnect
-from cloudtrain.model import ClusterConfig, Plan, Run, Task
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command, Secret, script
 from cloudtrain.strategies import strategy_of
 from cloudtrain.tf_config import tf_config_for

@@ -8,8 +8,9 @@ from pathlib import Path
 from cloudtrain import layout
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
-from cloudtrain.model import Node, Run, Task
+from cloudtrain.model import Node
 from cloudtrain.parallel import fan_out
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.ssh.retrying import AWAY
 

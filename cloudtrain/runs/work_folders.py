@@ -7,9 +7,10 @@ import os
 from cloudtrain.cluster.session import Session
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
-from cloudtrain.model import ClusterConfig, Run, Task
+from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.task_launch import ClusterFacts, prepare_work
 from cloudtrain.shell import Secret
 from cloudtrain.ssh.retrying import AWAY

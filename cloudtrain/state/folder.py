@@ -13,8 +13,9 @@ from typing import Any
 
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.events import ClusterGone, Event, Line, to_line
-from cloudtrain.model import Problem, Run
+from cloudtrain.model import Problem
 from cloudtrain.retry import CLOCK, Clock
+from cloudtrain.run_record import Run
 from cloudtrain.state import session_leases
 from cloudtrain.state.files import DiskFull, append_line, make_folder, named_faults, write_whole
 from cloudtrain.state.lock import LockHolder, holder, locked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from cloudtrain.model import Attempt, Cause, Run, RunState, Task
+from cloudtrain.run_record import Cause, Run, RunAttempt, RunState, Task
 
 RUN_STATES = get_args(RunState)
 YEAR_9999 = 253_370_764_800.0
@@ -33,7 +33,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
     }
 
 
-def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
+def attempt_to_json(attempt: RunAttempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "started": attempt.started,
@@ -89,11 +89,11 @@ def _task(data: object) -> Task:
     )
 
 
-def _attempt(data: object) -> Attempt:
+def _attempt(data: object) -> RunAttempt:
     facts = _object(data, "attempts")
     exits = _object(facts.get("exits", {}), "exits")
     cause = facts.get("cause")
-    return Attempt(
+    return RunAttempt(
         number=_integer(facts, "number"),
         started=time_from_json(facts, "started"),
         ended=_optional_time(facts, "ended"),

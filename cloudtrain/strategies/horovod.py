@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from cloudtrain import ship
 from cloudtrain.cloud import facts_of
-from cloudtrain.model import ClusterConfig, Plan, Run, Task
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.run_record import Run, Task
 from cloudtrain.strategies.strategy import Library, Strategy, requires
 
 RANKS = "CLOUDTRAIN_HOROVOD"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cloudtrain.model import ClusterConfig, Plan, Run, Task
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.run_record import Run, Task
 
 Counts = Mapping[str, int]
 """Role → number of nodes."""

@@ -21,7 +21,7 @@ from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json
 from cloudtrain.events import USES, was_ready
 from cloudtrain.events import pending_nodes as asked_for
-from cloudtrain.model import Run, Task
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store

@@ -22,9 +22,10 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Run, Setup, Train
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import ClusterFacts, task_launch
 from cloudtrain.setup.apply import apply
 from cloudtrain.strategies import horovod

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NodeUnreachable, PreflightError
-from cloudtrain.model import Node, Task
+from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
+from cloudtrain.run_record import Task
 from cloudtrain.runs.preflight import preflight
 from cloudtrain.shell import Command, command, script
 

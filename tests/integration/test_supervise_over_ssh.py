@@ -14,7 +14,8 @@ import pytest
 
 from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node, Task
+from cloudtrain.model import Node
+from cloudtrain.run_record import Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.preflight import preflight
 from cloudtrain.runs.task_commands import AttemptEnd, FollowReader, Heartbeat

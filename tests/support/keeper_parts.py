@@ -21,8 +21,8 @@ from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.session import Session
-from cloudtrain.model import Attempt
 from cloudtrain.presign import PresignedUpload
+from cloudtrain.run_record import RunAttempt
 from cloudtrain.runs import node_agents, task_commands
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
@@ -56,7 +56,7 @@ class Kept(Cluster):
         self.top = folder
         self.told = told
         self.web = ParcelStore(folder / "web", told)
-        self.run = replace(self.run, attempts=(Attempt(number=1, started=time.time()),))
+        self.run = replace(self.run, attempts=(RunAttempt(number=1, started=time.time()),))
         self.checkpoints: str | None = None
         self.every: float | None = None
         self.provider = "gcp"

@@ -19,8 +19,9 @@ from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.errors import NodeUnreachable, StoreError
-from cloudtrain.model import Artifact, ArtifactRules, Node, Run, Task
+from cloudtrain.model import Artifact, ArtifactRules, Node
 from cloudtrain.protocols import ArtifactStore, Completed, Stage, StoreBackend
+from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 

@@ -11,8 +11,8 @@ import pytest
 from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
-from cloudtrain.model import Attempt
 from cloudtrain.node import archiver
+from cloudtrain.run_record import RunAttempt
 from tests.support.landing_parts import RUN, Cluster
 
 FOLDER = "ckpt"
@@ -23,7 +23,7 @@ class Yard(Cluster):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.run = replace(self.run, attempts=(Attempt(number=1, started=1.0),))
+        self.run = replace(self.run, attempts=(RunAttempt(number=1, started=1.0),))
         self.made = 0
         self.logs = folder / "logs here"
         os.chdir(folder)  # monkeypatch.chdir has said where back to

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.model import Cause, Task
+from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.root_cause import (
     LINES_SHOWN,
     Observation,

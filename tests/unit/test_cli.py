@@ -20,8 +20,9 @@ from click.testing import CliRunner, Result
 from cloudtrain import __version__, errors
 from cloudtrain.cli import confirm
 from cloudtrain.cli.app import COMMANDS, HIDDEN, cli
-from cloudtrain.model import Cluster, Node, Problem, Run
+from cloudtrain.model import Cluster, Node, Problem
 from cloudtrain.protocols import Finding
+from cloudtrain.run_record import Run
 from cloudtrain.state import Records
 
 ROOT = Path(__file__).parents[2]

@@ -19,15 +19,8 @@ from cloudtrain.commands.status import status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
 from cloudtrain.events import NodeRequested
-from cloudtrain.model import (
-    Accelerator,
-    Attempt,
-    Cause,
-    ClusterConfig,
-    Node,
-    NodeGroup,
-    Run,
-)
+from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup
+from cloudtrain.run_record import Cause, Run, RunAttempt
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
@@ -54,7 +47,7 @@ FAILED = Run(
     created=BEGUN,
     ended=BEGUN + 75,
     attempts=(
-        Attempt(
+        RunAttempt(
             number=2,
             started=BEGUN,
             cause=Cause(
@@ -73,7 +66,7 @@ RUNNING = replace(
     id="20261121-070000-aaaa",
     state="running",
     ended=None,
-    attempts=(Attempt(number=1, started=BEGUN),),
+    attempts=(RunAttempt(number=1, started=BEGUN),),
     store=None,
 )
 
@@ -285,7 +278,7 @@ def test_only_the_latest_runs_are_shown_and_the_others_counted(provider: FakePro
 
 def test_remote_words_in_a_cause_cannot_control_the_terminal(provider: FakeProvider) -> None:
     cause = Cause(task="worker0", node="n", kind="exit", text="\x1b[2J\x1b]0;t\x07bad")
-    attempt = Attempt(number=1, started=0.0, cause=cause)
+    attempt = RunAttempt(number=1, started=0.0, cause=cause)
     known().save_run(replace(FAILED, attempts=(attempt,)))
     assert "\x1b" not in cloudtrain("status", "--offline").stdout
 

@@ -24,16 +24,9 @@ from cloudtrain.commands.find_run import find_run
 from cloudtrain.commands.status import status
 from cloudtrain.config import to_json
 from cloudtrain.errors import StoreError, UsageError
-from cloudtrain.model import (
-    ArtifactRules,
-    Attempt,
-    Cause,
-    ClusterConfig,
-    NodeGroup,
-    Run,
-    Task,
-)
+from cloudtrain.model import ArtifactRules, ClusterConfig, NodeGroup
 from cloudtrain.protocols import ArtifactStore
+from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.state import Records
 from tests.support.elsewhere_parts import store
 from tests.support.landing_parts import land_logs, land_logs_so_far
@@ -50,7 +43,7 @@ RUN = Run(
     ended=1075.0,
     exit_code=1,
     attempts=(
-        Attempt(
+        RunAttempt(
             number=1,
             started=1001.0,
             ended=1070.0,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, start_order, tasks
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, NodeGroup, Run, Train
+from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import ClusterFacts, fill, path_prefix, task_launch
 
 

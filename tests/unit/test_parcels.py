@@ -9,9 +9,9 @@ import pytest
 
 from cloudtrain.artifacts.spool import pending_spools, spool_name
 from cloudtrain.errors import PermissionsError
-from cloudtrain.model import Attempt
 from cloudtrain.node import archiver
 from cloudtrain.node.formats import ARCHIVE_TAKEN
+from cloudtrain.run_record import RunAttempt
 from tests.support.landing_parts import RUN
 from tests.support.parcels_parts import Yard, checkpoint, content, log, yard
 
@@ -118,7 +118,7 @@ def test_what_an_earlier_attempts_node_stored_is_taken_though_another_is_there(
 ) -> None:
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a", attempt=1)
-    yard.run = replace(yard.run, attempts=(*yard.run.attempts, Attempt(number=2, started=2.0)))
+    yard.run = replace(yard.run, attempts=(*yard.run.attempts, RunAttempt(number=2, started=2.0)))
     assert "chief0/output/a" in yard.take().files
 
 

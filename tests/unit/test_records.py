@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.errors import CloudtrainError, ConfigError, LockedError, UsageError
 from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
-from cloudtrain.model import Attempt, Cause, Run, Task
+from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.shell import Secret
 from cloudtrain.state import Records, home, known_clusters, resolve
 from cloudtrain.state.run_json import run_from_json, run_to_json
@@ -29,7 +29,7 @@ RUN = Run(
     created=1795242244.25,
     code="3f2a",
     attempts=(
-        Attempt(
+        RunAttempt(
             number=1,
             started=1795242245.0,
             ended=1795242260.5,
@@ -45,7 +45,7 @@ RUN = Run(
                 collateral=("chief0",),
             ),
         ),
-        Attempt(number=2, started=1795242270.0),
+        RunAttempt(number=2, started=1795242270.0),
     ),
     ended=1795242300.0,
     exit_code=1,

@@ -12,8 +12,9 @@ from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.billing_notice import billed
 from cloudtrain.errors import CapacityError, CloudError, QuotaError
 from cloudtrain.events import UpCompleted
-from cloudtrain.model import Limits, Node, Plan, Run, Train
+from cloudtrain.model import Limits, Node, Plan, Train
 from cloudtrain.retry import Clock
+from cloudtrain.run_record import Run
 from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

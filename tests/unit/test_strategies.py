@@ -13,8 +13,9 @@ from cloudtrain import tf_config
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, serving_tasks, tasks
 from cloudtrain.config import load
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Run, Setup, Task, Train
+from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.state_machine import AttemptState, TaskState, decide
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.model import ROLE_ORDER, Node, NodePlan, Task, TaskId
+from cloudtrain.model import ROLE_ORDER, Node, NodePlan, TaskId
+from cloudtrain.run_record import Task
 
 roles = st.from_regex(r"[a-z]([a-z-]{0,8}[a-z])?", fullmatch=True)
 clusters = st.from_regex(r"[a-z][a-z0-9-]{0,29}", fullmatch=True)

@@ -14,9 +14,10 @@ from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.logs import logs
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.errors import LockedError, NodeUnreachable
-from cloudtrain.model import Attempt, Node, Run, Task
+from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import Clock
+from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import supervise
 from cloudtrain.runs.state_machine import AttemptState, TaskState
 from cloudtrain.runs.tasks import task_states
@@ -35,7 +36,7 @@ RUN = Run(
     tasks=(TASK,),
     state="running",
     created=1000.0,
-    attempts=(Attempt(number=1, started=1000.0),),
+    attempts=(RunAttempt(number=1, started=1000.0),),
 )
 
 

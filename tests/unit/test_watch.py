@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
+from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.run_record import Task
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
-from cloudtrain.model import ClusterConfig, NodeGroup, Task, Train
+from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.run_record import Task
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
