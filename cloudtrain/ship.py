@@ -19,9 +19,11 @@ NO_PYTHON = "there is no python3, which nodes need (3.6 or newer): sudo apt-get 
 OLD_PYTHON = "its python3 is %d.%d, and nodes need 3.6 or newer: install a newer python3"
 
 # Isolated: no module of the folder that it starts in, or of the user's, takes the place of one.
+# The shims of pyenv and asdf are shell scripts, which search 0.1 s for the interpreter.
 START = f"""\
-command -v python3 >/dev/null || {{ echo "{NO_PYTHON}" >&2; exit 127; }}
-exec python3 -I -S -c "$@"
+python=$(command -v python3) || {{ echo "{NO_PYTHON}" >&2; exit 127; }}
+case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3;; esac
+exec "$python" -I -S -c "$@"
 """
 
 IS_NEW = f"""\
