@@ -13,7 +13,7 @@ from cloudtrain.runs.idle import idle_limit
 from cloudtrain.state import Records
 
 DOING = "attend"
-"""What the lock says that such a process does; it gives way to `down` and `stop-run`."""
+"""Purpose of the lock that such a process holds; it gives way to `down` and `stop-run`."""
 
 
 def attend_in_background(records: Records, run: Run, console: Console) -> None:
@@ -24,8 +24,8 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
     """
     start_process(records, "attend")
     console.say(
-        f"run {run.id} goes on in the background: `cloudtrain logs -f {run.cluster}` follows it, "
-        f"`cloudtrain stop-run {run.cluster}` ends it"
+        f"run {run.id} continues in the background: `cloudtrain logs -f {run.cluster}` follows it, "
+        f"`cloudtrain stop-run {run.cluster}` stops it"
     )
 
 
@@ -33,8 +33,8 @@ def watch_idle(records: Records) -> bool:
     """Start `cloudtrain idle` if `limits.idle` is set and no such process runs; True if one runs
     now.
 
-    It ends with the cluster. It does not survive this machine's restart: every command that looks
-    at the cluster calls this.
+    It ends with the cluster. It does not survive a restart of this machine: every command that
+    reads the cluster's state calls this.
     """
     if idle_limit(records) is None:
         return False
@@ -49,7 +49,7 @@ def watching_idle(records: Records) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # report the first error
             watch_idle(records)
         raise
     watch_idle(records)

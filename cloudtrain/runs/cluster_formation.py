@@ -6,7 +6,7 @@ from cloudtrain.run_record import Cause
 from cloudtrain.runs.state_machine import JOINED_LATE, AttemptState, never_served, serves
 
 TOO_SHORT = 2.0
-"""Seconds: who ended sooner has not even imported TensorFlow, and is not said to have trained."""
+"""Seconds: a task that ended sooner cannot have imported TensorFlow, let alone have trained."""
 
 
 def detect_formation(watch: AttemptState, now: float) -> bool:
@@ -19,13 +19,13 @@ def detect_formation(watch: AttemptState, now: float) -> bool:
     last = max(view.opened_at or now for view in views)
     if any(view.ended_at is not None and view.ended_at + JOINED_LATE < last for view in views):
         return False
-    told = [view.served.after for view in views if view.served and view.served.after is not None]
-    watch.formed_after = max(told) if len(told) == len(views) else now - watch.started
+    after = [view.served.after for view in views if view.served and view.served.after is not None]
+    watch.formed_after = max(after) if len(after) == len(views) else now - watch.started
     return True
 
 
 def trained_as_one(watch: AttemptState) -> bool | None:
-    """True if the tasks trained as one; None if not known, or not asked."""
+    """True if the tasks trained as one; None if unknown or not applicable."""
     if watch.formed_after is not None:
         return True
     alone = [view for view in watch.tasks.values() if serves(watch, view.task)]
@@ -38,9 +38,7 @@ def trained_as_one(watch: AttemptState) -> bool | None:
 
 
 def separate_trainings_failure(watch: AttemptState) -> Cause | None:
-    """Failure of tasks that all ended well, each by itself: so many models that know nothing of
-    each other.
-    """
+    """Failure of tasks that all succeeded, but trained separate models."""
     if trained_as_one(watch) is not False:
         return None
     count = sum(view.task.role != "evaluator" for view in watch.tasks.values())
@@ -49,13 +47,13 @@ def separate_trainings_failure(watch: AttemptState) -> Cause | None:
         node="",
         kind="not_clustered",
         text=f"the tasks never formed a cluster: {count} separate trainings",
-        hint="make the strategy from TF_CONFIG, before anything else; tasks that are meant to be "
-        "independent have `strategy: custom`, a cluster by other means `train.tf_config: false`",
+        hint="create the strategy from TF_CONFIG before anything else; set `strategy: custom` for "
+        "independent tasks, `train.tf_config: false` for a cluster formed by other means",
     )
 
 
 def separate_trainings_note(watch: AttemptState) -> str | None:
-    """Note on a run that ended well whose ports leave the question open."""
+    """Note on a successful run whose ports do not show whether it trained as one cluster."""
     views = [view for view in watch.tasks.values() if serves(watch, view.task)]
     if trained_as_one(watch) is not None or not views:
         return None
@@ -63,10 +61,10 @@ def separate_trainings_note(watch: AttemptState) -> str | None:
         return None
     if any(view.served is not None and view.served.elsewhere for view in views):
         return (
-            "no task opened the port of its TF_CONFIG, but they listened on others: whether they "
-            "trained as one cluster is not known (`train.tf_config: false` if that is meant)"
+            "no task opened its TF_CONFIG port, but some listened on others: it is unknown whether "
+            "they trained as one cluster (set `train.tf_config: false` if that is intended)"
         )
     return (
-        "no task opened the port of its TF_CONFIG, and they ended too soon to have trained: "
-        "whether they were one cluster is not known"
+        "no task opened its TF_CONFIG port, and they ended too soon to have trained: it is unknown "
+        "whether they formed one cluster"
     )

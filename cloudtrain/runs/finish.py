@@ -26,7 +26,7 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
     run = final_state(session, run, failed_by)
     try:
         session = start_stopped(session)
-        tell_gone(session, run)
+        warn_of_lost_nodes(session, run)
         closing = Closing(landing_of(session), run, nodes_of(session, run))
         lacking = land_run(session, run, closing)
         if run.state == "succeeded" and lacking:
@@ -46,18 +46,18 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
 
 
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
-    """Fail a run whose scripts ended well but whose required artifacts were never created, once
-    everything has landed.
+    """Fail a run whose scripts succeeded without creating its required artifacts, once everything
+    has landed.
     """
     roles = {task.role for task in run.tasks}
-    hint = "see where the script saves: below {output}, or below what artifacts.paths names?"
+    hint = "check where the script saves: under {output}, or in a path that artifacts.paths matches"
     if "chief" not in roles:
-        hint += " With `chief: false` a script that saves only as `chief` saves nothing"
+        hint += "; with `chief: false`, a script that saves only as `chief` saves nothing"
     cause = Cause(
         task="",
         node="",
         kind="require",
-        text=f"the scripts ended well, but no task made what artifacts.require names: "
+        text=f"the scripts succeeded, but no task created what artifacts.require lists: "
         f"{', '.join(lacking)}",
         hint=hint,
     )
@@ -83,23 +83,23 @@ def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -
     return replace(run, state="stopped", exit_code=RunFailed.exit_code)
 
 
-def tell_gone(session: Session, run: Run) -> None:
+def warn_of_lost_nodes(session: Session, run: Run) -> None:
     for task in run.tasks:
         if session.node(task.node) is None:
             session.console.warn(
-                f"{task.node} does not exist any more: what it had not landed is lost"
+                f"{task.node} no longer exists: what had not landed from it is lost"
             )
 
 
 def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
-    """Everything from every node that exists; what `artifacts.require` names and is not there."""
+    """Land everything from every existing node; returns the missing `artifacts.require` files."""
     if not all_ends_known(run):
         end_orphans(session)
         return land_nodes(session, run, closing)
     try:
         return land_nodes(session, run, closing)
     except NotLanded:
-        if not end_orphans(session):  # what a task left behind may write still
+        if not end_orphans(session):  # processes that a task left behind may still be writing
             raise
         return land_nodes(session, run, closing)
 
@@ -108,8 +108,7 @@ def land_nodes(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
     manifest = closing.bring()
     if run.state == "succeeded" and not manifest.files:
         session.console.warn(
-            "no task wrote a file that comes home: what is in {output}, or what artifacts.paths "
-            "names, does"
+            "no task wrote a file to land: only {output} and what artifacts.paths matches lands"
         )
     return missing(manifest, session.config.artifacts)
 

@@ -7,22 +7,22 @@ pattern's first group. They come before the general ones, which would blame a pa
 from __future__ import annotations
 
 _NO_IDENTITY = (
-    "nodes have no identity at any cloud: give the script a key by `secrets`, or bring the data to"
-    " the node (`code:`, or a download in `setup.run`)"
+    "nodes have no cloud credentials: pass the script a key with `secrets`, or put the data on the"
+    " node (`code:`, or a download in `setup.run`)"
 )
 _OTHER_GPU = (
-    "this TensorFlow has no code for this GPU: take another `accelerator`, or a newer"
-    " `setup.tensorflow` (docs/machines.md has which fits which)"
+    "this TensorFlow has no code for this GPU: use another `accelerator`, or a newer"
+    " `setup.tensorflow` (docs/machines.md lists which work together)"
 )
 _SICK = (
-    "the GPU, or a kernel on it, failed: `cloudtrain exec NAME -- nvidia-smi`; if it comes again on"
-    " the same node, replace it: delete that node, then `cloudtrain up`"
+    "the GPU, or a kernel on it, failed: run `cloudtrain exec NAME -- nvidia-smi`; if it fails"
+    " again on the same node, delete that node, then run `cloudtrain up`"
 )
 
 GPU_HINTS: tuple[tuple[str, str], ...] = (
     (
         r"File system scheme '(\w+)' not implemented",
-        "TensorFlow's wheels read gs:// alone, not `{0}://`: take that service's own library;"
+        "TensorFlow's wheels read only gs://, not `{0}://`: use that service's own library;"
         f" {_NO_IDENTITY}",
     ),
     (
@@ -33,7 +33,7 @@ GPU_HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Collective ops must be configured at program startup",
-        "make the strategy before any other call of TensorFlow: first of all in the script",
+        "create the strategy first, before any other call to TensorFlow in the script",
     ),
     (
         r"CUDA_ERROR_INVALID_PTX|CUDA_ERROR_INVALID_HANDLE|CUDA_ERROR_NO_BINARY_FOR_GPU"
@@ -44,48 +44,48 @@ GPU_HINTS: tuple[tuple[str, str], ...] = (
     (
         # https://github.com/aws/deep-learning-containers/pull/6418: 2.21 with cuDNN 9.5
         r"Autotuner could not find any supported configs",
-        "this cuDNN does not serve this TensorFlow: leave nvidia-cudnn out of `setup.packages`; on"
-        ' GPUs before Turing (V100, P100, P4) take `setup.tensorflow: "2.19"`',
+        "this cuDNN does not support this TensorFlow: remove nvidia-cudnn from `setup.packages`; on"
+        ' GPUs before Turing (V100, P100, P4) set `setup.tensorflow: "2.19"`',
     ),
     (
         r"libdevice not found|libdevice\.10\.bc",
-        "XLA does not find CUDA's libdevice: add `nvidia-cuda-nvcc-cu12` to `setup.packages`, or"
-        " name its folder by XLA_FLAGS=--xla_gpu_cuda_data_dir=… in `train.env`",
+        "XLA cannot find CUDA's libdevice: add `nvidia-cuda-nvcc-cu12` to `setup.packages`, or"
+        " set XLA_FLAGS=--xla_gpu_cuda_data_dir=… in `train.env` to its folder",
     ),
     (
         r"[Pp]txas|No PTX compilation provider",
-        "XLA cannot compile for the GPU: add `nvidia-cuda-nvcc-cu12`, of this TensorFlow's CUDA, to"
-        " `setup.packages`, or name its folder by XLA_FLAGS=--xla_gpu_cuda_data_dir=…",
+        "XLA cannot compile for the GPU: add `nvidia-cuda-nvcc-cu12` for this TensorFlow's CUDA to"
+        " `setup.packages`, or set XLA_FLAGS=--xla_gpu_cuda_data_dir=… to its folder",
     ),
     (
         r"NCCL[\s\S]{0,200}unhandled|unhandled (?:system|cuda) error|ncclCommInitRank"
         r"|ncclSystemError",
-        "NCCL did not come up between the GPUs: `train.env: {{NCCL_DEBUG: INFO}}` tells why;"
-        " NCCL_IB_DISABLE=1, or NCCL_SOCKET_IFNAME with the nodes' interface, often helps",
+        "NCCL could not connect the GPUs: `train.env: {{NCCL_DEBUG: INFO}}` shows why;"
+        " NCCL_IB_DISABLE=1, or NCCL_SOCKET_IFNAME set to the nodes' interface, often helps",
     ),
     (
         r"(?:assigned to device|is joining)[\s\S]{0,300}group has type",
-        "the tasks do not have the same GPUs: give all roles that train the same `accelerator`, and"
-        " look at CUDA_VISIBLE_DEVICES",
+        "the tasks have different GPUs: give all roles that train the same `accelerator`, and"
+        " check CUDA_VISIBLE_DEVICES",
     ),
     (
         r"current incarnation doesn't match",
-        "a task of an earlier attempt still lives, or one was started anew alone: `cloudtrain"
-        " stop-run`, then train again",
+        "a task of an earlier attempt is still running, or one task was restarted alone: run"
+        " `cloudtrain stop-run`, then train again",
     ),
     (
         r"Barrier timed out|Barrier .*(?:DEADLINE_EXCEEDED|timed out)|DeadlineExceededError",
-        "a task came later than the others waited: a larger `train.start_timeout`, or look what"
-        " keeps the slowest one (data, downloads)",
+        "a task joined later than the others waited: raise `train.start_timeout`, or check what"
+        " delays the slowest one (data, downloads)",
     ),
     (
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
-        "the NVSwitches of the machine wait for the fabric manager: `cloudtrain exec NAME -- sudo"
-        " systemctl restart nvidia-fabricmanager`, or make the node anew",
+        "the machine's NVSwitches wait for the fabric manager: run `cloudtrain exec NAME -- sudo"
+        " systemctl restart nvidia-fabricmanager`, or recreate the node",
     ),
     (
         r"devices are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
-        "another process has the GPU: `cloudtrain exec NAME -- nvidia-smi` names it",
+        "another process is using the GPU: `cloudtrain exec NAME -- nvidia-smi` shows which",
     ),
     (
         r"CUDA_ERROR_ILLEGAL_ADDRESS|illegal memory access|\bXid\b|fallen off the bus"
@@ -94,29 +94,30 @@ GPU_HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Dst tensor is not initialized",
-        "the GPU's memory was full when the data came: a smaller batch, or a GPU with more memory",
+        "the GPU's memory was full when data was copied to it: use a smaller batch, or a GPU with"
+        " more memory",
     ),
     (
         r"DNN library is not found|DNN library initialization failed|CUDNN_STATUS_\w+"
         r"|Could not create cudnn handle|cuDNN failed to initialize|matching major version"
         r"|CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)|without (?:BLAS|DNN) support",
-        "cuDNN or cuBLAS does not start: another of it in `setup.packages` than this TensorFlow"
-        " wants, a GPU that it serves no more (before Turing), or memory that another process has",
+        "cuDNN or cuBLAS cannot start: `setup.packages` has a version other than this TensorFlow"
+        " needs, it no longer supports the GPU (before Turing), or another process uses its memory",
     ),
     (
         r"(libcud(?:art|nn)|libcu(?:blas|fft|rand|solver|sparse)|libnccl|libnvinfer)\S*: cannot"
         r" open shared object file",
-        "CUDA's `{0}` is missing: `setup.tensorflow` from 2.11 on brings it; otherwise take it by"
+        "CUDA's `{0}` is missing: `setup.tensorflow` from 2.11 on installs it; otherwise add it to"
         " `setup.packages`",
     ),
     (
         r"(libGL)\.so\S*: cannot open shared object file",
-        'OpenCV wants `{0}`: `setup.run: ["sudo apt-get install -y libgl1 libglib2.0-0"]`, or take'
-        " opencv-python-headless",
+        'OpenCV needs `{0}`: set `setup.run: ["sudo apt-get install -y libgl1 libglib2.0-0"]`, or'
+        " use opencv-python-headless",
     ),
     (
         r"(lib(?:gthread|glib)[\w.-]*): cannot open shared object file",
-        'the node lacks `{0}`: `setup.run: ["sudo apt-get install -y libglib2.0-0"]`',
+        'the node lacks `{0}`: set `setup.run: ["sudo apt-get install -y libglib2.0-0"]`',
     ),
     (
         r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file",
@@ -125,29 +126,30 @@ GPU_HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"No module named '(distutils|imp)(?:\.\w+)*'",
-        'Python 3.12 has no `{0}` any more: `setup.python: "3.11"`, or a newer `setup.tensorflow`',
+        'Python 3.12 removed `{0}`: set `setup.python: "3.11"`, or a newer `setup.tensorflow`',
     ),
     (
         r"No module named 'pkg_resources'",
-        'setuptools 81 has no pkg_resources any more: add "setuptools<81" to `setup.packages`',
+        'setuptools 81 removed pkg_resources: add "setuptools<81" to `setup.packages`',
     ),
     (
         r"(GLIBC(?:XX)?_[\d.]+)'? not found",
-        "a wheel wants `{0}`, newer than the node's system: take `image: ubuntu-24.04`, or an older"
+        "a wheel needs `{0}`, newer than the node's system: use `image: ubuntu-24.04`, or an older"
         " version of that package",
     ),
     (
         r"Too many open files|Errno 24\b",
-        "more files than the node allows: `ulimit -n 65536` before the program in `train.command`",
+        "more open files than the node allows: run `ulimit -n 65536` before the program in"
+        " `train.command`",
     ),
     (
         r"[Uu]nshardable|failed to apply FILE sharding|not enough .*files.*shard",
-        "the dataset cannot be parted by files: set `tf.data.Options().experimental_distribute."
+        "the dataset cannot be sharded by file: set `tf.data.Options().experimental_distribute."
         "auto_shard_policy` to `AutoShardPolicy.DATA`",
     ),
     (
         r"NonMatchingChecksum|has wrong checksum",
-        "the download is not what its dataset expects: download it again, or take a newer"
+        "the download does not match its dataset's checksum: download it again, or use a newer"
         " tensorflow-datasets in `setup.packages`",
     ),
 )

@@ -9,13 +9,13 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.state import Records
 
 DOING = "idle"
-"""What the lock says while an idle cluster is landed and ended; `down` waits for it."""
+"""Purpose of the lock while an idle cluster is landed and destroyed; `down` waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
-    """Idle state. `due`: Unix time at which the cluster goes down, None while it is in use.
-    `fault`: error of the last try.
+    """Idle state. `due`: Unix time at which the cluster is destroyed, None while it is in use.
+    `fault`: error of the last attempt to destroy it.
     """
 
     due: float | None
@@ -23,7 +23,7 @@ class IdleState:
 
 
 def idle_limit(records: Records) -> float | None:
-    """Seconds; None if `limits.idle` is off, or no cluster is known that could be ended."""
+    """Idle limit in seconds; None if `limits.idle` is off or no cluster is open."""
     if not records.is_open():
         return None
     try:

@@ -36,20 +36,20 @@ from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
 
 TICK = 0.25
-"""Seconds between two looks at what has come in."""
+"""Seconds between checks for new events."""
 
 LOST_AFTER = 60.0
 """Seconds without an answer, while another node answers, after which a node counts as lost."""
 
 ALONE_LOST_AFTER = 300.0
-"""The same where no node answers, but the provider does: more likely our own network."""
+"""The same if no node answers, but the provider does: more likely our own network failed."""
 
 LAST_WORDS = 15.0
-"""Seconds that are waited for the last bytes of a task that was ended."""
+"""Seconds to wait for the last bytes of a task that was stopped."""
 
 
 HANGING = frozenset({"stalled", "not_started", "deadline"})
-"""Causes of which no log tells: what the processes were doing is kept before they are ended."""
+"""Causes that no log shows: stacks are dumped before the processes are stopped."""
 
 
 def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
@@ -76,19 +76,19 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
     finally:
         follower.close()
     if decision.verdict == "done":
-        tell_when_formed(session, run, watch)
+        report_when_formed(session, run, watch)
         return watch, refuse_separate_trainings(session, watch)
     return watch, decision.cause
 
 
 def refuse_separate_trainings(session: Session, watch: AttemptState) -> Cause | None:
-    """Failure of an attempt that seemed to end well, known once every node has reported its
+    """Failure of an attempt that seemed to succeed, known once every node has reported its
     ports.
     """
     cause = separate_trainings_failure(watch)
-    doubt = separate_trainings_note(watch) if cause is None else None
-    if doubt is not None:
-        session.console.warn(doubt)
+    note = separate_trainings_note(watch) if cause is None else None
+    if note is not None:
+        session.console.warn(note)
     return cause
 
 
@@ -105,7 +105,7 @@ def new_watch(session: Session, run: Run) -> AttemptState:
                 view.tail = log.read()
         views[task.name] = view
     deadline = session.config.train.deadline
-    if attempt.clustered:  # told before, to a process that is gone
+    if attempt.clustered:  # reported before, to a process that is gone
         for view in views.values():
             view.port_open = True
     return AttemptState(
@@ -118,28 +118,28 @@ def new_watch(session: Session, run: Run) -> AttemptState:
 
 
 def until_decided(session: Session, run: Run, watch: AttemptState, follower: Follower) -> Decision:
-    meanwhile, keeping = PeriodicSync(session, run), NodeAgents(session, run)
+    periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
     probes = Probes(session)
     while True:
         drain(watch, follower, session.clock)
         probes.look(watch)
-        tell_when_formed(session, run, watch)
-        meanwhile.look(watch)
-        keeping.look()
+        report_when_formed(session, run, watch)
+        periodic_sync.look(watch)
+        agents.look()
         watch.stop_asked = session.records.stop_asked(run.id)
         decision = decide(watch, session.clock.now())
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
-            if decision.cause is not None:  # told before a long transfer is waited for
+            if decision.cause is not None:  # reported before waiting for a long transfer
                 session.console.warn(causes.sentence(decision.cause))
-            meanwhile.wait()
+            periodic_sync.wait()
             return decision
         if decision.stop:
             stop_tasks(session, run, decision.stop)
 
 
-def tell_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
+def report_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
     """Report and record once that the cluster has formed."""
     if not detect_formation(watch, session.clock.now()):
         return
@@ -151,7 +151,7 @@ def tell_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
 
 
 def drain(watch: AttemptState, follower: Follower, clock: Clock) -> None:
-    """Process all events that have come; waits for a first one."""
+    """Process all events that have arrived; waits for a first one."""
     try:
         event = follower.events.get(timeout=TICK)
         while True:
@@ -196,14 +196,14 @@ def over(view: TaskState, end: AttemptEnd, now: float) -> None:
         view.exit_code = end.exit_code
     elif end.state == "lost":
         view.lost = (
-            "its processes vanished, and who watched them too: killed, or the node restarted"
+            "its processes and their watcher vanished: they were killed, or the node restarted"
         )
     else:
-        view.lost = "its node knows nothing of it any more"
+        view.lost = "its node has no trace of it any more"
 
 
 def drain_ended(session: Session, watch: AttemptState, follower: Follower) -> None:
-    """Wait for the last bytes and exit codes of tasks that were just ended."""
+    """Wait for the last bytes and exit codes of tasks that were just stopped."""
     limit = session.clock.now() + LAST_WORDS
     while session.clock.now() < limit:
         if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):

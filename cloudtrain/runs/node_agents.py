@@ -1,8 +1,8 @@
-"""Agents beside the tasks: they store what is only on a node while nobody is here.
+"""Agents beside the tasks: they upload what is only on a node while no client is connected.
 
-The laptop sleeps, and the process that supervises the run with it; the cloud still ends a node at
-its lifetime's end, or takes it back. An agent (node/agent.py) needs nobody then: it has presigned
-uploads for some archives. Each process that supervises the run starts new ones.
+When the laptop sleeps, so does the process that supervises the run; the cloud still deletes a node
+at the end of its lifetime, or preempts it. An agent (node/agent.py) then needs no client: it has
+presigned uploads for some archives. Each process that supervises the run starts new ones.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from cloudtrain.run_record import Run, Task
 from cloudtrain.ship import program
 
 LASTS = 7 * 24 * 3600.0
-"""Seconds that a right to store is asked for: as long as S3 signs, and Google keeps a session."""
+"""Seconds that presigned uploads are valid: the most that S3 signs, or Google keeps a session."""
 
 RENEW = 1800.0
-"""Seconds after which rights are made anew: what signed them may be short-lived itself. Google's
-sessions are not signed, and are not free of calls."""
+"""Seconds after which presigned uploads are renewed: the credentials that signed them may expire
+sooner. Google's sessions are not signed, and each costs a call."""
 
 RETRY = 60.0
-"""Seconds after which it is tried again where it failed."""
+"""Seconds before a retry after a failure."""
 
 PARCELS, PARCELS_MEANWHILE = 12, 24
-"""Rights for each task: for the end, and with `artifacts.every`."""
+"""Presigned uploads for each task: without and with `artifacts.every`."""
 
 TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
-"""Seconds: between two looks; between parcels when the end is near; between two questions for a
-notice; from a task's end until its files are stored, where no client lands them."""
+"""Seconds: between two checks; between archives when the end is near; between two queries for a
+notice; from a task's end until its files are archived, if no client lands them."""
 
 
 def ingest_left_spools(session: Session, run: Run) -> None:
@@ -97,8 +97,8 @@ def start_agents(session: Session, run: Run) -> float:
             if not uploads:
                 return None
             sessions = uploads[0].resumable
-            told = agent_order(session, run, task, node, uploads, now)
-            stdin = agent.source + json.dumps(told).encode("ascii") + b"\n"
+            order = agent_order(session, run, task, node, uploads, now)
+            stdin = agent.source + json.dumps(order).encode("ascii") + b"\n"
             done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
             return f"{task.name}: {error.message}"
@@ -110,7 +110,8 @@ def start_agents(session: Session, run: Run) -> float:
     failures = [why for why in fan_out(there, begin, name=lambda item: item[1].name) if why]
     if failures:
         session.console.warn(
-            "while nobody attends to the run, nothing lands from " + "; ".join(failures[:3])
+            "nodes without an agent, which land nothing while no client supervises the run: "
+            + "; ".join(failures[:3])
         )
     return LASTS / 2 if sessions else RENEW
 
@@ -154,14 +155,14 @@ def last_sync(node: Node, created: float) -> float:
     return node.expires - max(120.0, min(600.0, life / 20))
 
 
-def asked_for_a_notice(provider: str, node: Node) -> dict[str, object] | None:
-    """How this node asks whether it is taken. CLOUDTRAIN_METADATA is another address for that."""
+def notice_query(provider: str, node: Node) -> dict[str, object] | None:
+    """How the node polls for a preemption notice. CLOUDTRAIN_METADATA overrides the address."""
     cloud = cloud_of(provider)
     if cloud is None or cloud.preemption is None or not node.spot:
         return None
-    told = asdict(cloud.preemption)
-    address = os.environ.get("CLOUDTRAIN_METADATA") or told["address"]
-    return {**told, "address": address, "node": node.name}
+    query = asdict(cloud.preemption)
+    address = os.environ.get("CLOUDTRAIN_METADATA") or query["address"]
+    return {**query, "address": address, "node": node.name}
 
 
 def agent_order(
@@ -186,7 +187,7 @@ def agent_order(
         "every": config.artifacts.every or 0.0,
         "until": until,
         "last": min(last, until),
-        "metadata": asked_for_a_notice(config.provider, node),
+        "metadata": notice_query(config.provider, node),
         "tickets": [
             {
                 "n": number,

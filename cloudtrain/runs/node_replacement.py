@@ -1,7 +1,7 @@
 """Replaces lost nodes before the next attempt, waiting for capacity if there is none.
 
-An interruption of a spot node *is* the zone being out of that machine: the others are kept, and
-billed, until it can be created again or the wait is over.
+A spot interruption means that the zone is out of that machine type: the other nodes are kept, and
+billed, until the lost one can be recreated or the wait is over.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Run
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
-"""Requests for a node that cannot be had yet, until the wait for it is over."""
+"""Retries of a request for a lost node, until the wait for it is over."""
 
 TICK = 0.5
-"""Seconds between two looks whether the run is to be stopped."""
+"""Seconds between checks for a stop request."""
 
 GIVEN_UP = (
-    "a lost node is made again beside the others, and was asked for as long as {} lets it: a "
-    "longer `limits.wait`, or `train.spot_retries` for one on demand; what has landed stays"
+    "a lost node can only be recreated beside the others, and {} ended the wait for it: raise "
+    "`limits.wait`, or set `train.spot_retries` to fall back to on demand; landed files are kept"
 )
 
 
@@ -50,7 +50,7 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
         nonlocal plan, refusals
         refusals += 1
         plan = _on_demand(session, plan, refusals)
-        _tell(session, error, pause, until)
+        _report(session, error, pause, until)
 
     def is_stopped(pause: float) -> bool:
         looks = Retry(pause=TICK, deadline=pause)
@@ -67,10 +67,10 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
     except (CapacityError, QuotaError) as error:
         if session.records.stop_asked(run.id):
             return None
-        # Not more places: a repair is where the other nodes are.
+        # Other zones are no way out: a replacement goes where the other nodes are.
         raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
     if refusals:
-        session.console.say(f"{', '.join(_missing(session))}: there again")
+        session.console.say(f"{', '.join(_missing(session))}: recreated")
     return replace(made, console=session.console)
 
 
@@ -93,13 +93,13 @@ def _until(session: Session, run: Run, now: float) -> _Until:
     return min(ends, key=lambda end: end.moment)
 
 
-def _tell(session: Session, error: CloudError, pause: float, until: _Until) -> None:
+def _report(session: Session, error: CloudError, pause: float, until: _Until) -> None:
     """Report in one line per round what is missing, why, and how long that may continue."""
     first = error.message.splitlines()[0]
     last = time.strftime("%H:%M UTC", time.gmtime(until.moment))
     session.console.warn(
-        f"{', '.join(_missing(session))} cannot be had again yet: {first}; "
-        f"asked again in {pause:.0f} s, until {last} ({until.why})"
+        f"{', '.join(_missing(session))} cannot be recreated yet: {first}; "
+        f"retrying in {pause:.0f} s, until {last} ({until.why})"
     )
 
 
@@ -126,13 +126,13 @@ def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:
     what = f"{', '.join(spot)}: refused {refusals} times as spot (train.spot_retries)"
     cost, limit = estimate(dearer), session.config.limits.max_price
     if limit is not None and cost is not None and (cost.most is None or cost.most > limit):
-        price = "not known" if cost.most is None else f"{cost.most:.2f} $/hour"
+        price = "unknown" if cost.most is None else f"{cost.most:.2f} $/hour"
         session.console.warn(
-            f"{what}; on demand the cluster's price is {price}, and limits.max_price {limit:g}: "
-            "asked for as spot again"
+            f"{what}; on demand the cluster's price would be {price}, limits.max_price is "
+            f"{limit:g}: requesting spot again"
         )
         return plan
-    session.console.warn(f"{what}, now asked for on demand")
+    session.console.warn(f"{what}; requesting it on demand")
     return dearer
 
 

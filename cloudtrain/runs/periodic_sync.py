@@ -20,15 +20,15 @@ from cloudtrain.runs.state_machine import AttemptState
 from cloudtrain.runs.tasks import log_files
 
 EVALUATOR_EVERY = 30.0
-"""Seconds between two looks for a new checkpoint where `artifacts.every` says nothing."""
+"""Seconds between checks for a new checkpoint if `artifacts.every` is not set."""
 
 
 class PeriodicSync:
-    """Syncs each `artifacts.every`, one at a time, in a thread of its own; the record at once, so
-    that another machine knows of the run.
+    """Syncs every `artifacts.every`, one sync at a time, in its own thread; stores the record at
+    once, so that other machines can see the run.
 
-    An evaluator reads the checkpoints that the chief writes on another node: it is given the landed
-    ones, and the last one at once, as it has only its grace to score it.
+    An evaluator reads the checkpoints that the chief writes on another node: the landed ones are
+    copied to it, the last one at once, as it has only its grace to score it.
     """
 
     def __init__(self, session: Session, run: Run) -> None:
@@ -49,12 +49,12 @@ class PeriodicSync:
             return
         if not self._knows_the_beginning:
             self._knows_the_beginning = True
-            self._start(self._tell)
+            self._start(self._store_record)
             return
         if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
         noticed = {view.task.name for view in watch.tasks.values() if view.notice is not None}
-        if noticed > self._noticed:  # while the nodes that the cloud takes are still there
+        if noticed > self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
         now = self._session.clock.now()
         if now < self._next:
@@ -67,14 +67,14 @@ class PeriodicSync:
             self._thread.join()
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="meanwhile", daemon=True)
+        self._thread = threading.Thread(target=work, name="periodic sync", daemon=True)
         self._thread.start()
 
-    def _tell(self) -> None:
+    def _store_record(self) -> None:
         try:
             store_record(self._run, self._session.store, self._session.clock.now())
         except CloudtrainError as error:
-            self._session.console.warn(f"the store does not have the run's record yet: {error}")
+            self._session.console.warn(f"cannot store the run's record yet: {error}")
 
     def _work(self) -> None:
         try:
@@ -86,7 +86,7 @@ class PeriodicSync:
             if self._evaluators and self._folder:
                 self._give(self._folder)
         except CloudtrainError as error:
-            self._session.console.warn(f"artifacts are not landed yet: {error}")
+            self._session.console.warn(f"cannot land artifacts yet: {error}")
 
     def _give(self, folder: str) -> None:
         """Copy the chief's checkpoint to the evaluator if it differs from the last one."""

@@ -93,7 +93,7 @@ class _Probe:
     orders: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     began: float = 0.0
     heard: float = 0.0
-    """When its first fact came, by the clock here."""
+    """When its first answer arrived, by the local clock."""
     found_versions: Mapping[str, str] | None = None
     facts: dict[str, Any] | None = None
     failed: Mapping[str, str] | None = None
@@ -157,7 +157,7 @@ def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: f
     finally:
         for probe in probes:
             probe.orders.put(None)
-    # The ports are free again once the probes have ended; who hangs is not waited for.
+    # The ports are free again once the probes have ended; a probe that hangs is not waited for.
     answered = [probe for probe in probes if probe.facts]
     _wait(changed, timeout, lambda: all(probe.over for probe in answered))
 
@@ -200,7 +200,7 @@ def _converse(
         if done.exit_code != 0:
             words = done.stderr.decode(errors="replace").strip().splitlines()
             error = f"the probe failed: {words[-1] if words else f'exit code {done.exit_code}'}"
-    except Exception as failure:  # noqa: BLE001 - told with all other nodes' failures
+    except Exception as failure:  # noqa: BLE001 - reported with all other nodes' failures
         error = str(failure)
     finally:
         probe.orders.put(None)
@@ -224,12 +224,12 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
     for probe in probes:
         name = probe.node.name
         if probe.facts is None or (probe.failed is None and probe in callers):
-            text = probe.error or "it did not answer in time: see whether the node is up"
+            text = probe.error or "it did not answer in time: check that the node is running"
             findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
 
 
 def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
-    """Tasks whose port another program has."""
+    """Report ports that cannot be opened; returns the tasks whose port another program uses."""
     taken = []
     for probe in probes:
         facts = probe.facts
@@ -253,7 +253,7 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
 
 
 def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """One line for each unreachable peer and each way of missing it."""
+    """Report each unreachable peer, one line per reason."""
     missed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for probe in probes:
         for peer, why in (probe.failed or {}).items():
@@ -262,30 +262,34 @@ def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
     for (peer, why), sources in missed.items():
         target = by_task[peer]
         findings.problems.append(
-            f"{target.node.name}: {target.node.internal} port {target.task.port} is not reached"
-            f" from {_some(sources)} ({why}): let the cluster's nodes through the firewall"
+            f"{target.node.name}: {target.node.internal} port {target.task.port} is not reachable"
+            f" from {_some(sources)} ({why}): allow the cluster's nodes in the firewall"
         )
 
 
 def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """Versions of a minority that differ. Only what TensorFlow's wire format needs is fatal."""
-    told = [probe for probe in probes if probe.found_versions is not None]
-    packages = sorted({package for probe in told for package in probe.found_versions or {}})
+    """Report versions that differ from the majority's; fatal only if TensorFlow's wire format
+    depends on the package.
+    """
+    answered = [probe for probe in probes if probe.found_versions is not None]
+    packages = sorted({package for probe in answered for package in probe.found_versions or {}})
     for package in packages:
-        have = [(probe, (probe.found_versions or {}).get(package, "none")) for probe in told]
+        have = [(probe, (probe.found_versions or {}).get(package, "none")) for probe in answered]
         usual = Counter(version for _, version in have).most_common(1)[0][0]
         fatal = package in ("tensorflow", "keras", "tf_keras")
         into = findings.problems if fatal else findings.warnings
         into.extend(
-            f"{probe.node.name}: {package} is {version} there and {usual} elsewhere:"
-            " `cloudtrain up` makes them equal"
+            f"{probe.node.name}: {package} is {version} here, {usual} on the other nodes:"
+            " run `cloudtrain up` to make them equal"
             for probe, version in have
             if version != usual
         )
 
 
 def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """Clock differences from the nodes' median, less the round trip of the question."""
+    """Report clocks that differ from the nodes' median by more than the request's round trip
+    explains.
+    """
     offsets = {}
     for probe in probes:
         if probe.facts:
@@ -298,7 +302,7 @@ def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
         if abs(offset - usual) - trip > CLOCK_SECONDS:
             findings.problems.append(
                 f"{name}: its clock is {offset - usual:+.0f} s off the others':"
-                " `sudo timedatectl set-ntp true` there sets it"
+                " run `sudo timedatectl set-ntp true` there"
             )
     if abs(usual) - max(trip for _, trip in offsets.values()) > CLOCK_SECONDS:
         findings.warnings.append(f"the nodes' clocks are {usual:+.0f} s off this machine's")
@@ -312,9 +316,9 @@ def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
             continue
         seen.add(host)
         free = int(probe.facts["free"])
-        text = f"{probe.node.name}: {free // 1000**2} MB are free on its disk"
+        text = f"{probe.node.name}: only {free // 1000**2} MB free on its disk"
         if free < DISK_FULL or not probe.facts["files"]:
-            findings.problems.append(f"{text}, too little for a run: make room or set disk_gb")
+            findings.problems.append(f"{text}, too little for a run: free space or raise disk_gb")
         elif free < DISK_LOW:
             findings.warnings.append(text)
 

@@ -16,11 +16,11 @@ LINES_SHOWN = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What is known of one task. 64 KiB of `log` are plenty.
+    """Known facts about one task. 64 KiB of `log` are plenty.
 
-    `started`: its port came up, or it has none to wait for. `joined`: False if it has ended and
-    certainly never opened its port. `stopped`: this program ended it, so its exit code says
-    nothing. `ended` is Unix time, `oom` a line of the kernel's log.
+    `started`: its port is open, or it has none to wait for. `joined`: False if it has ended and
+    certainly never opened its port. `stopped`: this program stopped it, so its exit code means
+    nothing. `ended` is Unix time; `oom`: the kernel's log has a line about it.
     """
 
     task: Task
@@ -50,14 +50,14 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
 def is_certain(observations: Sequence[Observation]) -> bool:
     """True if the cause is certain by now.
 
-    If not, a worse one may still come to light: exits that only report a lost peer come 4–20 s
-    after the event, its own may come later still.
+    If not, a worse one may still follow: exits that only report a lost peer come 4–20 s after the
+    event, the peer's own may come later still.
     """
     return any(_rank(seen) < NOT_STARTED for seen in observations)
 
 
 def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
-    """True if the same job may well succeed in another attempt.
+    """True if another attempt is likely to succeed.
 
     Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
     only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would fail
@@ -66,7 +66,7 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
     if cause.kind in ("exit", "not_started"):
-        return cause.exit_code in (42, 143) or _tells_of_a_lost_peer("\n".join(cause.last_lines))
+        return cause.exit_code in (42, 143) or _reports_lost_peer("\n".join(cause.last_lines))
     return cause.kind in {"lost", "frozen", "signal", "stalled"}
 
 
@@ -83,11 +83,11 @@ def describe(cause: Cause) -> str:
     lines = [sentence(cause)]
     lines += [f"  {line}" for line in cause.last_lines if line not in lines[0]]
     if cause.collateral:
-        lines.append(f"after it failed: {', '.join(cause.collateral)}")
+        lines.append(f"failed after it: {', '.join(cause.collateral)}")
     return "\n".join(lines)
 
 
-# ── Which one ────────────────────────────────────────────────────────────────
+# ── Ranking ──────────────────────────────────────────────────────────────────
 
 LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, COLLATERAL, NOTHING = range(7)
 
@@ -104,7 +104,7 @@ def _rank(seen: Observation) -> int:
         return NOTHING
     number = _signal_number(seen.exit_code)
     # TensorFlow may crash while it winds up after a peer's death.
-    if number in (None, signal.SIGABRT, signal.SIGSEGV) and _tells_of_a_lost_peer(
+    if number in (None, signal.SIGABRT, signal.SIGSEGV) and _reports_lost_peer(
         last_exception(seen.log)
     ):
         return COLLATERAL
@@ -126,14 +126,14 @@ _LOST_PEER = re.compile(
 )
 
 
-def _tells_of_a_lost_peer(text: str) -> bool:
+def _reports_lost_peer(text: str) -> bool:
     """True for messages of TensorFlow 2.21 and Horovod 0.28.1 after another task died, froze or
     was cut off: tests/data.
     """
     return _LOST_PEER.search(text) is not None
 
 
-# ── In words ─────────────────────────────────────────────────────────────────
+# ── Wording ──────────────────────────────────────────────────────────────────
 
 
 def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
@@ -161,7 +161,7 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
     if seen.lost:
         return "lost", f"its node {seen.task.node} no longer answers"
     if seen.frozen:
-        return "frozen", "its process is stopped (SIGSTOP): it neither works nor ends"
+        return "frozen", "its process is stopped (SIGSTOP) and makes no progress"
     if seen.exit_code is None:
         return "not_started", f"its port {seen.task.port} never opened"
     if number == signal.SIGKILL and seen.oom:
@@ -179,7 +179,7 @@ _FUNCTION_NODE = re.compile(r"\{\{function_node \S*\}\} ?")
 
 
 def headline(log: bytes) -> str:
-    """The one line of a log that says why the program ended; empty if none does."""
+    """The line of a log that says why the program ended; empty if none does."""
     lines = last_exception(log).splitlines()
     for number, line in enumerate(lines):
         if found := _EXCEPTION.match(line):
@@ -225,10 +225,10 @@ _NATIVE_MORE = re.compile(
 def last_exception(log: bytes) -> str:
     """The last exception with those that it came from; without a traceback, the whole log.
 
-    TensorFlow's native lines are left out: they follow Python's traceback, and also report lost
+    TensorFlow's native lines are skipped: they follow Python's traceback, and also report lost
     peers of a running program.
     """
-    lines = _spoken(log)
+    lines = _program_lines(log)
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     if not starts:
         return "\n".join(lines)
@@ -238,11 +238,11 @@ def last_exception(log: bytes) -> str:
     return "\n".join(lines[start:])
 
 
-def _spoken(log: bytes) -> list[str]:
+def _program_lines(log: bytes) -> list[str]:
     lines: list[str] = []
     native = ignored = False
     for raw in log.decode("utf-8", "replace").splitlines():
-        # A progress bar rewrites its line: what it showed last counts.
+        # A progress bar rewrites its line: only its last state counts.
         line = re.split(r"[\r\b]+", raw.rstrip("\r\b"))[-1]
         native = bool(_NATIVE.match(line) or (native and _NATIVE_MORE.match(line)))
         if line.startswith("Exception ignored in"):
@@ -256,8 +256,8 @@ def _spoken(log: bytes) -> list[str]:
 
 def _native_errors(log: bytes, count: int = LINES_SHOWN) -> list[str]:
     """Last error lines of TensorFlow itself: a crash leaves nothing else."""
-    told = log.decode("utf-8", "replace").splitlines()
-    return [line for line in told if _NATIVE_ERROR.match(line)][-count:]
+    lines = log.decode("utf-8", "replace").splitlines()
+    return [line for line in lines if _NATIVE_ERROR.match(line)][-count:]
 
 
 _NATIVE_ERROR = re.compile(r"[EF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [EF] ")
@@ -265,7 +265,7 @@ _NATIVE_ERROR = re.compile(r"[EF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [EF] 
 
 # ── What to do next ──────────────────────────────────────────────────────────
 
-_LEGACY = "this was written for Keras 2: set `setup.keras: legacy`"
+_LEGACY = "the script was written for Keras 2: set `setup.keras: legacy`"
 _OLDER = 'TensorFlow no longer has this: set `setup.tensorflow: "2.15"`, or port the script'
 _MEMORY = "use a smaller batch, or a machine with more memory (`nodes.….machine`)"
 
@@ -273,13 +273,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"No module named '(?:tf_keras|tensorflow)'|do not have the tf_keras package"
         r"|Keras cannot be imported",
-        "set `setup.tensorflow`, and `setup.keras: legacy` where the script uses Keras 2",
+        "set `setup.tensorflow`, and `setup.keras: legacy` if the script uses Keras 2",
     ),
     (r"No module named 'tensorflow\.(contrib|examples|estimator)", _OLDER),
     (
         r"No module named 'tensorflow_core",
-        'only TensorFlow 1.15 to 2.1 have it: set `setup.tensorflow: "2.1"`, with which such a'
-        " script runs",
+        'only TensorFlow 1.15 to 2.1 have it: set `setup.tensorflow: "2.1"`',
     ),
     (
         r"FILE based sharding|not enough for the required \d+ shards",
@@ -288,12 +287,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"No module named '([\w.]+)'",
-        "add what provides `{0}` to `setup.packages`; if it is the code's own, look at `train.dir`",
+        "add the package of `{0}` to `setup.packages`; if it is your own code, check `train.dir`",
     ),
     (r"TensorBoard is not installed", "add `tensorboard` to `setup.packages`"),
     (
         r"can't open file|can't cd to|(python\S*|sh): \S*.*not found",
-        "look at `train.command`, `train.dir` (inside the code) and what `code:` delivers",
+        "check `train.command`, `train.dir` (inside the code) and what `code:` delivers",
     ),
     (
         r"site-packages/keras/[\s\S]*PerReplica",
@@ -321,13 +320,13 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"decay is deprecated", 'use `tf.keras.optimizers.legacy`, or `setup.tensorflow: "2.10"`'),
     (
         r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2",
-        "the ps write their part of a checkpoint on their own disk: save with"
-        " `experimental_io_device='/job:chief/task:0'`, or to a place that all nodes share",
+        "each ps writes its part of a checkpoint to its own disk: save with"
+        " `experimental_io_device='/job:chief/task:0'`, or to storage that all nodes share",
     ),
     (
         r"Could not start gRPC server|Address already in use",
-        "the port is taken on that node: choose another `train.port`, or take out of the script"
-        " where it sets TF_CONFIG itself",
+        "the port is in use on that node: choose another `train.port`, or remove the script's own"
+        " TF_CONFIG",
     ),
     (
         r"ResourceExhausted|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|MemoryError|bad_alloc",
@@ -335,19 +334,19 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"CUDA driver version is insufficient|CUDA_ERROR_NO_DEVICE|cuInit|libcuda",
-        "the node's NVIDIA driver does not serve this TensorFlow: choose another `image`",
+        "the node's NVIDIA driver does not support this TensorFlow: choose another `image`",
     ),
-    (r"No space left on device|Errno 28", "more disk for the node: `nodes.….disk_gb`"),
+    (r"No space left on device|Errno 28", "give the node more disk: raise `nodes.….disk_gb`"),
     (
         r"(?m)^\S*(?:sh|setsid|env|nohup): (?:.*: )?(\S+): Permission denied$",
-        "the node's user may not execute `{0}`: make it executable, or name a program that every"
+        "the node's user may not execute `{0}`: make it executable, or use a program that every"
         " user can run",
     ),
     (
         r"Permission ?(denied|Error)|Errno 13",
-        "write to `{{output}}` or below the task's own folder",
+        "write to `{{output}}` or to the task's own folder",
     ),
-    (r"Read-only file system|Errno 30", "write to `{{output}}` or below the task's own folder"),
+    (r"Read-only file system|Errno 30", "write to `{{output}}` or to the task's own folder"),
     (
         r"KeyError: '?TF_CONFIG",
         "this run has no TF_CONFIG: set `train.tf_config: true`, or add a worker",
@@ -362,33 +361,33 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"incompatible Protobuf|Descriptors cannot be created directly",
-        'two packages want different protobuf: pin one in `setup.packages` ("protobuf<7")',
+        'two packages need different protobuf versions: pin it in `setup.packages` ("protobuf<7")',
     ),
     (
         r"compiled using NumPy 1\.x|numpy\.dtype size changed|module 'numpy' has no attribute",
-        'written for an older NumPy: add "numpy<2" (or "numpy<1.24") to `setup.packages`',
+        'the code needs an older NumPy: add "numpy<2" (or "numpy<1.24") to `setup.packages`',
     ),
     (
         r"unrecognized arguments: (.*)",
-        "the script does not know `{0}`: look at `train.command` and what follows `--`",
+        "the script does not accept `{0}`: check `train.command` and what follows `--`",
     ),
     (r"the following arguments are required: (.*)", "add `{0}` to `train.command`"),
     (
         r"Collective instance \d+ expected|Shape mismatch in the collective instance",
-        "the tasks were not at the same step, or of the same model: name the folder of their"
-        " checkpoints in `train.checkpoints`",
+        "the tasks were at different steps, or had different models: set `train.checkpoints` to the"
+        " folder of their checkpoints",
     ),
-    (r"batch_size` .*divisible by", "choose a batch that the number of replicas divides"),
+    (r"batch_size` .*divisible by", "choose a batch size divisible by the number of replicas"),
     (
         r"No such file or directory",
-        "the path is not on that node: deliver it with `code:`, or make it in `setup.run`",
+        "the path is missing on that node: deliver it with `code:`, or create it in `setup.run`",
     ),
 )
 
 _SIGNAL_HINTS = {
     signal.SIGKILL: "if the node ran out of memory, " + _MEMORY,
     signal.SIGILL: "this TensorFlow build needs AVX: choose another `machine`",
-    signal.SIGSEGV: "a native crash: look for packages that do not fit this TensorFlow",
+    signal.SIGSEGV: "a native crash: look for packages that are incompatible with this TensorFlow",
     signal.SIGABRT: "a native crash: its last lines are in the log",
 }
 
@@ -401,9 +400,9 @@ def hint_for(
         return _MEMORY
     if kind in {"lost", "frozen"}:
         return None
-    said = last_exception(log)
+    text = last_exception(log)
     # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
-    text = said if _TRACEBACK in said else "\n".join(last_lines(log))
+    text = text if _TRACEBACK in text else "\n".join(last_lines(log))
     for pattern, hint in (*GPU_HINTS, *_HINTS):
         if found := re.search(pattern, text):
             return hint.format(*found.groups())
@@ -411,8 +410,8 @@ def hint_for(
     for pattern, hint in GPU_HINTS:
         if found := re.search(pattern, native):
             return hint.format(*found.groups())
-    if kind in ("exit", "not_started") and _tells_of_a_lost_peer(text):
-        return "no task failed by itself: look at the network between the nodes"
+    if kind in ("exit", "not_started") and _reports_lost_peer(text):
+        return "no task failed by itself: check the network between the nodes"
     if kind == "not_started" and not ended:
-        return "it may need more time before its strategy is made: `train.start_timeout`"
+        return "it may need more time to create its strategy: raise `train.start_timeout`"
     return _SIGNAL_HINTS.get(signal.Signals(number)) if number else None

@@ -85,10 +85,12 @@ def clear_work_folders(session: Session, run: Run) -> None:
     in theirs.
     """
     if strategy_of(session.config).restart == "as_left" or len(run.tasks) == 1:
-        session.console.warn("train.checkpoints is not set: this attempt starts with what is there")
+        session.console.warn(
+            "train.checkpoints is not set: this attempt starts with the work folders as they are"
+        )
         return
     session.console.warn(
-        "train.checkpoints is not set: this attempt starts from the beginning, but for what the "
+        "train.checkpoints is not set: this attempt starts from the beginning, except for what the "
         "script keeps outside its work folder"
     )
     land_so_far(landing_of(session), run, nodes_of(session, run))
@@ -105,7 +107,7 @@ def clear_work_folders(session: Session, run: Run) -> None:
 def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
     """Land the chief's checkpoint and copy it to every task's node.
 
-    A chief on a new node has none: then the one that landed before is used.
+    A chief on a new node has none: then the last one that landed is used.
     """
     nodes = {task.name: node_of(session, task) for task in run.tasks}
     take_checkpoint(landing_of(session), run, nodes)
@@ -116,8 +118,8 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
 
 
 def run_preflight(session: Session, run: Run) -> Run:
-    """Run the preflight; returns the run, on other ports if another program here has taken some
-    of its own.
+    """Run the preflight; returns the run, moved to other ports if another program uses some of
+    its own.
     """
     while True:
         try:
@@ -129,19 +131,19 @@ def run_preflight(session: Session, run: Run) -> Run:
                 if error.taken and facts_of(session.config.provider).on_this_machine:
                     raise error.copy_with(hint=SHARED) from error
                 raise
-            session.console.say(f"{error.message.splitlines()[0]}: other ports are taken")
+            session.console.say(f"{error.message.splitlines()[0]}: switching to other ports")
             run = save_run(session, moved)
 
 
 SHARED = (
-    "clusters of `provider: local` share this machine's ports: without `train.port` each takes "
-    "free ones of its own"
+    "clusters of `provider: local` share this machine's ports: remove `train.port`, and each "
+    "cluster uses free ports of its own"
 )
 
 
 def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
-    """The run with the next port that its node keeps for each of these tasks; None if there is
-    none.
+    """The run with the next port that the node reserves for each of these tasks; None if there is
+    none left.
     """
     if not names or not takes_other_ports(session.config):
         return None

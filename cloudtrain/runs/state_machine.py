@@ -22,23 +22,23 @@ from cloudtrain.runs.task_commands import OutOfMemory, PortState
 from cloudtrain.strategies import strategy_of
 
 WINDOW = 20.0
-"""Seconds in which exits are collected before one is called the cause, where none is plain."""
+"""Seconds to collect exits before one is declared the cause, if none is certain."""
 
 SETTLE = 1.0
-"""Seconds in which a plain cause may still be outranked by one that is on its way."""
+"""Seconds in which a certain cause may still be outranked by one that arrives later."""
 
 FROZEN_AFTER = 15.0
 """Seconds in the stopped state (SIGSTOP) after which a task counts as frozen."""
 
 OTHERS_GRACE = 60.0
-"""Seconds that the other tasks get after the deciding ones have ended well."""
+"""Seconds that the other tasks get after the deciding ones have succeeded."""
 
 JOINED_LATE = 10.0
-"""Seconds in which news of open ports may still come in after a task has ended: ports are looked
-at once a second, and heartbeats come every five."""
+"""Seconds after a task's end in which reports of open ports may still arrive: ports are checked
+once a second, and heartbeats come every five."""
 
 TAIL = 65_536
-"""Bytes of a task's log that are kept for judging."""
+"""Bytes of a task's log that are kept to find the cause."""
 
 
 @dataclass(kw_only=True)
@@ -51,14 +51,14 @@ class TaskState:
     lost: str | None = None
     """Why its node counts as lost."""
     notice: float | None = None
-    """When the cloud said that it takes the node, Unix time."""
+    """When the cloud announced that it will take the node, Unix time."""
     stopped_since: float | None = None
     port_open: bool = False
     opened_at: float | None = None
     starved: OutOfMemory | None = None
-    """What was told where the kernel ended it for want of memory."""
+    """The kernel's figures if it killed the task because memory ran out."""
     served: PortState | None = None
-    """What its node saw of its port."""
+    """State of its port, as its node reports it."""
     last_byte: float = 0.0
     unreachable_since: float | None = None
     tail: bytes = b""
@@ -121,7 +121,7 @@ def decide(watch: AttemptState, now: float) -> Decision:
 
 
 def success_verdict(watch: AttemptState, now: float) -> Decision:
-    """Decision once the deciding tasks have ended well: the others get their grace, and no vote."""
+    """Decision once the deciding tasks have succeeded: the others get their grace, and no vote."""
     if watch.succeeded_at is None:
         watch.succeeded_at = now
     waited = now - watch.succeeded_at
@@ -138,8 +138,8 @@ def success_verdict(watch: AttemptState, now: float) -> Decision:
         if view.ended and view.exit_code != 0 and new(watch, view.task.name)
     )
     unserved = [name for name in over if watch.tasks[name].task.role == "evaluator"]
-    if unserved and given_nothing(watch.config) and new(watch, "checkpoints"):
-        text = "was given no checkpoint (train.checkpoints is not set), and is not waited for"
+    if unserved and gets_no_checkpoint(watch.config) and new(watch, "checkpoints"):
+        text = "got no checkpoint (train.checkpoints is not set): not waiting for it"
         warnings = (*warnings, f"{unserved[0]} {text}")
     if len(over) == len(running):
         return Decision(verdict="done", warnings=warnings)
@@ -149,15 +149,15 @@ def success_verdict(watch: AttemptState, now: float) -> Decision:
 def grace_after_success(config: ClusterConfig, task: Task) -> float:
     """Seconds that a task may go on after success."""
     if task.role == "evaluator":
-        return 0.0 if given_nothing(config) else config.train.evaluator_grace
+        return 0.0 if gets_no_checkpoint(config) else config.train.evaluator_grace
     return 0.0 if task.role in strategy_of(config).never_exit else OTHERS_GRACE
 
 
-def given_nothing(config: ClusterConfig) -> bool:
+def gets_no_checkpoint(config: ClusterConfig) -> bool:
     """True if no checkpoint can have reached an evaluator: a cloud's nodes share no disk and,
     without a secret of the user's, no bucket.
 
-    A grace in the config is kept all the same.
+    A grace set in the config still applies.
     """
     return (
         is_cloud(config.provider)
@@ -168,7 +168,7 @@ def given_nothing(config: ClusterConfig) -> bool:
 
 
 def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) -> Decision:
-    """Verdict once a failure ends the attempt and its cause is plain."""
+    """Verdict once a failure ends the attempt and its cause is certain."""
     warnings: list[str] = []
     stop: list[str] = []
     fatal = False
@@ -187,7 +187,9 @@ def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) ->
             if frozen and not view.ended:
                 stop.append(view.task.name)
             if new(watch, view.task.name):
-                warnings.append(f"{view.task.name} is out: {ending(view)}; the run goes on")
+                warnings.append(
+                    f"{view.task.name} has failed: {ending(view)}; the run continues without it"
+                )
             continue
         fatal = True
     if not fatal:
@@ -222,7 +224,7 @@ def observation(watch: AttemptState, view: TaskState) -> Observation:
 
 
 def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause | None:
-    """Root cause, for a lost node in the words of whoever found that, for memory with figures."""
+    """Root cause; for a lost node with how that was noticed, for memory with figures."""
     cause = find_root_cause(observations)
     if cause is None or cause.kind not in ("lost", "oom"):
         return cause
@@ -236,17 +238,19 @@ def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause
 
 
 def figures(starved: OutOfMemory | None) -> str:
-    """Format ` (it had 15.2 GB, all tasks there at most 15.9 of 16.0 GB)`, as far as reported."""
+    """Format ` (it used 15.2 GB; at most 15.9 of 16.0 GB were in use)`, as far as reported."""
     if starved is None:
         return ""
-    told = []
+    parts = []
     if starved.rss is not None:
-        told.append(f"it had {starved.rss / 1e9:.1f} GB")
+        parts.append(f"it used {starved.rss / 1e9:.1f} GB")
     if starved.peak is not None and starved.limit is not None:
-        told.append(f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use")
+        parts.append(
+            f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use"
+        )
     elif starved.limit is not None:
-        told.append(f"there are {starved.limit / 1e9:.1f} GB")
-    return f" ({'; '.join(told)})" if told else ""
+        parts.append(f"the limit is {starved.limit / 1e9:.1f} GB")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def tolerated(watch: AttemptState, task: Task) -> bool:
@@ -300,7 +304,7 @@ def never_served(watch: AttemptState, view: TaskState) -> bool:
 
 
 def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
-    """Failure of a task that ended well before the cluster had formed: the others wait for it
+    """Failure of a task that succeeded before the cluster had formed: the others wait for it
     forever.
     """
     for view in watch.tasks.values():
@@ -312,14 +316,14 @@ def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
             words = "ended with exit code 0 before it joined the cluster"
             if view.port_open:
                 words = "ended with exit code 0 before the cluster had formed"
-            cause = cause_of(view, "not_started", f"{words}; the others wait for it for ever")
+            cause = cause_of(view, "not_started", f"{words}; the others wait for it forever")
             return replace(cause, exit_code=0, hint=OUTSIDE)
     return None
 
 
 OUTSIDE = (
-    "every task must make its strategy, or its tf.distribute.Server, from TF_CONFIG and stay in it;"
-    " a script that connects its tasks by other means needs `train.tf_config: false`"
+    "every task must create its strategy, or its tf.distribute.Server, from TF_CONFIG and stay in"
+    " it; a script that connects its tasks by other means needs `train.tf_config: false`"
 )
 
 
@@ -334,8 +338,8 @@ def no_port_warning(watch: AttemptState, now: float) -> tuple[str, ...]:
     if not new(watch, "ports"):
         return ()
     return (
-        f"no task has opened its port after {timeout:g} s: the script makes no strategy yet, "
-        "or not from the TF_CONFIG that it was given",
+        f"no task has opened its port after {timeout:g} s: the script has not created a strategy "
+        "yet, or not from the TF_CONFIG that it got",
     )
 
 
@@ -353,7 +357,7 @@ def timed_out(watch: AttemptState, now: float) -> Cause | None:
             view,
             "not_started",
             f"did not open its port {view.task.port} within {train.start_timeout:g} s of its "
-            "first peer (train.start_timeout); the others wait for it for ever",
+            "first peer (train.start_timeout); the others wait for it forever",
         )
     if train.stall_timeout is not None:
         quiet = now - max(view.last_byte for view in watch.tasks.values())

@@ -25,10 +25,10 @@ from cloudtrain.runs.state_machine import AttemptState
 from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
-"""Attempts of one run."""
+"""Pauses between the attempts of one run."""
 
 TAKEN = Retry(pause=5.0, deadline=180.0)
-"""Looks whether a node under notice is gone: AWS gives 2 min, GCP and Azure 30 s."""
+"""Wait for a preempted node to disappear: AWS gives 2 min of notice, GCP and Azure 30 s."""
 
 
 def supervise_run(session: Session, run: Run) -> Run:
@@ -53,7 +53,7 @@ def start_detached(session: Session, run: Run) -> Run:
 
 @contextmanager
 def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
-    """End the run on an error that is no task's: stop its tasks, land what exists."""
+    """On an error that is not a task's, end the run: stop its tasks and land what exists."""
     try:
         yield
     except CloudtrainError as error:

@@ -17,14 +17,14 @@ from cloudtrain.runs import task_commands
 from cloudtrain.state.files import FULL
 
 AGAIN = Retry(pause=1.0)
-"""Tries to follow a task, until its end is here."""
+"""Retries of following a task, until its end has arrived."""
 
 SILENCE = 15.0
 """Seconds without a byte (heartbeats come every 5) after which a connection counts as dead."""
 
 
 class LogBytes:
-    """New log bytes of a task, on disk here already."""
+    """New log bytes of a task, already in the local log."""
 
     def __init__(self, task: str, data: bytes) -> None:
         self.task, self.data = task, data
@@ -52,14 +52,14 @@ class PortOpened:
 
 
 class OutOfMemoryKill:
-    """The kernel killed the task for want of memory; precedes its end."""
+    """The kernel killed the task because memory ran out; precedes its end."""
 
     def __init__(self, task: str, starved: task_commands.OutOfMemory) -> None:
         self.task, self.starved = task, starved
 
 
 class AttemptEnded:
-    """The attempt is over on its node, and every byte of its log is here."""
+    """The attempt is over on its node, and every byte of its log has arrived."""
 
     def __init__(self, task: str, end: task_commands.AttemptEnd) -> None:
         self.task, self.end = task, end
@@ -137,7 +137,7 @@ class Follower:
                 return self._follow_once(task, node, folder, log)
             except (CloudtrainError, OSError) as error:
                 if isinstance(error, OSError) and error.errno in FULL:
-                    self._no_room(log)  # it says nothing of the node: no run is ended for it
+                    self._no_room(log)  # says nothing about the node: no reason to end the run
                 else:
                     self.events.put(NodeSilent(task.name, str(error)))
                 return None
@@ -150,8 +150,8 @@ class Follower:
         if log not in self._warned:
             self._warned.add(log)
             self._console.warn(
-                f"{log}: no room for what the task writes: it works on, and is followed again, "
-                "without a gap, once there is room; until then its end is not seen"
+                f"{log}: disk full: the task continues, and its log is followed again, without a "
+                "gap, once there is space; until then its end is not noticed"
             )
 
     def _follow_once(

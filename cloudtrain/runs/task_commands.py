@@ -1,7 +1,7 @@
 """Commands that start, monitor and end a task on its node, and parsers of their answers.
 
-Nothing is run here: each function returns a command for the Transport, or parses its answer. What
-holds on the node, and why: node/task_dispatch.sh and task_watcher.sh, docs/supervision.md.
+Nothing is run here: each function returns a command for the Transport, or parses its answer. The
+node's side: node/task_dispatch.sh and task_watcher.sh, explained in docs/supervision.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloudtrain.shell import Command, Secret, exports
 from cloudtrain.ship import shell, text
 
 TAG = "CLOUDTRAIN_TASK"
-"""The variable by whose value (`layout.tag`) every process of an attempt is found."""
+"""Variable whose value (`layout.tag`) marks every process of an attempt."""
 
 
 # ── start ────────────────────────────────────────────────────────────────────
@@ -44,8 +44,8 @@ def start(
 ) -> RemoteCommand:
     """Start one attempt in the existing folder `work`, once: safe to repeat after a lost reply.
 
-    `port` is the one that TensorFlow opens in it: `Served` reports whether it did. `command` is a
-    shell line for the node's bash, or its sh if there is none. It and the environment travel on
+    `port` is the one that TensorFlow opens in it: `PortState` reports whether it did. `command` is
+    a shell line for the node's bash, or its sh if there is none. It and the environment travel on
     stdin: secrets are on no command line and on no disk. Parse the answer with `parse_start`.
     """
     if "\0" in command:
@@ -63,7 +63,7 @@ def parse_start(node: str, completed: Completed) -> Literal["started", "already"
     """Parse the answer. `already`: an earlier start of this attempt holds. `stopped`: a stop came
     before it.
 
-    Raises NodeError with the node's words if nothing was started.
+    Raises NodeError with the node's message if nothing was started.
     """
     words = completed.stdout.decode(errors="replace").strip()
     verb, _, rest = words.partition(" ")
@@ -76,7 +76,7 @@ def parse_start(node: str, completed: Completed) -> Literal["started", "already"
             return "stopped"
         case "failed":
             raise NodeError(node, f"the task was not started: {rest}")
-    raise _not_understood(node, "start", completed)
+    raise _invalid_answer(node, "start", completed)
 
 
 # ── status ───────────────────────────────────────────────────────────────────
@@ -135,9 +135,9 @@ def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
                 found.append(_status_line(line))
                 processes.append([])
     except (ValueError, IndexError):
-        raise _not_understood(node, "status", completed) from None
+        raise _invalid_answer(node, "status", completed) from None
     if completed.exit_code != 0:
-        raise _not_understood(node, "status", completed)
+        raise _invalid_answer(node, "status", completed)
     return tuple(
         TaskStatus(**{**vars(one), "processes": tuple(its)})
         for one, its in zip(found, processes, strict=True)
@@ -166,10 +166,10 @@ def _process(words: Sequence[str]) -> Process:
 
 
 def _exit_code(raw: str) -> int:
-    """A shell says 137 for SIGKILL and for `exit 137`; Python's -9 stands for both.
+    """Convert a shell's exit code: 137 stands for SIGKILL and for `exit 137`, Python's -9 for both.
 
-    Asking further would not help: the user's line runs in a shell, which passes the first on
-    as the second whenever it is more than one plain command.
+    They cannot be told apart: the user's line runs in a shell, which turns the first into the
+    second unless the line is one plain command.
     """
     code = int(raw)
     return 128 - code if 129 <= code <= 159 else code
@@ -193,7 +193,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeSeen:
-    """The cloud has announced that it takes the node (node/agent.py). Unix time of the node's
+    """The cloud has announced that it will take the node (node/agent.py). Unix time of the node's
     clock.
     """
 
@@ -204,8 +204,8 @@ class NoticeSeen:
 class PortState:
     """Whether the task has opened its port, as seen on its node.
 
-    `after`: seconds from its start until then. `never`: it has ended without, after so many
-    seconds; `elsewhere`: and it listened on another port.
+    `after`: seconds from its start until then. `never`: seconds after which it ended without
+    opening it; `elsewhere`: it listened on another port instead.
     """
 
     after: float | None = None
@@ -215,9 +215,9 @@ class PortState:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The kernel killed the task for want of memory.
+    """The kernel killed the task because memory ran out.
 
-    Bytes, None if not known: the limit of its cgroup or else of the machine; the cgroup's peak; the
+    Bytes, None if unknown: the limit of its cgroup or else of the machine; the cgroup's peak; the
     task's own memory.
     """
 
@@ -230,7 +230,7 @@ class OutOfMemory:
 class AttemptEnd:
     """The attempt is over, and every byte of its log was sent before this.
 
-    `exit_code` is negative for a signal, None if nobody saw it or it never began.
+    `exit_code` is negative for a signal, None if unknown or if the attempt never started.
     """
 
     state: Literal["exited", "lost", "absent"]
@@ -242,18 +242,18 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
     task has ended.
 
     stderr has a heartbeat at once and every `interval` seconds, and the end: parse it with
-    `FollowReader`. A stderr that closes without an End means: follow again, from the offset then
-    reached. Ends itself within `interval` once the client is gone.
+    `FollowReader`. If stderr closes without an end, follow again from the offset reached. The
+    command ends within `interval` seconds once the client is gone.
     """
     if offset < 0:
-        raise ValueError("an offset is not negative")
+        raise ValueError("offset must not be negative")
     return _dispatch("follow", folder, str(offset), f"{interval:g}")
 
 
 FollowFact = Heartbeat | NoticeSeen | PortState | OutOfMemory | AttemptEnd
 
 MOST_IN_LINE = 1 << 20
-"""Bytes: a heartbeat with ten thousand processes has 400 kB."""
+"""Limit in bytes: a heartbeat with ten thousand processes has 400 kB."""
 
 
 class FollowReader:
@@ -263,7 +263,7 @@ class FollowReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[FollowFact, ...]:
-        """Return what is complete by now. Other lines (an SSH banner) are skipped."""
+        """Return the facts complete so far. Other lines (an SSH banner) are skipped."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-MOST_IN_LINE:]
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)
@@ -336,7 +336,7 @@ def parse_stop(node: str, completed: Completed) -> StopResult:
             first, second, *more = counts.split()
             termed, killed, left = termed + int(first), killed + int(second), left + more
     except ValueError:
-        raise _not_understood(node, "stop", completed) from None
+        raise _invalid_answer(node, "stop", completed) from None
     if left:
         raise NodeError(
             node,
@@ -344,7 +344,7 @@ def parse_stop(node: str, completed: Completed) -> StopResult:
             hint="the kernel holds them, often on a dead disk or GPU: reboot or destroy the node",
         )
     if completed.exit_code != 0:
-        raise _not_understood(node, "stop", completed)
+        raise _invalid_answer(node, "stop", completed)
     return StopResult(termed=termed, killed=killed)
 
 
@@ -375,10 +375,10 @@ def _dispatch(verb: str, *arguments: str) -> Command:
     return shell("task_dispatch.sh", verb, *arguments)
 
 
-def _not_understood(node: str, what: str, completed: Completed) -> NodeError:
+def _invalid_answer(node: str, what: str, completed: Completed) -> NodeError:
     words = (completed.stderr or completed.stdout).decode(errors="replace").strip()
     return NodeError(
         node,
-        f"no answer to {what} (exit code {completed.exit_code}): {words[-300:] or 'no output'}",
+        f"invalid answer to {what}, exit code {completed.exit_code}: {words[-300:] or 'no output'}",
         hint="the node needs /bin/sh, coreutils, grep and awk",
     )

@@ -19,7 +19,7 @@ from cloudtrain.tf_config import tf_config_for
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLaunch:
-    """Starts one task: a shell line and its whole environment."""
+    """A task to start: its shell line and its whole environment."""
 
     task: Task
     command: str
@@ -35,7 +35,7 @@ class ClusterFacts:
     bin_folder: Mapping[str, str | None] = field(default_factory=dict)
     """The folder of the environment's `python` on each node; None where none was installed."""
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What the playbooks ask for in a task's environment, by node name."""
+    """Environment variables that the playbooks set for tasks, by node name."""
     secrets: Mapping[str, Secret] = field(default_factory=dict)
 
 
@@ -98,7 +98,7 @@ def placeholders(run: Run, task: Task, site: ClusterFacts) -> dict[str, str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace `{output}` and the like by their values; every other brace stays as it is.
+    """Replace placeholders such as `{output}` by their values; other braces are unchanged.
 
     One pass, so that a value that looks like a placeholder is not filled again.
     """
@@ -136,7 +136,7 @@ def set_work_aside(run: Run, task: Task) -> Command:
 
 
 NO_CODE = "none"
-"""What `Run.code` is where the config has no `code:`."""
+"""`Run.code` if the config has no `code:`."""
 
 PREPARE = """
 set -eu
@@ -147,7 +147,7 @@ if ! [ -e "$work" ]; then
     rm -rf "$task/code"
     if [ -n "$source" ]; then cp -a "$source" "$task/code"; else mkdir "$task/code"; fi
     if ! [ -d "$task/code/$dir" ]; then
-        echo "train.dir: there is no folder $dir in the code" >&2
+        echo "train.dir: no folder $dir in the code" >&2
         exit 3
     fi
     ln -sfn "code/$dir" "$work"
@@ -160,7 +160,7 @@ SET_ASIDE = """
 set -eu
 work=$1 aside=$2
 cd "$(dirname "$work")" 2>/dev/null || exit 0
-# In this order: where this is cut off, no folder is left that PREPARE would take for its own.
+# In this order: if interrupted, it leaves no folder that PREPARE would take for its own.
 if [ -e code ] && ! [ -e "$aside" ]; then mv code "$aside"; fi
 rm -f work
 """

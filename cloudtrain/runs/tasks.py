@@ -24,7 +24,7 @@ def node_of(session: Session, task: Task) -> Node:
     """The task's node. Raises NodeUnreachable if it no longer exists."""
     node = session.node(task.node)
     if node is None:
-        raise NodeUnreachable(task.node, "this node does not exist any more")
+        raise NodeUnreachable(task.node, "this node no longer exists")
     return node
 
 
@@ -90,10 +90,10 @@ def dump_stacks(session: Session, run: Run) -> None:
             )
             path.write_bytes(done.stdout)
         except CloudtrainError as error:
-            session.console.warn(f"the stacks of {task.name} are not to be had: {error}")
+            session.console.warn(f"cannot dump the stacks of {task.name}: {error}")
 
     fan_out(run.tasks, keep, name=lambda task: task.name)
-    session.console.say(f"what the processes were doing: {stacks_path(session, run, run.tasks[0])}")
+    session.console.say(f"stacks of the processes: {stacks_path(session, run, run.tasks[0])}")
 
 
 def stacks_path(session: Session, run: Run, task: Task) -> Path:
@@ -114,8 +114,8 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
     """End every task of this cluster that still runs on a reachable node, except the tags in
     `keep`.
 
-    Its node was away while its run was given up. Returns the ids of their runs; "" stands for
-    processes that outlived their task.
+    Such a task's node was unreachable while its run was given up. Returns the ids of their runs;
+    "" stands for processes that outlived their task.
     """
     kept = tuple(keep)
 
@@ -125,17 +125,15 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
             done = session.transport.run(node, command, timeout=120.0)
             return task_commands.parse_orphans(node.name, done)
         except CloudtrainError as error:
-            session.console.warn(f"whether a task still runs there is not known: {error.message}")
+            session.console.warn(f"cannot tell whether a task still runs there: {error.message}")
             return ()
 
     nodes = [node for node in session.nodes if node.state == "running"]
     found = fan_out(nodes, end, name=lambda node: node.name)
     for node, ended in zip(nodes, found, strict=True):
         for run, task in dict.fromkeys(ended):
-            what = (
-                f"{task} still ran run {run}" if run else f"{node.task} still ran what a task left"
-            )
-            session.console.say(f"{what}: ended")
+            what = f"{task} of run {run}" if run else f"processes that a task left on {node.task}"
+            session.console.say(f"stopped {what}")
     return frozenset(run for ended in found for run, _ in ended)
 
 

@@ -33,7 +33,7 @@ def cluster_facts(session: Session, run: Run) -> ClusterFacts:
             raise UsageError(done.stderr.decode("utf-8", "replace").strip())
         if done.exit_code != 0:
             words = done.stderr.decode("utf-8", "replace").strip()
-            raise NodeError(node.name, f"its work folder could not be made: {words}")
+            raise NodeError(node.name, f"its work folder could not be created: {words}")
         return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
     folders = fan_out(run.tasks, work, name=lambda task: task.node)

@@ -87,7 +87,7 @@ def test_down_ends_it_lands_what_it_made_and_says_so(project: Project, state: st
     run = rig.give_up(state)
     down = project.cloudtrain("down")
     assert down.returncode == 0, down.stderr
-    assert f"worker0 still ran run {run}: ended" in down.stderr
+    assert f"stopped worker0 of run {run}" in down.stderr
     assert project.processes() == {}
     assert rig.entries().items() <= rig.stored(run).items()
 
@@ -97,7 +97,7 @@ def test_stop_run_ends_it_though_no_run_goes_on_by_the_record(project: Project) 
     run = rig.give_up("failed")
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
-    assert f"chief0 still ran run {run}: ended" in stopped.stderr
+    assert f"stopped chief0 of run {run}" in stopped.stderr
     assert not rig.trains()
     assert rig.entries().items() <= rig.stored(run).items()
     again = project.cloudtrain("stop-run")
@@ -111,7 +111,7 @@ def test_the_next_train_ends_it_first_and_its_ports_are_free(project: Project) -
     (project.code / "task.py").write_text("print('the next run')\n")
     trained = project.cloudtrain("train")
     assert trained.returncode == 0, trained.stderr
-    assert f"worker0 still ran run {run}: ended" in trained.stderr
+    assert f"stopped worker0 of run {run}" in trained.stderr
     assert not rig.trains()
     assert project.cloudtrain("down").returncode == 0
     assert rig.entries().items() <= rig.stored(run).items()
@@ -124,7 +124,7 @@ def test_an_idle_cluster_with_one_goes_down_all_the_same(project: Project) -> No
     log: Path = project.home / "clusters" / project.name / "idle.log"
     until(lambda: "lists nothing of it any more" in log.read_text(), 30)
     until(lambda: not project.processes(), 30)
-    assert f"worker0 still ran run {run}: ended" in log.read_text()
+    assert f"stopped worker0 of run {run}" in log.read_text()
     assert rig.entries().items() <= rig.stored(run).items()
 
 
@@ -136,5 +136,5 @@ def test_what_a_task_left_behind_is_ended_before_its_files_land(project: Project
         "run", project.config(strategy="custom", train={"command": "sh leave.sh"})
     )
     assert done.returncode == 0, done.stderr
-    assert "still ran what a task left: ended" in done.stderr
+    assert "stopped processes that a task left on" in done.stderr
     assert project.processes() == {}

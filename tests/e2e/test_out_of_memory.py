@@ -121,7 +121,7 @@ def test_it_is_the_cause_with_its_figures_and_is_not_tried_again() -> None:
     assert cause is not None
     assert (cause.kind, cause.exit_code) == ("oom", -9)
     assert cause.text == (
-        "the kernel killed it: out of memory (it had 15.2 GB; at most 15.9 of 16.0 GB were in use)"
+        "the kernel killed it: out of memory (it used 15.2 GB; at most 15.9 of 16.0 GB were in use)"
     )
     assert "smaller batch" in str(cause.hint)
     assert not is_retryable(cause)

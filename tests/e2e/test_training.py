@@ -123,7 +123,7 @@ def test_a_parameter_server_job_goes_on_without_a_killed_worker_and_leaves_nothi
     until(lambda: "Epoch 3/8" in project.stdout, LIMIT)
     os.kill(trainer(project, "worker1"), signal.SIGKILL)
     assert run.wait(LIMIT) == 0, project.stderr
-    assert "worker1 is out: killed by signal 9; the run goes on" in project.stderr
+    assert "worker1 has failed: killed by signal 9; the run continues" in project.stderr
     assert "after the run was decided" not in project.stderr
     assert losses(project.stdout)
     assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
@@ -167,7 +167,7 @@ def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
     run = project.start("run", config)
     until(lambda: "Epoch 2/200" in project.stdout, LIMIT)
     os.kill(trainer(project, "worker1"), signal.SIGKILL)
-    until(lambda: "worker1 is out" in project.stderr, LIMIT)
+    until(lambda: "worker1 has failed" in project.stderr, LIMIT)
     os.kill(trainer(project, "ps0"), signal.SIGKILL)
     assert run.wait(60) == 1
     assert re.search(r"error: ps0 on \S*-ps0: killed by SIGKILL", project.stderr)

@@ -143,7 +143,7 @@ def test_interrupting_train_detaches_and_logs_reattaches(project: Project) -> No
     until(lambda: "chief0 step 3" in project.stdout, 60)
     train.send_signal(signal.SIGINT)
     assert train.wait(30) == 130
-    assert "goes on" in project.stderr
+    assert "continues in the background" in project.stderr
     followed = project.cloudtrain("logs", "-f")
     assert followed.returncode == 0, followed.stderr
     steps = [line for line in followed.stdout.splitlines() if "chief0 step" in line]
@@ -384,7 +384,7 @@ def test_a_worker_of_a_parameter_server_job_that_never_served_is_not_done_withou
     done = project.cloudtrain("run", parameter_servers(project, QUITS="worker0"), timeout=60)
     assert done.returncode == 1
     assert f"error: worker0 on {project.name}-worker0: exit code 1: FileNotFound" in done.stderr
-    assert "the run goes on" not in done.stderr
+    assert "the run continues" not in done.stderr
     (record,) = project.runs()
     assert record["attempts"][0]["cause"]["kind"] == "not_started"
     assert record["clustered"] is False
@@ -395,7 +395,7 @@ def test_a_worker_that_dies_after_the_cluster_stood_is_done_without(project: Pro
     until(lambda: "cluster formed after" in project.stderr, 60)
     os.kill(project.pid_of("worker1"), signal.SIGKILL)
     assert run.wait(60) == 0, project.stderr
-    assert "worker1 is out: killed by signal 9; the run goes on" in project.stderr
+    assert "worker1 has failed: killed by signal 9; the run continues" in project.stderr
     (record,) = project.runs()
     assert record["clustered"] is True
     assert record["attempts"][0]["formed_after"] > 0
@@ -524,7 +524,7 @@ def test_a_run_that_did_not_make_what_is_required_has_failed_and_its_nodes_go(
     config = project.config(artifacts={"require": ["output/model/saved_model.pb"]})
     done = project.cloudtrain("run", config)
     assert done.returncode == 1
-    why = "no task made what artifacts.require names: output/model/saved_model.pb"
+    why = "no task created what artifacts.require lists: output/model/saved_model.pb"
     assert why in done.stderr
     assert project.processes() == {}
     (record,) = project.runs()
@@ -550,7 +550,7 @@ def test_without_a_chief_the_hint_says_who_would_have_saved(project: Project) ->
 def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
     done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
     assert done.returncode == 0, done.stderr
-    assert "no task wrote a file that comes home" in done.stderr
+    assert "no task wrote a file to land" in done.stderr
 
 
 def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:

@@ -49,7 +49,7 @@ def train(name, config, *, arguments, detach, console, **others):
         console.say("begun")
         time.sleep(600)
     except KeyboardInterrupt:
-        console.say("goes on in the background")
+        console.say("continues in the background")
         raise
 
 fake = types.ModuleType("cloudtrain.commands.train")
@@ -148,7 +148,7 @@ def test_every_way_to_interrupt_ends_with_the_same_care(number: int, code: int) 
     assert process.returncode == code
     assert out.decode() == "chief0 │ first line\nchief0 │ no end\n"
     lines = err.decode().splitlines()
-    assert lines[0].endswith("goes on in the background")
+    assert lines[0].endswith("continues in the background")
     assert lines[1:] == ["interrupted"]
 
 
@@ -182,7 +182,9 @@ def test_a_reader_that_has_enough_ends_the_command_quietly_and_detaches_the_run(
         err = process.stderr.read().decode()
         process.wait()
     assert process.returncode == 141
-    assert [line.partition("s  ")[2] for line in err.splitlines()] == ["goes on in the background"]
+    assert [line.partition("s  ")[2] for line in err.splitlines()] == [
+        "continues in the background"
+    ]
 
 
 def test_a_short_output_that_nobody_reads_ends_quietly_too() -> None:

@@ -204,8 +204,8 @@ def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: He
     nowhere = [(one, wrong if one is task else other) for one, other in tasks]
     (line,) = problems(nowhere, here)
     assert re.fullmatch(
-        rf"mnist-worker2: 127\.0\.0\.1\.nowhere\.invalid port {task.port} is not reached from"
-        r" mnist-worker0, mnist-worker1, mnist-worker3 \(.+\): let the cluster's nodes through"
+        rf"mnist-worker2: 127\.0\.0\.1\.nowhere\.invalid port {task.port} is not reachable from"
+        r" mnist-worker0, mnist-worker1, mnist-worker3 \(.+\): allow the cluster's nodes"
         r" the firewall",
         line,
     )
@@ -225,7 +225,7 @@ def test_a_peer_that_drops_packets_is_named(here: Here, monkeypatch: pytest.Monk
             caller.connect_ex(full.getsockname())
         here.instead["mnist-worker1"] = answering(healthy(listening=True), {"failed": {}})
         (line,) = problems(tasks, here)
-    assert "is not reached from mnist-worker0 (no answer in 0.5 s)" in line
+    assert "is not reachable from mnist-worker0 (no answer in 0.5 s)" in line
 
 
 def test_another_program_at_a_peers_address_is_not_taken_for_it(here: Here) -> None:
@@ -238,7 +238,7 @@ def test_another_program_at_a_peers_address_is_not_taken_for_it(here: Here) -> N
             target=lambda: stranger.accept()[0].send(b"220 smtp\r\n"), daemon=True
         ).start()
         (line,) = problems(tasks, here)
-    assert "is not reached from mnist-worker0 (another program answers there)" in line
+    assert "is not reachable from mnist-worker0 (another program answers there)" in line
 
 
 def test_a_refused_connection_is_named(here: Here) -> None:
@@ -261,8 +261,9 @@ def test_a_node_that_hangs_is_named_and_the_others_are_still_judged(here: Here) 
     lines = problems(tasks, here, timeout=2)
     assert time.monotonic() - began < 10
     assert lines == [
-        "mnist-worker1: it did not answer in time: see whether the node is up",
-        "mnist-worker2: 0 MB are free on its disk, too little for a run: make room or set disk_gb",
+        "mnist-worker1: it did not answer in time: check that the node is running",
+        "mnist-worker2: only 0 MB free on its disk, too little for a run: free space or raise "
+        "disk_gb",
     ]
 
 
@@ -298,14 +299,14 @@ def test_versions_that_differ_are_named_against_what_most_have(here: Here) -> No
             cluster(), here, versions=versions_of(worker2={"tensorflow": "2.20.0", "python": "3"})
         )
     assert str(raised.value) == (
-        "mnist-worker2: tensorflow is 2.20.0 there and 2.21.0 elsewhere:"
-        " `cloudtrain up` makes them equal"
+        "mnist-worker2: tensorflow is 2.20.0 here, 2.21.0 on the other nodes:"
+        " run `cloudtrain up` to make them equal"
     )
 
 
 def test_other_packages_that_differ_are_only_warned_of(here: Here) -> None:
     (warning,) = preflight(cluster(), here, versions=versions_of(worker1={"python": "3.12.1"}))
-    assert warning.startswith("mnist-worker1: python is 3.12.1 there and 3.11.2 elsewhere")
+    assert warning.startswith("mnist-worker1: python is 3.12.1 here, 3.11.2 on the other nodes")
 
 
 def test_an_environment_that_does_not_answer_has_none_of_the_packages(here: Here) -> None:
@@ -346,7 +347,7 @@ def test_a_disk_that_is_nearly_full_is_warned_of_once_for_each_host(here: Here) 
     tasks = [(task, replace(node, host="one")) for task, node in cluster(2)]
     for _, node in tasks:
         here.instead[node.name] = answering(healthy(free=200 * 10**6), {"failed": {}})
-    assert preflight(tasks, here) == ("mnist-worker0: 200 MB are free on its disk",)
+    assert preflight(tasks, here) == ("mnist-worker0: only 200 MB free on its disk",)
 
 
 def test_a_node_without_python_is_named_with_what_to_install(here: Here, tmp_path: Path) -> None:

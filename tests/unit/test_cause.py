@@ -132,7 +132,7 @@ def test_one_worker_that_lacks_its_data_is_the_cause_and_the_hint_says_so() -> N
     cause = cause_of(*seen)
     assert cause.task == "worker1"
     assert cause.hint is not None
-    assert "the path is not on that node" in cause.hint
+    assert "the path is missing on that node" in cause.hint
 
 
 def test_others_that_wait_for_ever_do_not_hide_the_one_that_lacks_a_module() -> None:
@@ -143,7 +143,7 @@ def test_others_that_wait_for_ever_do_not_hide_the_one_that_lacks_a_module() -> 
     assert cause.task == "worker1"
     assert cause.collateral == ()
     assert cause.hint is not None
-    assert cause.hint.startswith("add what provides `nosuchmodule` to `setup.packages`")
+    assert cause.hint.startswith("add the package of `nosuchmodule` to `setup.packages`")
 
 
 def test_a_killed_ps_is_the_cause_and_the_chief_collateral() -> None:
@@ -189,7 +189,7 @@ def test_the_stack_that_is_not_available_is_no_headline() -> None:
 
 
 MESSAGES = json.loads((Path(__file__).parents[1] / "data" / "gpu_messages.json").read_text("utf-8"))
-MISLEADING = ("the path is not on that node", "add what provides")
+MISLEADING = ("the path is missing on that node", "add the package of")
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["hint"][0][:30])
@@ -305,7 +305,7 @@ def test_only_collateral_exits_leave_the_cause_open_and_name_the_first() -> None
     assert not is_certain(seen)
     cause = cause_of(*seen)
     assert cause.task == "worker0"
-    assert "look at the network" in str(cause.hint)
+    assert "check the network" in str(cause.hint)
     assert is_retryable(cause)
 
 

@@ -107,14 +107,14 @@ def test_it_is_asked_for_again_until_it_can_be_had_with_a_line_each_round() -> N
     assert world.now == 2000.0 + 15 + 30 + 60
     assert max(world.slept) <= 0.5, "Ctrl-C is heard at once"
     assert world.heard.warned == [
-        "mnist-worker0 cannot be had again yet: us-east-1a has no g5.xlarge; "
-        "asked again in 15 s, until 01:03 UTC (limits.wait)",
-        "mnist-worker0 cannot be had again yet: us-east-1a has no g5.xlarge; "
-        "asked again in 30 s, until 01:03 UTC (limits.wait)",
-        "mnist-worker0 cannot be had again yet: spot quota is 0 just now; "
-        "asked again in 60 s, until 01:03 UTC (limits.wait)",
+        "mnist-worker0 cannot be recreated yet: us-east-1a has no g5.xlarge; "
+        "retrying in 15 s, until 01:03 UTC (limits.wait)",
+        "mnist-worker0 cannot be recreated yet: us-east-1a has no g5.xlarge; "
+        "retrying in 30 s, until 01:03 UTC (limits.wait)",
+        "mnist-worker0 cannot be recreated yet: spot quota is 0 just now; "
+        "retrying in 60 s, until 01:03 UTC (limits.wait)",
     ]
-    assert world.heard.said[-1] == "mnist-worker0: there again"
+    assert world.heard.said[-1] == "mnist-worker0: recreated"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_after_so_many_refusals_as_spot_it_is_made_on_demand_where_that_is_wante
     world.provider.errors = refusals(3)
     assert world.go() is not None
     assert world.provider.wishes == [True, True, False, False]
-    told = "mnist-worker0: refused 2 times as spot (train.spot_retries), now asked for on demand"
+    told = "mnist-worker0: refused 2 times as spot (train.spot_retries); requesting it on demand"
     assert world.heard.warned.count(told) == 1
 
 
@@ -167,7 +167,9 @@ def test_a_price_limit_keeps_it_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     world.provider.errors = refusals(2)
     assert world.go() is not None
     assert set(world.provider.wishes) == {True}
-    assert any("limits.max_price 1: asked for as spot again" in text for text in world.heard.warned)
+    assert any(
+        "limits.max_price is 1: requesting spot again" in text for text in world.heard.warned
+    )
 
 
 def test_stop_run_ends_the_wait_within_a_moment() -> None:

@@ -234,7 +234,9 @@ def test_one_more_is_watched_as_it_says(ring: ClusterConfig) -> None:
         view.opened(1.0)
     watch.formed_after = 1.0
     watch.tasks["helper1"].exit_code, watch.tasks["helper1"].ended_at = 1, 2.0
-    assert decide(watch, 30.0).warnings == ("helper1 is out: exit code 1; the run goes on",)
+    assert decide(watch, 30.0).warnings == (
+        "helper1 has failed: exit code 1; the run continues without it",
+    )
     watch.tasks["chief0"].exit_code, watch.tasks["chief0"].ended_at = 0, 40.0
     assert decide(watch, 40.0).verdict == "done", "a helper never exits by itself"
 

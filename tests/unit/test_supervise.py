@@ -13,7 +13,7 @@ from cloudtrain.runs import task_commands
 def test_an_answer_that_is_none_is_an_error_naming_the_node(garbage: bytes) -> None:
     completed = Completed(exit_code=127, stdout=garbage, stderr=b"sh: not found")
     for parse in (task_commands.parse_start, task_commands.parse_status, task_commands.parse_stop):
-        with pytest.raises(NodeError, match=r"n: no answer to .*127.*sh: not found"):
+        with pytest.raises(NodeError, match=r"n: invalid answer to .*127.*sh: not found"):
             parse("n", completed)
 
 

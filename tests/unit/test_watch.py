@@ -109,7 +109,7 @@ def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
     decision = decide(run, 10.0)
     assert decision.verdict == "done"
     assert decision.warnings == (
-        "evaluator0 was given no checkpoint (train.checkpoints is not set), and is not waited for",
+        "evaluator0 got no checkpoint (train.checkpoints is not set): not waiting for it",
     )
     for train in (Train(checkpoints="ckpt"), Train(evaluator_grace=30.0)):
         run = watch("parameter_server")
@@ -165,7 +165,9 @@ def test_a_parameter_server_job_goes_on_without_one_worker_but_not_without_any()
     ended(run, "worker0", -9, 10.0)
     decision = decide(run, 12.0)
     assert decision.verdict == "go_on"
-    assert decision.warnings == ("worker0 is out: killed by signal 9; the run goes on",)
+    assert decision.warnings == (
+        "worker0 has failed: killed by signal 9; the run continues without it",
+    )
     assert decide(run, 13.0).warnings == ()
     ended(run, "worker1", -9, 20.0)
     decide(run, 20.0)
