@@ -21,10 +21,12 @@ PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds()
 
 
 def provider_options(command: Decorated) -> Decorated:
-    """Options --provider and --project, for accounts that no file here names."""
+    """Options --provider and --project, for accounts that no local file names."""
     project = click.option("--project", metavar="P", help=f"{PROJECTS}.")
     provider = click.option(
-        "--provider", type=click.Choice(PROVIDERS), help="Ask there, whatever is on record here."
+        "--provider",
+        type=click.Choice(PROVIDERS),
+        help="Query this provider, whatever the records here.",
     )
     return provider(project(command))
 
@@ -35,9 +37,10 @@ def accounts_of(
     from cloudtrain.commands.inventory import AccountRef, account_of, accounts
 
     if name is not None and provider is not None:
-        raise UsageError("the account is told twice", hint="give --provider, or a FILE or NAME")
+        raise UsageError("use either --provider or a FILE/NAME, not both")
     if project is not None and provider is None:
-        raise UsageError("--project is of which cloud?", hint="--provider says it")
+        names = ", ".join(cloud.name for cloud in clouds())
+        raise UsageError("--project requires --provider", hint=f"add --provider: one of {names}")
     if provider is not None:
         return (AccountRef(config=account_of("any", provider, project), named=True),)
     if name is not None:

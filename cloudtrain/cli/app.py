@@ -18,27 +18,27 @@ COMMANDS = {
     "init": "Write a commented config to start from.",
     "check": "Find what would stop `up` or `train`; changes nothing.",
     "plan": "Show every node, TF_CONFIG and command to come; offline.",
-    "up": "Create the cluster and make it ready; again: repair it.",
+    "up": "Create the cluster and set it up; run again to repair it.",
     "train": "Launch one run and follow it; Ctrl-C detaches.",
-    "run": "Up, train, land the artifacts, down: nothing is left.",
-    "logs": "Show what every task wrote, also after the nodes are gone.",
+    "run": "Up, train, land the artifacts, down; leaves nothing behind.",
+    "logs": "Show every task's output, even after the nodes are gone.",
     "status": "Show clusters, their nodes and runs.",
     "stop-run": "End the run on every node and land its artifacts.",
-    "fetch": "Bring artifacts from the store to here, verified.",
+    "fetch": "Download artifacts from the store and verify them.",
     "ssh": "Open a shell on a node.",
-    "exec": "Run a command on the nodes, side by side.",
-    "ssh-config": "Print entries for ~/.ssh/config: plain ssh, scp, rsync.",
-    "down": "Land the artifacts, destroy everything, say what is left.",
+    "exec": "Run a command on the nodes in parallel.",
+    "ssh-config": "Print ~/.ssh/config entries for plain ssh, scp and rsync.",
+    "down": "Land the artifacts, destroy everything, report leftovers.",
     "forget": "Remove the record of a cluster that is down.",
-    "ls": "List clusters; --cloud: all that your accounts hold of ours.",
-    "gc": "Delete what your accounts hold and nobody uses.",
-    "completion": "Print the script that completes commands in your shell.",
+    "ls": "List clusters; with --cloud, all those in your accounts.",
+    "gc": "Delete orphaned clusters in your accounts.",
+    "completion": "Print the shell completion script.",
 }
 HIDDEN = frozenset({"attend", "idle"})
-"""For processes of ours, not for people: what a detached run is handed to, and what ends an idle
+"""Background processes, not for users: the supervisor of a detached run, and what ends an idle
 cluster."""
 
-OTHERS_WORDS = {
+SYNONYMS = {
     "launch": "run",
     "submit": "run",
     "apply": "up",
@@ -59,7 +59,7 @@ OTHERS_WORDS = {
     "validate": "check",
     "tail": "logs",
 }
-"""What other tools call it."""
+"""Names that other tools use, for the hint to an unknown command."""
 
 EPILOG = """\b
 Example:
@@ -136,10 +136,14 @@ class LazyGroup(click.Group):
 
         from cloudtrain.errors import UsageError
 
-        near = [OTHERS_WORDS[args[0]]] if args[0] in OTHERS_WORDS else None
+        near = [SYNONYMS[args[0]]] if args[0] in SYNONYMS else None
         near = near or get_close_matches(args[0], COMMANDS, n=1)
-        hint = f"did you mean `cloudtrain {near[0]}`?" if near else "`cloudtrain --help` lists them"
-        raise UsageError(f"there is no command {args[0]!r}", hint=hint)
+        hint = (
+            f"did you mean `cloudtrain {near[0]}`?"
+            if near
+            else "`cloudtrain --help` lists the commands"
+        )
+        raise UsageError(f"unknown command {args[0]!r}", hint=hint)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem

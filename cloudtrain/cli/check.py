@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also rehearse `up` on the account, for a cent at most: Azure judges the very requests; on"
-    " gcp and aws one small machine is created, logged in to and deleted.",
+    help="Also test the account, for a cent at most: azure validates the actual requests; on gcp"
+    " and aws one small machine is created, logged in to and deleted.",
 )
 @ignore_option
 @json_option
@@ -67,11 +67,11 @@ def screen(findings: Sequence[Finding]) -> Iterator[str]:
         yield from (f"      {'':{width}}  {line}" for line in more)
         if finding.hint:
             yield f"      {'':{width}}  hint: {finding.hint}"
-    untold = dict.fromkeys(f.what for f in findings if f.ok and not f.told)
+    unchecked = dict.fromkeys(f.what for f in findings if f.ok and not f.told)
     if wrong:
-        yield f"{len(wrong)} of {len(findings)} would stop `cloudtrain up`"
-    elif untold:
-        yield f"nothing that was told would stop `cloudtrain up`; not told: {', '.join(untold)}"
+        yield f"{len(wrong)} of {len(findings)} findings would stop `cloudtrain up`"
+    elif unchecked:
+        yield f"nothing found would stop `cloudtrain up`; not checked: {', '.join(unchecked)}"
     else:
         yield "nothing would stop `cloudtrain up`"
 

@@ -31,7 +31,7 @@ def command(shell: str | None) -> None:
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119
     kind = get_completion_class(shell) if shell in INSTALL else None
     if kind is None:
-        raise click.UsageError(f"name the shell: {', '.join(INSTALL)}")
+        raise click.UsageError(f"specify a shell: {', '.join(INSTALL)}")
     words = kind(cli, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE")
     click.echo(words.source_template % words.source_vars())
     click.echo(f"# To install: {INSTALL[shell]}")

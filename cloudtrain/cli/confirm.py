@@ -15,7 +15,8 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not on_terminal():
         raise UsageError(
-            f"{question} Nobody is here to answer", hint="--yes says yes without the question"
+            f"confirmation required, but this is not a terminal: {question}",
+            hint="pass --yes to confirm",
         )
     click.confirm(question, abort=True, err=True)
 

@@ -25,10 +25,10 @@ from cloudtrain.state import Records
 
 @click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
 @name_argument()
-@click.option("--discard", is_flag=True, help="Lose what only the nodes hold.")
+@click.option("--discard", is_flag=True, help="Destroy also what only the nodes hold.")
 @yes_option
 @adopt_option
-@click.option("--owner", metavar="WHO", help="End a cluster of WHO (the name shown, or its id).")
+@click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
 @provider_options
 @json_option
 @debug_option
@@ -42,10 +42,10 @@ def command(
     project: str | None,
     as_json: bool,
 ) -> None:
-    """Land the artifacts, delete everything, and report what the provider still lists. Refuses
-    (exit code 5, nodes kept) while something that only a node holds cannot be landed, unless
-    --discard. Leftovers are named (exit code 6). With --provider, a cluster that no record here
-    knows is found by its labels.
+    """Land the artifacts, delete everything, and report what the provider still lists. Keeps the
+    nodes (exit code 5) if something that only a node holds cannot be landed, unless --discard is
+    given. Leftovers are named (exit code 6). With --provider, a cluster without a local record is
+    found by its labels.
     """
     target = resolve_target(name, provider, project)
     show_whose(target, owner)
@@ -54,7 +54,7 @@ def command(
     if discard and (not free or on_terminal()):
         confirm(f"Destroy {target.name} and lose what only its nodes hold?", yes=yes)
     elif not free:
-        confirm(f"Land what {target.name} made, and destroy it on {provider}?", yes=yes)
+        confirm(f"Land the artifacts of {target.name} and destroy it on {provider}?", yes=yes)
     from cloudtrain.commands.down import down
 
     with shown(as_json=as_json) as screen:
@@ -64,7 +64,7 @@ def command(
 
 
 def show_whose(target: ClusterTarget, owner: str | None) -> None:
-    """Show owner, age, runs and end of a cluster whose keys nobody here has."""
+    """Show owner, age, runs and expiry of a cluster whose keys are not on this machine."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
     from cloudtrain.commands.cluster_owner import whose
@@ -74,7 +74,7 @@ def show_whose(target: ClusterTarget, owner: str | None) -> None:
     except UsageError:
         raise
     except CloudtrainError:
-        return  # `down` itself meets it again, and tells it with what it means there
+        return  # `down` meets the same error, and reports it in context
     if lines:
         click.echo(printable("\n  ".join([target.name, *lines])), err=True)
 
@@ -85,16 +85,18 @@ def resolve_target(name: str | None, provider: str | None, project: str | None) 
 
     if provider is None or (name is not None and is_file(name)):
         if provider or project:
-            raise UsageError("a FILE says its provider itself", hint="leave --provider out")
+            raise UsageError("a FILE names its own provider", hint="omit --provider and --project")
         return target_of(name)
     if name is None:
-        raise UsageError("--provider needs the cluster's NAME", hint="`cloudtrain ls --cloud`")
-    told = account_of(name, provider, project)
-    if is_known(name, told):
+        raise UsageError(
+            "--provider requires the cluster's NAME", hint="`cloudtrain ls --cloud` lists names"
+        )
+    account = account_of(name, provider, project)
+    if is_known(name, account):
         return target_of(name)
     from cloudtrain.config import with_environment_defaults
 
-    return ClusterTarget(name, with_environment_defaults(told))
+    return ClusterTarget(name, with_environment_defaults(account))
 
 
 def provider_of(target: ClusterTarget) -> str:

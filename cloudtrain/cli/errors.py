@@ -54,7 +54,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return _facts(error, f"{place}{error.strerror}", 1)
     words = " ".join(str(error).split())
     text = f"internal: {type(error).__name__}: {words}".rstrip(": ")
-    return _facts(error, text, 1, "run it again with --debug and report what it shows")
+    return _facts(error, text, 1, "run it again with --debug and report the traceback")
 
 
 def _facts(
@@ -96,4 +96,4 @@ def _print(text: str) -> None:
         sys.stderr.write(printable(text))
         sys.stderr.flush()
     except OSError:
-        return  # nobody reads it; the exit code is still there
+        return  # stderr is closed; the exit code remains

@@ -27,12 +27,12 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...]) -> int:
-    """Run a command on the nodes, side by side, each word as written, without a shell. The exit
-    code is the highest of any node, and not 0 if a node was skipped.
+    """Run a command on the nodes in parallel, each word passed as written, without a shell. The
+    exit code is the highest of all nodes, and not 0 if a node was skipped.
     """
     words = (*first, *ctx.meta["passed_on"])
     if not words:
-        raise UsageError("there is no command to run", hint=EXAMPLE)
+        raise UsageError("no command given", hint=f"for example: {EXAMPLE}")
     cluster = name_of(name)
     from cloudtrain.commands.execute import execute
 

@@ -24,15 +24,15 @@ from cloudtrain.cli.target import landed_target
 )
 @name_argument()
 @click.argument("folder", required=False, metavar="[DIR]")
-@click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@click.option("--run", "run_id", metavar="ID", help="Run to download (default: the latest).")
 @store_option
 @json_option
 @debug_option
 def command(
     name: str | None, folder: str | None, run_id: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Download the latest run's artifacts from the store into DIR (default: a folder of the
-    cluster's name), each verified against its checksum; on any machine, with a FILE or --store.
+    """Download the latest run's artifacts from the store into DIR (default: a folder named after
+    the cluster) and verify their checksums. Works on any machine, with a FILE or --store.
     """
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name

@@ -11,7 +11,7 @@ from cloudtrain.state import resolve
 
 @click.command(short_help=COMMANDS["forget"], epilog="\b\nExample:\n  cloudtrain forget mnist")
 @name_argument(required=True)
-@click.option("--discard", is_flag=True, help="Lose artifacts that only this machine holds.")
+@click.option("--discard", is_flag=True, help="Also delete artifacts that only this machine holds.")
 @json_option
 @debug_option
 def command(name: str, discard: bool, as_json: bool) -> None:

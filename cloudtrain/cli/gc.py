@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.command(short_help=COMMANDS["gc"], epilog="\b\nExample:\n  cloudtrain gc --provider gcp")
 @name_argument()
 @provider_options
-@click.option("--owner", metavar="WHO", help="Whose, by the name shown or its id; else yours.")
-@click.option("--running", is_flag=True, help="Also what runs and has time left.")
+@click.option("--owner", metavar="WHO", help="Owner, by displayed name or id (default: you).")
+@click.option("--running", is_flag=True, help="Also delete running clusters with time left.")
 @yes_option
 @json_option
 @debug_option
@@ -43,11 +43,11 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete clusters in your accounts whose keys are not here and that nobody uses: expired,
-    without a running node, or named. What only their nodes hold is lost, so it asks first.
-    Running clusters with time left are listed and kept, unless NAME or --running says otherwise.
-    Other users' clusters are left alone, as is every cluster whose keys are here: use
-    `cloudtrain down` for those, which lands their artifacts.
+    """Delete clusters in your accounts whose keys are not on this machine and that are expired,
+    have no running node, or are named. What only their nodes hold is lost, so it asks first.
+    Running clusters with time left are listed and kept, unless NAME or --running is given. Other
+    users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
+    destroys those and lands their artifacts.
     """
     from cloudtrain.cli.holdings import document, kept, text
     from cloudtrain.commands.inventory import DeletionScope, delete_leftovers, list_accounts
@@ -67,7 +67,7 @@ def command(
             collected = delete_leftovers(answers, wanted, screen)
             answers = list_accounts([answer.account for answer in answers])
             for one in collected:
-                screen.say(f"{one}: its account lists nothing of it any more")
+                screen.say(f"{one}: deleted; its account lists nothing of it any more")
     elif not as_json and not failed and not any(answer.exit_code for answer in answers):
         click.echo("nothing to collect")
     if as_json:
@@ -87,7 +87,7 @@ def cluster_of(name: str | None) -> str | None:
 def accounts_holding(
     name: str | None, provider: str | None, project: str | None
 ) -> tuple[AccountRef, ...]:
-    """Accounts that may hold it; a NAME that is not on record here is looked for everywhere."""
+    """Accounts that may hold the cluster; all of them for a NAME without a local record."""
     from cloudtrain.state import known_clusters
 
     if (

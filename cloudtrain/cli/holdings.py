@@ -20,17 +20,17 @@ def text(answers: Sequence[AccountInventory]) -> str:
 
 def _lines(answer: AccountInventory) -> Iterator[str]:
     if answer.error is not None:
-        yield f"{answer.account}: not asked: {answer.error.message}".replace("\n", "\n  ")
+        yield f"{answer.account}: not checked: {answer.error.message}".replace("\n", "\n  ")
         if answer.error.hint and answer.exit_code:
             yield f"  hint: {answer.error.hint}"
     elif not answer.held:
-        where = " where it was asked" if answer.not_asked else ""
-        yield f"{answer.account}: holds nothing of ours{where}"
+        where = " in the places that were queried" if answer.not_asked else ""
+        yield f"{answer.account}: holds nothing of cloudtrain's{where}"
     cloud = cloud_of(answer.account.config.provider)
     for held in answer.held:
         holding = held.holding
         owner = f"of {', '.join(map(str, holding.owners))}" if holding.owners else ""
-        state = "known here" if held.known else "known to no record here"
+        state = "known here" if held.known else "no local record"
         yield "  ".join(filter(None, [f"{answer.account}: {holding.cluster}", owner, state]))
         if holding.nodes:
             yield f"  {shown_facts(holding.nodes, answer.account.config)}"
@@ -45,23 +45,23 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
         yield from (f"  {resource}" for resource in holding.resources)
     for each in answer.not_asked:
         if not each.denied:
-            yield f"{answer.account}: not asked: {each}".replace("\n", "\n  ")
+            yield f"{answer.account}: not checked: {each}".replace("\n", "\n  ")
     if denied := [each.place for each in answer.not_asked if each.denied]:
-        yield f"{answer.account}: not asked, as it may not use them: {', '.join(denied)}"
+        yield f"{answer.account}: not checked, access denied: {', '.join(denied)}"
 
 
 def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
-    """Facts to know before a cluster is deleted: age, what runs, end, price."""
+    """Facts to know before a cluster is deleted: age, what runs, expiry, price."""
     from cloudtrain.catalog.estimate import price_of
 
     prices = [price_of(config, node) for node in nodes if node.state != "stopped"]
     known = sum(price for price in prices if price)
-    told = [*facts(nodes), f"{known:.2f} $/hour or more"] if known else facts(nodes)
-    return ", ".join(told)
+    price = [f"at least {known:.2f} $/hour"] if known else []
+    return ", ".join([*facts(nodes), *price])
 
 
 def kept(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str]:
-    """What `gc` leaves alone as it runs, and the commands that end it."""
+    """Lines on running clusters that `gc` keeps, and the commands that delete them."""
     lines = []
     for answer in answers:
         config = answer.account.config
@@ -70,7 +70,9 @@ def kept(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str
         for held in answer.held:
             if wanted.covers(held) and not wanted.takes(held):
                 name = held.holding.cluster
-                lines.append(f"{name} runs and is kept: `cloudtrain gc {name}{where}` ends it")
+                lines.append(
+                    f"{name} is running and is kept: `cloudtrain gc {name}{where}` deletes it"
+                )
     return lines
 
 

@@ -24,7 +24,7 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where to write it; default: PROVIDER.yaml in this folder.",
+    help="File to write (default: PROVIDER.yaml in the current folder).",
 )
 @debug_option
 def command(provider: str, output: Path | None) -> None:
@@ -38,5 +38,5 @@ def command(provider: str, output: Path | None) -> None:
     script = (place if place.is_dir() else place.parent) / "train.py"
     was_there = script.exists()
     path = init(provider, place)
-    also = " (with an example, train.py)" if script.exists() and not was_there else ""
-    click.echo(f"{path} is written{also}; next: cloudtrain plan {path}")
+    also = " and an example train.py" if script.exists() and not was_there else ""
+    click.echo(f"wrote {path}{also}; next: cloudtrain plan {path}")

@@ -14,15 +14,15 @@ from cloudtrain.cli.target import landed_target
     epilog="\b\nExample:\n  cloudtrain logs mnist -f --role worker --tail 20",
 )
 @name_argument()
-@click.option("-f", "--follow", is_flag=True, help="Stay until the run has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
 @role_option
 @click.option(
     "--tail",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Begin with the last N lines of each task.",
+    help="Start with the last N lines of each task.",
 )
-@click.option("--run", "run_id", metavar="ID", help="Another run than the latest.")
+@click.option("--run", "run_id", metavar="ID", help="Run to show (default: the latest).")
 @store_option
 @debug_option
 def command(
@@ -33,8 +33,8 @@ def command(
     run_id: str | None,
     store: str | None,
 ) -> None:
-    """Show what every task wrote, its name before each line; also after the nodes are gone, and
-    on another machine, from the store that FILE or --store names.
+    """Show every task's output, each line prefixed with the task's name. Works after the nodes
+    are gone, and on other machines from the store that FILE or --store names.
     """
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.logs import logs

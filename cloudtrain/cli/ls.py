@@ -15,20 +15,20 @@ from cloudtrain.errors import UsageError
 
 @click.command(short_help=COMMANDS["ls"], epilog="\b\nExample:\n  cloudtrain ls --cloud")
 @name_argument()
-@click.option("--cloud", is_flag=True, help="Ask the accounts, whatever is on record here.")
+@click.option("--cloud", is_flag=True, help="Query the accounts, whatever the records here.")
 @provider_options
 @json_option
 @debug_option
 def command(
     name: str | None, cloud: bool, provider: str | None, project: str | None, as_json: bool
 ) -> int:
-    """List the clusters that are known here; with --cloud everything that accounts hold under
-    cloudtrain's labels, in all regions, including what no file here knows. Accounts are those of
+    """List the clusters known on this machine; with --cloud, everything in the accounts that has
+    cloudtrain's labels, in all regions, with or without a local record. The accounts are those of
     NAME or FILE, of --provider, or all with credentials here.
     """
     if not cloud:
         if name or provider or project:
-            raise UsageError("this is asked of the accounts", hint="`cloudtrain ls --cloud`")
+            raise UsageError("NAME, --provider and --project require --cloud", hint="add --cloud")
         return listed(as_json)
     from cloudtrain.cli.holdings import document, text
     from cloudtrain.commands.inventory import list_accounts
@@ -51,8 +51,8 @@ def listed(as_json: bool) -> int:
         print_json(report_json(report, time.time()))
         return 0
     for cluster in report.clusters:
-        state = "up, by the record here" if cluster.open else "down"
+        state = "up (by the local record)" if cluster.open else "down"
         click.echo(printable(f"{cluster.name}  {cluster.provider or 'unknown'}  {state}"))
     if not report.clusters:
-        click.echo("no cluster is known here; `cloudtrain ls --cloud` asks the accounts")
+        click.echo("no known clusters; `cloudtrain ls --cloud` queries the accounts")
     return 0

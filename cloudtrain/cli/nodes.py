@@ -13,7 +13,7 @@ from cloudtrain.commands.node_notes import overdue
 from cloudtrain.model import Node
 
 EACH = 16
-"""So many nodes are shown one by one; of more, those that are not as the others of their role."""
+"""Nodes that are shown one by one; of a larger cluster, those that differ from their role."""
 
 
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
@@ -51,14 +51,14 @@ def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
     for node in others[:EACH]:
         yield from (f"  {line}" for line in _line(node, width))
     if len(others) > EACH:
-        yield f"    and {len(others) - EACH} more that are not as the others: --json has all"
+        yield f"    and {len(others) - EACH} more that differ: --json has all"
 
 
 def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:
-    """A line for each node that is billed although somebody may think otherwise."""
+    """A line for each node that is billed unexpectedly: overdue, or stopped."""
     for node in overdue(nodes, now):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
-        yield f"{node.name}: OVERDUE: overdue since {since}, still billed"
+        yield f"{node.name}: OVERDUE since {since}, still billed"
     cloud = cloud_of(provider)
     for node in nodes:
         if node.state == "stopped" and cloud is not None:

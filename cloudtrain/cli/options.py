@@ -43,28 +43,28 @@ def file_argument(*, required: bool = True) -> Callable[[Decorated], Decorated]:
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else there."
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."
 )
-yes_option = click.option("--yes", is_flag=True, help="Ask nothing.")
+yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
 )
 adopt_option = click.option(
-    "--adopt", is_flag=True, help="Take over what a FILE of this name in another folder made."
+    "--adopt", is_flag=True, help="Take over a cluster created from a FILE in another folder."
 )
 role_option = click.option(
     "--role",
     "roles",
     multiple=True,
     metavar="ROLE",
-    help="Only these: worker, or worker0. Repeatable.",
+    help="Only this role or task: worker, or worker0. Repeatable.",
 )
 
 
 store_option = click.option(
     "--store",
     metavar="URI",
-    help="Runs as they landed there, from whatever machine; no record or FILE is needed.",
+    help="Read landed runs from this store; needs no local record or FILE.",
 )
 
 
@@ -86,7 +86,7 @@ def _findings(_context: click.Context, _parameter: click.Parameter, value: str) 
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in names:
         if name not in IGNORABLE:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(IGNORABLE)}")
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(IGNORABLE)}")
     return names
 
 
@@ -95,14 +95,13 @@ ignore_option = click.option(
     default="",
     metavar="WHAT,…",
     callback=_findings,
-    help="Findings of `check` that stop nothing: quota, price, machines, gpus, permissions, "
-    "placement.",
+    help="Findings of `check` to ignore: quota, price, machines, gpus, permissions, placement.",
 )
 
 
 @contextmanager
 def shown(*, as_json: bool) -> Iterator[Screen]:
-    """The command's console, until its last line is out."""
+    """Yield the command's console, and flush it at the end."""
     from cloudtrain.console import console
     from cloudtrain.retry import waits_reported_to
 

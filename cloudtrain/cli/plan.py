@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @click.option(
     "--refresh-prices",
     is_flag=True,
-    help="First fetch today's prices of the clouds (needs cloudtrain[prices] and a network).",
+    help="Fetch the clouds' current prices first (needs cloudtrain[prices] and a network).",
 )
-@click.option("--all", "every", is_flag=True, help="Every node, also of a large cluster.")
+@click.option("--all", "every", is_flag=True, help="Show every node, even of a large cluster.")
 @ignore_option
 @json_option
 @debug_option
@@ -57,7 +57,7 @@ def command(
 
 
 EACH = 16
-"""So many nodes are shown one by one; of more, the first of each role."""
+"""Nodes that are shown one by one; of a larger cluster, the first of each role."""
 
 
 def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
@@ -100,14 +100,14 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
             task = json.loads(first["tf_config"])["task"]
             whole[-1] = f"    TF_CONFIG  as above, with the task {json.dumps(task)}"
         if others and first["tf_config"]:
-            whole.append("               the others' differ in the task's index (--all shows each)")
+            whole.append("               the others differ in the task index (--all shows each)")
         shown = shown or bool(first["tf_config"])
         lines += whole
     return lines
 
 
 def as_document(report: PlanReport) -> dict[str, Any]:
-    """Of prices, `null` is "not known". Nothing is billed where the provider rents no machine."""
+    """The report as --json prints it. Prices are null if not known, 0 if nothing is rented."""
     from cloudtrain.console.prices import in_words
 
     config, cost = report.config, report.bill

@@ -55,13 +55,13 @@ def prepare() -> None:
     """Install signal handlers and streams, in the command's own process only: a library must
     not.
     """
-    # Some supervisors and runtimes ignore it, and a process that they start inherits that: then no
-    # child of ours, and no task on a local node, would tell how it ended.
+    # Some supervisors ignore SIGCHLD, and children inherit that: the exit status of our children,
+    # and of tasks on local nodes, would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _terminate)
-    # An ASCII terminal gets `\u2502`, not an error. Python has no stream where one was closed.
+    # An ASCII terminal gets `\u2502`, not an error. sys.stdout is None if it was closed.
     if isinstance(sys.stdout, io.TextIOWrapper):
         encoding, lines = sys.stdout.encoding, sys.stdout.line_buffering
         sys.stdout = Stdout(sys.stdout.detach(), encoding, "backslashreplace", None, lines)
@@ -95,7 +95,7 @@ def _terminate(number: int, _: FrameType | None) -> None:
 
 
 def _to_nowhere(descriptor: int) -> None:
-    """Drop unwritten output, about which the interpreter would complain at exit."""
+    """Drop unwritten output: the interpreter would complain about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -34,8 +34,9 @@ def command(
     as_json: bool,
     ignore: tuple[str, ...],
 ) -> int:
-    """Up, train, land the artifacts, down: whatever happens, even Ctrl-C, nothing is left. Nodes
-    are kept if their artifacts could not be landed (exit code 5). Asks no questions.
+    """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure
+    or Ctrl-C. Nodes are kept if their artifacts could not be landed (exit code 5). Never asks for
+    confirmation.
     """
     plan = plan_of(file)
     from cloudtrain.commands.run import run as run_all

@@ -33,6 +33,6 @@ def command(ctx: click.Context, name: str, node: str | None) -> None:
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
         raise UsageError(
-            f"{arguments[0]} is not installed here",
-            hint="install OpenSSH's client, or `cloudtrain exec`",
+            f"{arguments[0]} is not installed",
+            hint="install the OpenSSH client, or use `cloudtrain exec`",
         ) from None

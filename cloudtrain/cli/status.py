@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from cloudtrain.model import ClusterConfig
 
 EVERY = 2.0
-"""Seconds between two looks of --watch."""
+"""Seconds between two refreshes of --watch."""
 
 CLEAR = "\x1b[H\x1b[J"
 
 LATEST = 5
-"""So many runs are shown of each cluster; the JSON has all."""
+"""Runs shown of each cluster; the JSON has all."""
 
 
 @click.command(
     short_help=COMMANDS["status"], epilog="\b\nExample:\n  cloudtrain status mnist --watch"
 )
 @name_argument()
-@click.option("--watch", is_flag=True, help="Look again every 2 seconds, until Ctrl-C.")
-@click.option("--offline", is_flag=True, help="Only what is on record here; ask no provider.")
+@click.option("--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
+@click.option("--offline", is_flag=True, help="Show local records only; query no provider.")
 @store_option
 @json_option
 @debug_option
 def command(name: str | None, watch: bool, offline: bool, store: str | None, as_json: bool) -> int:
-    """Show clusters, their nodes as their provider lists them now, their runs, what they cost so
-    far and when they end by themselves. Without NAME, all that are known here. With a FILE that
-    is not on record here, or --store, runs are shown as they landed.
+    """Show clusters: their nodes as the provider lists them now, their runs, cost so far and
+    expiry. Without NAME, all known clusters. With --store, or a FILE without a local record, shows
+    the landed runs.
     """
     if offline and store is not None:
-        raise UsageError("--store asks the store", hint="leave --offline out")
+        raise UsageError("--store and --offline exclude each other", hint="omit --offline")
     chosen: str | None = None
     config: ClusterConfig | None = None
     if name is not None:
@@ -68,7 +68,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
 
     if watch:
         if as_json:
-            raise UsageError("--watch draws again and again, --json prints one document")
+            raise UsageError("--watch and --json exclude each other", hint="omit --watch")
         return watched(look)
     report = look()
     if as_json:
@@ -101,7 +101,7 @@ def report_text(report: StatusReport, now: float) -> str:
     if not report.clusters:
         if report.store is not None:
             return f"no run has landed in {report.store}"
-        return "no cluster is known here: `cloudtrain up FILE` makes one"
+        return "no known clusters: `cloudtrain up FILE` creates one"
     return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in report.clusters)
 
 
@@ -114,7 +114,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     yield from node_lines(cluster.nodes or ())
     yield from _cost(cluster, now)
     if cluster.error is not None:
-        yield f"  nodes: not known: {cluster.error.message}".replace("\n", "\n    ")
+        yield f"  nodes unknown: {cluster.error.message}".replace("\n", "\n    ")
         if cluster.error.hint:
             yield f"    hint: {cluster.error.hint}"
     if len(cluster.runs) > LATEST:
@@ -122,13 +122,13 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     for run in cluster.runs[-LATEST:]:
         yield from _run(run, now, cluster.as_of.get(run.id))
     if cluster.store is not None:
-        yield f"  not on record here: runs are those that landed in {cluster.store}"
+        yield f"  no local record: these runs landed in {cluster.store}"
     for fault in cluster.faults:
         yield f"  unreadable: {fault}"
 
 
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    """What it cost so far and when it ends by itself; nothing where nothing is billed."""
+    """Cost so far and expiry; nothing if nothing is billed."""
     if cluster.nodes and is_cloud(cluster.provider):
         so_far = str(cluster.cost(now))
         without = "" if so_far == "not known" else ", without disks"
@@ -137,7 +137,7 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if cluster.still_billed is not None:
         yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
     if cluster.ends is not None and cluster.ends >= now:
-        yield f"  ends by itself  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
+        yield f"  expires  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
     if cluster.idle is not None and cluster.idle.due is not None:
         yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
     if cluster.idle is not None and cluster.idle.fault is not None:
@@ -153,7 +153,7 @@ def _state(cluster: ClusterStatus) -> str:
     if cluster.open is False and not cluster.nodes:
         return "down"
     if cluster.nodes is None:
-        return f"nodes not asked for{since}"
+        return f"nodes not queried{since}"
     running = sum(node.state == "running" for node in cluster.nodes)
     all_of = len(cluster.nodes) + len(cluster.missing)
     if not cluster.missing:
@@ -161,14 +161,14 @@ def _state(cluster: ClusterStatus) -> str:
     gone = [name for name in cluster.missing if name in cluster.made]
     never = [name for name in cluster.missing if name not in cluster.made]
     if not cluster.nodes and not never:
-        return f"{_count(len(gone))} made {'are' if gone[1:] else 'is'} gone{since}"
+        return f"{_count(len(gone))} gone{since}"
     words = [f"gone: {_tasks(cluster, gone)}"] if gone else []
-    words += [f"not made: {_tasks(cluster, never)}"] if never else []
+    words += [f"not created: {_tasks(cluster, never)}"] if never else []
     return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
 
 
 def _count(nodes: int) -> str:
-    return f"{nodes} nodes that were" if nodes != 1 else "1 node that was"
+    return f"{nodes} created nodes are" if nodes != 1 else "1 created node is"
 
 
 def _tasks(cluster: ClusterStatus, names: list[str]) -> str:

@@ -37,9 +37,9 @@ def name_of(argument: str | None) -> str:
     name, config = target_of(argument)
     if config is not None and name not in known_clusters():
         raise UsageError(
-            f"{name} is not on record here: the keys of its nodes are where it was brought up",
-            hint=f"there it can be done; here, `cloudtrain status {argument}` shows what has "
-            "landed, `logs` and `fetch` bring it",
+            f"no local record of {name}: its SSH keys are on the machine that ran `up`",
+            hint=f"run this there; here, `cloudtrain status {argument}` shows what has landed, "
+            "`logs` and `fetch` download it",
         )
     return resolve(name)
 
@@ -65,7 +65,7 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
         except UsageError as error:
             if "did you mean" in (error.hint or ""):
                 raise
-            hint = f"{error.hint}; its config FILE, or --store URI, finds what has landed"
+            hint = f"{error.hint}; pass its config FILE, or --store URI, to read what has landed"
             raise UsageError(error.message, hint=hint) from None
     if argument is not None:
         return ClusterTarget(Records(argument).name, None)
@@ -76,7 +76,7 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
     if len(names) != 1:
         raise UsageError(
             f"{store} has runs of {len(names)} clusters{': ' if names else ''}{', '.join(names)}",
-            hint="name one of them" if names else "see what was `artifacts.store` of the run",
+            hint="name one of them" if names else "pass the `artifacts.store` of the run's config",
         )
     return ClusterTarget(names[0], None)
 
@@ -92,7 +92,7 @@ def config_of(argument: str | None) -> ClusterConfig:
 
 
 def plan_of(argument: str | None) -> Plan:
-    """The same, planned: what else a command needs of the file is in it."""
+    """The plan of that config."""
     from cloudtrain.cluster.plan import make_plan
 
     return make_plan(config_of(argument))

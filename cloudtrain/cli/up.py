@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 @click.option(
     "--shrink",
     is_flag=True,
-    help="Delete the nodes that FILE does not name any more, once what they hold has landed.",
+    help="Delete nodes that FILE no longer has, after landing what they hold.",
 )
 @click.option(
     "--replace",
     is_flag=True,
-    help="Exchange the nodes that are not as FILE says, once what they hold has landed.",
+    help="Recreate nodes that differ from FILE, after landing what they hold.",
 )
 @click.option(
     "--give-back",
     is_flag=True,
-    help="Where it fails, delete the nodes that it made; none that was there before.",
+    help="On failure, delete the nodes that this call created, and no others.",
 )
 @yes_option
 @adopt_option
@@ -98,7 +98,7 @@ def nodes(plan: Plan) -> str:
 
 
 def estimate(plan: Plan) -> str:
-    """What one is asked to agree to: `1.60 $/hour`, `at most 3.20 $/hour`, `price not known`."""
+    """Price to confirm: `1.60 $/hour`, `at most 3.20 $/hour` or `price not known`."""
     from cloudtrain.catalog.estimate import estimate
     from cloudtrain.console.prices import dollars
 

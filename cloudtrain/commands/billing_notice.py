@@ -15,7 +15,7 @@ from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.protocols import Console, Provider
 
 NAMED = 8
-"""Nodes in one line; the rest is counted."""
+"""Nodes named in the line; the rest are counted."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def report_billed(config: ClusterConfig, provider: Provider, console: Console) -
         if nodes:
             console.warn(
                 f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "
-                "and ends them"
+                "and destroys them"
             )
 
 
@@ -49,7 +49,7 @@ def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
     cost = f"{dollars(price)}/hour" if price is not None else "price not known"
     ends = [node.expires for node in nodes]
     last = max((end for end in ends if end is not None), default=None)
-    until = "without an end (limits.max_lifetime is off)"
+    until = "without a limit (limits.max_lifetime is off)"
     if last is not None and None not in ends:
         until = f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(last))}"
     return f"still billed: {names}{more}, {cost}, {until}"

@@ -68,7 +68,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
     except UsageError as error:
         text, hint = error.message, error.hint
         return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
-    text = "; ".join(lifetime_note(plan)) or "its nodes are as the file says"
+    text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
     return (Finding(what="cluster", ok=True, text=text),)
 
 
@@ -95,7 +95,7 @@ def findings(
 
 
 def learn_machines(handle: Handle) -> tuple[Finding, ...]:
-    """Query the cloud for machine types that no table here has, and keep its answer.
+    """Query the cloud for machine types that the price tables lack, and keep its answer.
 
     A finding only if the query was refused and a machine's name suggests GPUs.
     """
@@ -106,13 +106,13 @@ def learn_machines(handle: Handle) -> tuple[Finding, ...]:
     if not isinstance(provider, TellsMachines):
         return ()
     try:
-        told = provider.machine_facts(handle.plan, unknown)
+        facts = provider.machine_facts(handle.plan, unknown)
     except CloudError as error:
         if not plan_errors(handle.plan):
             return ()
         text, hint = error.message, error.hint
         return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),)
-    catalog.remember(config.provider, told)
+    catalog.remember(config.provider, facts)
     handle.plan_again()
     return ()
 
@@ -129,14 +129,14 @@ def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Findi
 def deep_check(
     provider: Provider, plan: Plan, found: tuple[Finding, ...], console: Console
 ) -> tuple[Finding, ...]:
-    """Deep check. Skipped if it cannot come to its end.
+    """Deep check. Skipped while other findings would stop it.
 
-    A cloud that validates requests without carrying them out is used so; on any other, one small
+    A cloud that can validate requests without executing them does so; on any other, one small
     machine is created and deleted.
     """
     wrong = [finding.what for finding in found if not finding.ok]
     if wrong:
-        text = f"not done: {', '.join(dict.fromkeys(wrong))} first"
+        text = f"skipped: fix {', '.join(dict.fromkeys(wrong))} first"
         return (Finding(what="rehearsal", ok=True, text=text, told=False),)
     rehearsed = provider.dry_run(plan)
     if is_cloud(plan.config.provider) and not any(finding.told for finding in rehearsed):
@@ -152,7 +152,7 @@ def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)
     hint = next((finding.hint for finding in bad if finding.hint), None)
     if {finding.what for finding in bad} == {"quota"}:
-        way = "`--ignore quota` goes on where that is not so"
+        way = "pass `--ignore quota` to continue anyway"
         hint = f"{hint}; {way}" if hint else way
     worst = max((finding.error or UsageError for finding in bad), key=exit_code)
     raise of_kind(worst, text, hint)
@@ -254,7 +254,7 @@ def code(config: ClusterConfig) -> Finding:
             return Finding(
                 what="code",
                 ok=False,
-                text=f"there is no folder {folder}",
+                text=f"no such folder: {folder}",
                 hint="code.path is relative to the config file",
                 error=UsageError,
             )
@@ -287,12 +287,12 @@ def store(handle: Handle) -> Finding:
     """Finding on the store, tested by writing, reading and deleting a file."""
     config = handle.config
     if config.artifacts.store is None:
-        return Finding(what="store", ok=True, text="artifacts come home to this machine")
+        return Finding(what="store", ok=True, text="artifacts are downloaded to this machine")
     try:
         handle.store.check()
     except CloudtrainError as error:
         if isinstance(error, NoBucketError) and config.artifacts.create:
-            text = f"{config.artifacts.store}: does not exist yet: `up` makes it"
+            text = f"{config.artifacts.store}: does not exist yet: `up` creates it"
             return Finding(what="store", ok=True, text=text)
         return Finding(
             what="store", ok=False, text=error.message, hint=error.hint, error=type(error)

@@ -67,20 +67,20 @@ def down(
         destroy_cluster(handle, discard=discard, owner=owner, console=console)
 
 
-ALREADY = 3600.0
-"""Seconds that are waited for a `down` by `limits.idle` that has begun."""
+IDLE_DOWN_WAIT = 3600.0
+"""Seconds to wait for a `down` that `limits.idle` has started."""
 
 
 def await_lock(records: Records, console: Console) -> float:
     """Seconds to wait for the lock.
 
-    A background process that supervises a run lands it and leaves, one that takes an idle cluster
-    down does what is wanted; a user's command is not disturbed, and the lock's error names it.
+    A background supervisor is asked to stop its run, and an idle cluster's `down` is waited for. A
+    user's command is not interrupted: LockedError names it.
     """
     holder = records.holder()
     if holder is not None and holder.doing == idle.DOING:
-        console.say(f"{records.name} goes down already, as it was idle (limits.idle): waiting")
-        return ALREADY
+        console.say(f"{records.name} is already going down as idle (limits.idle): waiting")
+        return IDLE_DOWN_WAIT
     if holder is not None and holder.doing == DOING and records.active_run() is not None:
         stop_run(records.name, console=console)
     return 0.0
@@ -89,7 +89,7 @@ def await_lock(records: Records, console: Console) -> float:
 def destroy_cluster(
     handle: Handle, *, discard: bool, owner: str | None = None, console: Console
 ) -> None:
-    """`down` for the holder of the lock. A full disk here keeps no bill running."""
+    """`down` for the holder of the lock. Deletes the nodes even if the local disk is full."""
     config, records, provider = handle.config, handle.records, handle.provider
     records.goes_on_without_room = True
     nodes = provider.find(config.name)
@@ -106,14 +106,14 @@ def destroy_cluster(
         except UsageError:
             raise
         except CloudtrainError as error:
-            console.warn("the nodes are kept; `cloudtrain down --discard` destroys what they hold")
+            console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
             raise not_landed(error) from error
     if not discard:
         ingest_before_down(handle, console)
     elif (active := records.active_run()) is not None:
-        console.warn(f"run {active.id} goes on: it is ended, and what had not landed is lost")
+        console.warn(f"ending active run {active.id}: what has not landed is lost")
     expected = pending_nodes(records.events())
-    if not unseen:  # else the next `down` has to land what is there
+    if not unseen:  # else the next `down` has to land what those places hold
         records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         with deletion_progress(stage, [node.name for node in nodes], "being deleted"):
@@ -123,7 +123,7 @@ def destroy_cluster(
     records.close()
     report_not_asked(not_asked, console)
     if records.left_out:
-        console.warn(f"{records.folder}: no room: what was done is not all on record")
+        console.warn(f"{records.folder}: disk full: the record of this `down` is incomplete")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
 
 
@@ -138,7 +138,7 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
             for name in names[:1]:
                 stage.node(name, f"{text} for {time.monotonic() - began:.0f} s")
 
-    thread = threading.Thread(target=say, name="going on", daemon=True)
+    thread = threading.Thread(target=say, name="deletion progress", daemon=True)
     thread.start()
     try:
         yield
@@ -148,7 +148,7 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
 
 
 def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
-    """Places that could not be queried and may have nodes: what those hold has not landed."""
+    """Places that could not be queried and may have nodes, whose files have not landed."""
     where = provider.whereabouts
     silent = [each.place for each in found.not_asked if not each.denied]
     if where is None or not where.complete:
@@ -157,21 +157,21 @@ def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[s
 
 
 def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
-    """Report silent places in which, by the record, nothing of the cluster ever was."""
+    """Report places that did not answer and in which, by the record, the cluster never was."""
     silent = [str(each) for each in not_asked if not each.denied]
     denied = [each.place for each in not_asked if each.denied]
     if silent:
-        console.warn(f"not asked: {', '.join(silent)}; by the record it never was there")
+        console.warn(f"not checked: {', '.join(silent)}; by the record, it was never there")
     if denied:
-        console.warn(f"not asked, as this account may not use them: {', '.join(denied)}")
+        console.warn(f"not checked, access denied: {', '.join(denied)}")
 
 
 def refuse_unlandable(
     config: ClusterConfig, records: Records, nodes: tuple[Node, ...], owner: str | None
 ) -> None:
-    """Raise NotLanded: without the cluster's keys nothing can be landed.
+    """Raise NotLanded if the cluster's keys are not here: nothing can be landed without them.
 
-    LeftoverError if only hosts that do not answer are left: nobody knows whether anything is there.
+    LeftoverError if only hosts that do not answer are left: their contents are unknown.
     """
     if records.has_keys():
         return
@@ -179,10 +179,11 @@ def refuse_unlandable(
     if isinstance(why, NodesError):
         raise LeftoverError(why.message, hint=why.hint)
     places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
-    there = f"`cloudtrain down` where it was made{f' ({places})' if places else ''} lands them"
+    machine = f"the machine that created it{f' ({places})' if places else ''}"
+    there = f"run `cloudtrain down` on {machine} to land them"
     raise NotLanded(
-        f"{why.message}: what they hold cannot be landed from here, and they are kept",
-        hint=there if owner else f"{there}; here, --discard destroys what they hold",
+        f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",
+        hint=there if owner else f"{there}; here, --discard destroys them unlanded",
     )
 
 
@@ -202,7 +203,7 @@ def land_everything(session: Session) -> None:
     if left:
         raise NotLanded(
             f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",
-            hint="`cloudtrain down` tries again; with --discard it destroys them",
+            hint="run `cloudtrain down` to retry, or with --discard to destroy them",
         )
 
 

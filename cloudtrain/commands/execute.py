@@ -1,4 +1,4 @@
-"""`cloudtrain exec`: one command on the nodes, side by side."""
+"""`cloudtrain exec`: one command on the nodes, in parallel."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def execute(
             return done.exit_code
 
         codes = fan_out(nodes, run, name=lambda node: node.name)
-        left_out = [node_words(node) for node in meant if node not in nodes]
+        skipped = [node_words(node) for node in meant if node not in nodes]
         there = {node.name for node in session.nodes}
         planned = [node for node in session.plan.nodes if is_meant(node, roles)]
-        left_out += [f"{node.task} (gone)" for node in planned if node.name not in there]
-    for node in left_out:
-        console.warn(f"left out: {node}")
-    return max([int(bool(left_out)), *(code if code >= 0 else 128 - code for code in codes)])
+        skipped += [f"{node.task} (gone)" for node in planned if node.name not in there]
+    for node in skipped:
+        console.warn(f"skipped: {node}")
+    return max([int(bool(skipped)), *(code if code >= 0 else 128 - code for code in codes)])
 
 
 def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:

@@ -49,7 +49,7 @@ def find_run(
 def on_record(records: Records, run: str | None) -> FoundRun:
     wanted = records.run(run) if run is not None else records.latest_run()
     if wanted is None:
-        raise UsageError(f"{records.name} has had no run", hint="`cloudtrain train` starts one")
+        raise UsageError(f"{records.name} has no runs", hint="`cloudtrain train` starts one")
     return FoundRun(
         run=wanted,
         store=cache(lambda: artifact_store(recorded_config(records), records)),
@@ -70,8 +70,8 @@ def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> Ar
     uri = uri or (config.artifacts.store if config else None)
     if uri is None:
         raise UsageError(
-            f"{name} is not on record here, and its config names no artifacts.store",
-            hint="what it made is on the machine that ran it; --store URI names another place",
+            f"no local record of {name}, and its config has no artifacts.store",
+            hint="its artifacts are on the machine that ran it; pass --store URI to read a store",
         )
     return store_at(uri, config) if config else open_store(uri)
 

@@ -11,7 +11,7 @@ from cloudtrain.state import Records
 def forget(name: str, *, discard: bool, console: Console) -> None:
     """Delete the cluster's record. Artifacts in a store stay there.
 
-    Raises UsageError while it is up, or if artifacts are nowhere but in the record.
+    Raises UsageError while it is up, or if its artifacts are only in the record.
     """
     records = Records(name)
     with records.lock("forget"):
@@ -20,11 +20,11 @@ def forget(name: str, *, discard: bool, console: Console) -> None:
         landed = records.folder / "artifacts"  # as session.artifact_store has it
         if not discard and any(path.is_file() for path in landed.rglob("*")):
             raise UsageError(
-                f"{name} had no `artifacts.store`: what it made is only in {landed}",
-                hint=f"`cloudtrain fetch {name} DIR` copies it; with --discard it is deleted too",
+                f"{name} has no `artifacts.store`: its artifacts are only in {landed}",
+                hint=f"`cloudtrain fetch {name} DIR` copies them; --discard deletes them too",
             )
         records.remove()
-    console.say(f"{name} is forgotten")
+    console.say(f"removed the record of {name}")
 
 
 def refuse_existing(records: Records) -> None:
@@ -34,5 +34,5 @@ def refuse_existing(records: Records) -> None:
     if nodes:
         raise UsageError(
             f"{records.name} is up: {', '.join(node.name for node in nodes)}",
-            hint=f"`cloudtrain down {records.name}` first: it lands what they hold",
+            hint=f"run `cloudtrain down {records.name}` first: it lands what they hold",
         )

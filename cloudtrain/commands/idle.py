@@ -18,7 +18,7 @@ from cloudtrain.runs.idle import DOING, idle_limit, last_use
 from cloudtrain.state import Records
 
 POLL = 5.0
-"""Seconds between two looks at the records; less where the limit is short."""
+"""Seconds between polls of the records; less if the limit is short."""
 
 DOWNS = Retry(pause=60.0, backoff=2.0, longest=1800.0)
 """Tries to take it down, until one succeeds; the first pause is no longer than the limit."""
@@ -41,7 +41,7 @@ def idle(
                 watch(records, console, clock)
         except LockedError:
             return
-        # Whoever brought it up again meanwhile saw a watcher, and started none: look once more.
+        # An `up` in the meantime saw this watcher and started none: check once more.
 
 
 def watch(records: Records, console: Console, clock: Clock) -> None:
@@ -61,7 +61,7 @@ def watch(records: Records, console: Console, clock: Clock) -> None:
                 pause = replace(DOWNS, pause=min(limit, DOWNS.pause)).pause_after(failures)
                 not_before = clock.now() + pause
                 records.journal(IdleDownFailed(why=str(error)))
-                console.warn(f"{error}\nthe nodes are kept; tried again in {pause:.0f} s")
+                console.warn(f"{error}\nthe nodes are kept; retrying in {pause:.0f} s")
         clock.sleep(min(POLL, limit / 4))
 
 
@@ -72,7 +72,7 @@ def finish(records: Records, limit: float, console: Console, clock: Clock) -> No
     being unattended.
     """
     if records.active_run() is not None:
-        console.say(f"nobody attends to the run of {records.name}: this process does")
+        console.say(f"the run of {records.name} is unattended: supervising it")
         try:
             attend(records.name, console=console, wait=0.0)
         except RunFailed as error:
@@ -80,9 +80,9 @@ def finish(records: Records, limit: float, console: Console, clock: Clock) -> No
         return
     handle = Handle(recorded_config(records))
     with records.lock(DOING), holding_lease(handle, DOING, console):
-        # Somebody may have come and gone, or opened a shell, while the lock was not held.
+        # A command may have used it, or a shell been opened, before the lock was taken.
         used_since = clock.now() < last_use(records) + limit
         if used_since or records.is_in_use() or records.active_run() is not None:
             return
-        console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): it goes down")
+        console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): taking it down")
         destroy_cluster(handle, discard=False, console=console)

@@ -11,13 +11,13 @@ import cloudtrain
 from cloudtrain.errors import UsageError
 
 SCHEMA = ".cloudtrain-schema.json"
-"""Written beside the config, so that editors help on any machine and without a network."""
+"""Written next to the config, so that editors can validate it offline."""
 
 SCRIPT = "train.py"
-"""What templates name as the script, and what an empty folder is given."""
+"""The script that templates run; written to an empty folder."""
 
 NAME = "my-cluster"
-"""What templates have where the cluster's name stands."""
+"""Placeholder for the cluster's name in templates."""
 
 _CONFIGS = Path(cloudtrain.__file__).parent / "configs"
 
@@ -42,10 +42,10 @@ def init(provider: str, destination: Path) -> Path:
             (path.parent / SCRIPT).write_bytes(script.read_bytes())
     except FileExistsError:
         raise UsageError(
-            f"{path}: is there already", hint="name another file, or delete this one"
+            f"{path} already exists", hint="choose another file, or delete this one"
         ) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
     return path
 
 
@@ -69,6 +69,6 @@ def providers() -> tuple[str, ...]:
 def _template(provider: str) -> str:
     if provider not in providers():
         raise UsageError(
-            f"there is no provider {provider!r}", hint=f"one of {', '.join(providers())}"
+            f"unknown provider {provider!r}", hint=f"use one of {', '.join(providers())}"
         )
     return (_CONFIGS / "templates" / f"{provider}.yaml").read_text(encoding="utf-8")

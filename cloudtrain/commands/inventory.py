@@ -34,7 +34,7 @@ class AccountRef:
 
     config: ClusterConfig
     named: bool
-    """Somebody asked for this very account, so that it must answer."""
+    """The user named this account: a failure to query it counts as an error."""
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
@@ -58,7 +58,7 @@ class HeldCluster:
 
     @property
     def runs(self) -> bool:
-        """True if a node of it is running, or about to, and its time is not over."""
+        """True if a node is running or starting, and has not expired."""
         now = time.time()
         alive = [node for node in self.holding.nodes if node.state != "stopped"]
         return any(node.expires is None or node.expires > now for node in alive)
@@ -101,8 +101,8 @@ class AccountInventory:
 
     @property
     def exit_code(self) -> int:
-        """6 for nodes that exist after their end, and for places that did not answer. An account
-        that nobody named need not have credentials; regions that it may not use are no fault."""
+        """6 for expired nodes that still exist, and for places that did not answer. Missing
+        credentials count only for a named account, regions without access never."""
         if self.overdue or any(not each.denied for each in self.not_asked):
             return NotAskedError.exit_code
         if self.error is None or (
@@ -113,7 +113,7 @@ class AccountInventory:
 
 
 def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
-    """Enough of a config to find and delete a cluster that no file here knows."""
+    """Minimal config to find and delete a cluster that no local file describes."""
     return ClusterConfig(
         name=name, provider=provider, project=project, strategy=CUSTOM.name, nodes={}
     )
@@ -142,7 +142,7 @@ def accounts() -> tuple[AccountRef, ...]:
 
 
 def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
-    """List all accounts side by side; one that does not answer has the reason."""
+    """List all accounts in parallel; one that could not be listed has its `error`."""
 
     def one(account: AccountRef) -> AccountInventory:
         try:
@@ -200,7 +200,7 @@ def delete_leftovers(
         with Records(orphan.cluster).lock("gc"):
             if is_known(orphan.cluster, account.config):
                 return None
-            with suppress(NotAskedError):  # the next look names those places
+            with suppress(NotAskedError):  # the next listing names those places
                 open_provider(account.config).destroy(orphan.cluster, no_record)
         stage.done(orphan.cluster, "gone")
         return orphan.cluster

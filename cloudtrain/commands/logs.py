@@ -1,4 +1,4 @@
-"""`cloudtrain logs`: shows what every task wrote, its name before each line."""
+"""`cloudtrain logs`: shows every task's output, each line prefixed with its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 
 LOOKS = Retry(pause=0.2)
-"""Looks at a run that another process attends to."""
+"""Polls of a run that another process supervises."""
 CHUNK = 1 << 16
 
 
@@ -50,9 +50,9 @@ def logs(
         show_landed(found, shown, tail)
         if follow and found.run.ended is None:
             raise UsageError(
-                f"run {found.run.id} goes on, and is followed only where it was started: the keys "
-                "of its nodes are there alone",
-                hint="the same without -f shows what has landed, anew each `artifacts.every`",
+                f"run {found.run.id} is still active, and can be followed only on the machine that "
+                "started it, which has the keys of its nodes",
+                hint="omit -f to show what has landed so far (every `artifacts.every`)",
             )
         return
     records, id = found.records, found.run.id
@@ -65,9 +65,9 @@ Offsets = dict[tuple[str, int], int]
 
 
 def show(records: Records, found: FoundRun, console: Console, tail: int | None) -> Offsets:
-    """Show every log as far as it is here, attempt by attempt; returns how far each was read.
+    """Show the local part of every log, attempt by attempt; returns how far each was read.
 
-    What is not here of a run that has ended comes from the store.
+    Logs of an ended run that are not here are read from the store.
     """
     offsets: Offsets = {}
     landed: LandedLogs | None = None
@@ -118,7 +118,7 @@ def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run |
 
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
-    """Show what has been added since."""
+    """Show what has been appended since."""
     for task, attempt, path in log_files(records, run):
         offset = offsets.get((task.name, attempt), 0)
         if not path.exists() or path.stat().st_size <= offset:

@@ -21,8 +21,8 @@ from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 
 LONGEST = 128 * 1024 - 1_024
-"""Bytes of a task's command line, and of each of its variables with its name: Linux starts no
-program with more in one (MAX_ARG_STRLEN, 32 pages), and what leads to the environment comes first.
+"""Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
+string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the command.
 """
 
 
@@ -81,8 +81,8 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
             size = len(value.encode("utf-8", "surrogateescape"))
             if size > LONGEST and field not in found:
                 text = (
-                    f"has {size:,} bytes, and a program takes at most {LONGEST:,} in one "
-                    "argument or variable: put it in a file that `code:` delivers"
+                    f"is {size:,} bytes long; one argument or variable takes at most "
+                    f"{LONGEST:,}: put it in a file that `code:` delivers"
                 )
                 problem = Problem(file=config.source, line=None, field=field, text=text)
                 found[field] = _placed(config, problem)
@@ -103,16 +103,16 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
 def evaluator_note(config: ClusterConfig) -> str | None:
     if "evaluator" not in config.nodes or config.train.checkpoints is not None:
         return None
-    text = "evaluator: without train.checkpoints it is given no checkpoint of the chief's"
+    text = "evaluator: without train.checkpoints it gets no checkpoints from the chief"
     if facts_of(config.provider).on_this_machine:
-        return f"{text}: it finds them here by their path, and not on nodes that share no disk"
-    return f"{text}, and scores none"
+        return f"{text}: on this machine it finds them by path, but not on separate nodes"
+    return f"{text}, so it evaluates none"
 
 
 def _unset_secrets(config: ClusterConfig) -> Iterator[str]:
     for name, variable in config.secrets.items():
         if not os.environ.get(variable):
-            yield f"secrets.{name}: the environment variable {variable} is not set here"
+            yield f"secrets.{name}: the environment variable {variable} is not set"
 
 
 # ── the script ───────────────────────────────────────────────────────────────
@@ -130,28 +130,28 @@ def missing_script(config: ClusterConfig) -> str | None:
     if config.code.path is None:
         if wanted[0] == "-m":
             return None
-        return f"{text} is not there: no `code:` is delivered (`code: {{path: .}}` is this folder)"
+        return f"{text} is not delivered: there is no `code:` (`code: {{path: .}}` is this folder)"
     root = config.folder / Path(config.code.path).expanduser()
     inside = PurePosixPath(os.path.normpath(config.train.dir))
     try:
         there = {entry.path for entry in folder.entries(config, root)}
     except CloudtrainError:
-        return None  # told as what is wrong with the code
+        return None  # reported by the check of `code:`
     if wanted[0] == "-m":
         return _missing_module(text, wanted[1], inside, there)
     path = os.path.normpath(inside / wanted[0])
     if path in there or path.startswith("../") or _behind_a_link(path, there):
         return None
     if (root / path).is_file():
-        return f"{text} is not delivered: .gitignore or .cloudtrainignore leaves it out"
+        return f"{text} is not delivered: .gitignore or .cloudtrainignore excludes it"
     near = difflib.get_close_matches(path, [name for name in there if name.endswith(".py")], n=1)
-    where = "" if str(inside) == "." else f" in train.dir {inside}"
+    where = "" if str(inside) == "." else f", train.dir {inside}"
     meant = f": did you mean {os.path.relpath(near[0], inside)!r}?" if near else ""
-    return f"{text} is not in the code of {root}{where}{meant}"
+    return f"{text} does not exist in {root}{where}{meant}"
 
 
 def _script(command: str) -> tuple[str, ...] | None:
-    """`("train.py",)` or `("-m", "pkg.task")`; None if the line does not plainly begin so."""
+    """`("train.py",)` or `("-m", "pkg.task")`; None if the line begins in any other way."""
     first = re.split(r"[;&|\n]", command, maxsplit=1)[0]
     try:
         words = shlex.split(first)
@@ -185,7 +185,7 @@ def _missing_module(text: str, module: str, inside: PurePosixPath, there: set[st
         return None
     near = difflib.get_close_matches(f"{path}.py", sorted(there), n=1)
     meant = os.path.relpath(near[0], inside).removesuffix(".py").replace("/", ".") if near else ""
-    return f"{text} is not in the code" + (f": did you mean {meant!r}?" if meant else "")
+    return f"{text} does not exist in the code" + (f": did you mean {meant!r}?" if meant else "")
 
 
 def _behind_a_link(path: str, there: set[str]) -> bool:

@@ -36,27 +36,27 @@ class PlannedTask:
 
     node: NodePlan
     price_per_hour: float | None
-    """$, without disks, addresses and traffic; None where not known, 0 where nothing is billed."""
+    """$, without disks, addresses and traffic; None if not known, 0 if nothing is billed."""
     command: str
-    """Addresses that only `up` brings stand as `<node name>`."""
+    """Addresses that are known only after `up` appear as `<node name>`."""
     tf_config: str | None
-    """JSON; None where the strategy sets none."""
+    """JSON; None if the strategy sets none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
-    """What `up` and `train` would make and run, by the config, the tables and the record here."""
+    """What `up` and `train` would create and run, by the config, the tables and the record here."""
 
     plan: Plan
     tasks: tuple[PlannedTask, ...]
     deciding: tuple[str, ...]
-    """Names of the tasks whose end with exit code 0 is the run's success."""
+    """Names of the tasks that must exit 0 for the run to succeed."""
     differs: tuple[str, ...]
-    """Where the nodes on record here are not as this plan: what `up` would refuse, or move."""
+    """Differences between the recorded nodes and this plan: `up` would refuse or apply them."""
     notes: tuple[str, ...]
-    """What works, but hardly as it was meant."""
+    """Settings that work, but hardly as intended."""
     bill: Estimate | None
-    """None where nothing is billed."""
+    """None if nothing is billed."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -64,7 +64,7 @@ class PlanReport:
 
     @property
     def price_at_most(self) -> float | None:
-        """$ until `limits.max_lifetime`; None where the price is not known or nothing ends it."""
+        """$ until `limits.max_lifetime`; None if that is off or the price is not known."""
         lifetime = self.config.limits.max_lifetime
         if self.bill is None:
             return 0.0
@@ -74,11 +74,11 @@ class PlanReport:
 
 
 def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
-    """Every node, TF_CONFIG and command. Offline: asks nobody and changes nothing.
+    """Every node, TF_CONFIG and command. Offline; changes nothing.
 
-    Raises UsageError for machines that no cloud makes so, and for GPUs that TensorFlow has no code
-    for; ConfigError for a setup that cannot be had, places that cannot be, lines that are too long.
-    `ignore`: findings that stop nothing.
+    Raises UsageError for machines that no cloud offers, and for GPUs that TensorFlow has no code
+    for; ConfigError for a setup that cannot be installed, invalid places and too long lines.
+    `ignore`: names of findings to ignore.
     """
     config = plan.config
     refuse_machines(plan, ignore)
@@ -113,7 +113,7 @@ def _tf_config(launch: TaskLaunch) -> str | None:
 
 def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
     """Raise UsageError with every problem of the machines, each with its line."""
-    told = {
+    problems = {
         hint: wrong
         for what, wrong, hint in (
             ("machines", plan_errors(plan), CHOOSES),
@@ -121,9 +121,9 @@ def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
         )
         if wrong and what not in ignore
     }
-    if told:
-        lines = [_at_its_line(plan.config, text) for wrong in told.values() for text in wrong]
-        raise UsageError("\n".join(lines), hint="; ".join(told))
+    if problems:
+        lines = [_at_its_line(plan.config, text) for wrong in problems.values() for text in wrong]
+        raise UsageError("\n".join(lines), hint="; ".join(problems))
 
 
 def _at_its_line(config: ClusterConfig, text: str) -> str:

@@ -22,9 +22,9 @@ def price(plan: Plan) -> tuple[Finding, ...]:
             Finding(
                 what="price",
                 ok=False,
-                text=f"{text}, so limits.max_price cannot be held",
-                hint="`cloudtrain plan FILE --refresh-prices` fetches today's prices; or leave "
-                "limits.max_price out",
+                text=f"{text}, so limits.max_price cannot be enforced",
+                hint="`cloudtrain plan FILE --refresh-prices` fetches today's prices; or remove "
+                "limits.max_price",
                 error=UsageError,
             ),
         )
@@ -34,7 +34,7 @@ def price(plan: Plan) -> tuple[Finding, ...]:
                 what="price",
                 ok=False,
                 text=f"{text}, more than limits.max_price: {limit:g} $/hour",
-                hint="fewer or smaller machines, spot, another placement, or a higher max_price",
+                hint="use fewer or smaller machines, spot, another placement or a higher limit",
                 error=UsageError,
             ),
         )

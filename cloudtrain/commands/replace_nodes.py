@@ -22,7 +22,7 @@ class AllowedChanges:
     shrink: bool = False
     """Delete those that the config does not name."""
     replace: bool = False
-    """Exchange those that differ."""
+    """Recreate those that differ."""
 
 
 NOTHING = AllowedChanges()
@@ -33,14 +33,14 @@ class DriftDecision:
     """What `up` does about the drift."""
 
     going: tuple[str, ...] = ()
-    """Nodes to be deleted first."""
+    """Nodes to delete first."""
     end: ClusterEnd | None = None
-    """To be the end of the others."""
+    """New expiry of the others."""
 
 
 def decide_drift(session: Session, allowed: AllowedChanges) -> DriftDecision:
-    """Decide about the drift. Raises UsageError for a difference that is not allowed; nothing
-    was changed then.
+    """Decide about the drift, before anything is changed. Raises UsageError for a difference that
+    is not allowed.
     """
     events, config = session.records.events(), session.config
     found = drift(session.plan, session.nodes, events)
@@ -62,14 +62,14 @@ def delete_nodes(session: Session, names: Sequence[str]) -> Session:
     refuse_while_a_run_goes_on(session)
     due = [name for name in names if name not in nodes_leaving(session.records.events())]
     if due:
-        session.console.say(f"landing what is only on the nodes, before {', '.join(due)} go")
+        session.console.say(f"landing what is only on the nodes before deleting {', '.join(due)}")
         land_everything(session)
     everything = {node.name for node in session.nodes} <= set(names)
     session.records.journal(RemovalBegun(nodes=tuple(names), whole=everything))
     late = pending_nodes(session.records.events())
     with session.console.stage(f"delete on {session.provider.name}", len(names)) as stage:
         journal = shown_journal(session, stage)
-        if everything:  # what they stood on may have to be another too
+        if everything:  # network resources may have to be replaced too
             session.provider.destroy(session.config.name, journal, late)
         else:
             session.provider.remove(session.config.name, names, journal, late)
@@ -83,6 +83,6 @@ def refuse_while_a_run_goes_on(session: Session) -> None:
     if active is not None and active.state != "landing":
         name = session.config.name
         raise UsageError(
-            f"run {active.id} of {name} goes on: its nodes are not deleted",
-            hint=f"`cloudtrain stop-run {name}` ends and lands it; or wait for its end",
+            f"run {active.id} of {name} is still active: its nodes are not deleted",
+            hint=f"run `cloudtrain stop-run {name}` to end and land it, or wait for its end",
         )

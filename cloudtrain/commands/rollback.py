@@ -26,7 +26,7 @@ def report_or_roll_back(session: Session, going: Sequence[str], *, back: bool) -
     except BaseException:
         if back:
             roll_back(session, kept, start)
-        tell(session)
+        report_existing(session)
         raise
 
 
@@ -41,7 +41,7 @@ def roll_back(session: Session, kept: set[str], start: int) -> None:
         return
     name, provider, late = session.config.name, session.provider, pending_nodes(events)
     try:
-        with session.console.stage(f"give back on {provider.name}", len(made)) as stage:
+        with session.console.stage(f"roll back on {provider.name}", len(made)) as stage:
             journal = shown_journal(session, stage)
             if kept:
                 provider.remove(name, sorted(made), journal, late)
@@ -50,10 +50,11 @@ def roll_back(session: Session, kept: set[str], start: int) -> None:
             for node in sorted(made):
                 stage.done(node, "gone")
     except CloudtrainError as error:
-        session.console.warn(f"giving back what this `up` made failed too: {error}")
+        session.console.warn(f"the rollback of this `up` failed too: {error}")
 
 
-def tell(session: Session) -> None:
+def report_existing(session: Session) -> None:
+    """Report the nodes that exist and are billed; by the record if the cloud does not answer."""
     if not is_cloud(session.config.provider):
         return
     try:
@@ -64,13 +65,13 @@ def tell(session: Session) -> None:
             names = ", ".join(not_given_back(events) or nodes_standing(events))
             if names:
                 session.console.warn(
-                    f"{session.provider.name} could not be asked what exists; by the record here: "
-                    f"{names}: billed until `cloudtrain down {session.config.name}` has ended them"
+                    f"{session.provider.name} could not be queried; by the record, {names} are "
+                    f"billed until `cloudtrain down {session.config.name}` has destroyed them"
                 )
         return
     if nodes:
         session.console.warn(
-            f"{billed(session.config, nodes)}; `cloudtrain up` goes on with them, "
-            f"`cloudtrain down {session.config.name}` ends them (`up --give-back` gives back by "
-            "itself what it made)"
+            f"{billed(session.config, nodes)}; `cloudtrain up` continues with them, "
+            f"`cloudtrain down {session.config.name}` destroys them (`up --give-back` deletes "
+            "what it created when it fails)"
         )

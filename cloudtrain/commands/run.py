@@ -59,7 +59,7 @@ def run(
         except (NotLanded, StoreError):
             console.warn(
                 f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
-                "they hold and destroys them, with --discard it destroys it too"
+                "they hold and destroys them, --discard destroys them unlanded"
             )
             report_billed(config, handle.provider, console)
             raise
@@ -82,7 +82,7 @@ def up_and_train(handle: Handle, console: Console) -> Run:
 def joined(session: Session) -> Run | None:
     active = session.records.active_run()
     if active is not None:
-        session.console.say(f"joining run {active.id}, which goes on")
+        session.console.say(f"joining active run {active.id}")
     return active
 
 
@@ -96,5 +96,7 @@ def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
     except CloudtrainError as second:
         raise NodesError({"run": error, "down": second}) from error
     except KeyboardInterrupt:
-        console.warn(f"interrupted again: nodes may be left; `cloudtrain down {name}` ends them")
+        console.warn(
+            f"interrupted again: nodes may be left; `cloudtrain down {name}` destroys them"
+        )
         raise

@@ -28,13 +28,13 @@ def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None
                 take(found.records, found.run, store, console)
         elif left := pending_spools(found.run.id, store):
             console.warn(
-                f"{counted(len(left))} that nodes stored while nobody was there: not taken yet; "
-                f"`cloudtrain fetch {found.run.cluster}` does it where the run was started"
+                f"{counted(len(left))} stored by unattended nodes not landed yet; run "
+                f"`cloudtrain fetch {found.run.cluster}` on the machine that started the run"
             )
     except LockedError:
         return
     except CloudtrainError as error:
-        console.warn(f"what nodes stored while nobody was there is not taken: {error}")
+        console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
 def ingest_before_down(handle: Handle, console: Console) -> None:
@@ -46,7 +46,7 @@ def ingest_before_down(handle: Handle, console: Console) -> None:
         try:
             take(handle.records, run, handle.store, console)
         except CloudtrainError as error:
-            console.warn(f"what nodes stored while nobody was there is not taken: {error}")
+            console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
 def take(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:

@@ -13,7 +13,7 @@ def ssh_config(name: str) -> str:
     records = Records(name)
     nodes = open_provider(recorded_config(records)).nodes(name)
     if not nodes:
-        raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` makes them")
+        raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` creates them")
     identity = keys.load_identity(records.folder)
     keys.write_known_hosts(identity, nodes)
     return keys.ssh_config(identity, nodes)

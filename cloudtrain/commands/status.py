@@ -30,41 +30,41 @@ OVERDUE = LeftoverError.exit_code
 class ClusterStatus:
     name: str
     provider: str | None
-    """As the record has it; None where that cannot be read."""
+    """From the record; None if that cannot be read."""
     strategy: str | None
     open: bool | None
-    """False once `down` has seen that nothing is left; None: not on record here, and not known."""
+    """False once `down` has seen that nothing is left; None if unknown: no local record."""
     since: float | None
-    """The first event on record, Unix time."""
+    """Time of the first event on record, Unix time."""
     holder: LockHolder | None
-    """Who works on it now."""
+    """The process that holds the cluster's lock."""
     nodes: tuple[Node, ...] | None
-    """As the provider lists them; None where it was not asked or did not answer."""
+    """As the provider lists them; None if it was not queried or did not answer."""
     runs: tuple[Run, ...]
-    """From the oldest on."""
+    """Oldest first."""
     faults: tuple[str, ...]
     """Records that cannot be read."""
     prices: Mapping[str, float | None] = field(default_factory=dict)
-    """Node name → $/hour of the machine that it is, without disks; None where not known."""
+    """Node name → $/hour of its actual machine, without disks; None if not known."""
     ceilings: Mapping[str, float | None] = field(default_factory=dict)
-    """The same as it is at most."""
+    """Node name → upper bound of its $/hour."""
     planned: tuple[str, ...] | None = None
-    """Names of the nodes that the record's config has; None where nobody asked."""
+    """Names of the nodes in the recorded config; None if not queried."""
     made: frozenset[str] = frozenset()
-    """Names of those that were asked for, by the record."""
+    """Names of the nodes that were requested, by the record."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
-    """Where the runs were read, as none is on record here."""
+    """Store that the runs were read from, if none is on record here."""
     idle: IdleState | None = None
-    """When it goes down by itself, as nobody uses it."""
+    """When `limits.idle` takes it down."""
     still_billed: str | None = None
-    """What nodes that have ended cost on until `down`."""
+    """Remaining cost of stopped nodes until `down`."""
     as_of: Mapping[str, float] = field(default_factory=dict)
-    """Run id → when its record was stored, Unix time: of those that went on then."""
+    """Run id → time its record was stored (Unix), for runs that were active then."""
 
     def cost(self, now: float) -> CostSoFar | None:
-        """$ so far of the nodes that exist; None where these are not known."""
+        """$ so far of the nodes that exist; None if these are not known."""
         if self.nodes is None:
             return None
         return cost_of(self.nodes, self.prices, self.ceilings, now)
@@ -78,7 +78,7 @@ class ClusterStatus:
         return tuple(name for name in self.planned or () if name not in there)
 
     def exit_code(self, now: float) -> int:
-        """Nodes that are made or destroyed just now are not missing."""
+        """Exit code of `status`. Nodes being created or destroyed do not count as missing."""
         if self.error is not None:
             silent = isinstance(self.error, TransientError | RateError)
             return NotAskedError.exit_code if silent else self.error.exit_code
@@ -97,7 +97,7 @@ class ClusterStatus:
 class StatusReport:
     clusters: tuple[ClusterStatus, ...]
     store: str | None = None
-    """Where they were looked for, if not here."""
+    """The store that was searched, if not the local records."""
 
     def exit_code(self, now: float) -> int:
         return max((cluster.exit_code(now) for cluster in self.clusters), default=0)
@@ -145,7 +145,9 @@ def landed(
         return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
     cluster = in_store(name, config, uri)
     if config is None or facts_of(config.provider).on_this_machine:
-        return (cluster,)  # whose nodes are on their own machine alone
+        return (
+            cluster,
+        )  # no config to query with, or local nodes, which only their own machine sees
     cluster = asked(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
 
@@ -160,7 +162,7 @@ def refuse_no_folder(uri: str | None) -> None:
 
     if not FileStore(uri).root.is_dir():
         raise StoreError(
-            f"{uri}: there is no such folder", hint="--store is `artifacts.store` of the config"
+            f"{uri}: no such folder", hint="pass the `artifacts.store` of the config as --store"
         )
 
 
@@ -256,7 +258,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
 
 
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
-    """Of stopped nodes, on a cloud that bills what they leave."""
+    """Cost of what stopped nodes leave behind, on a cloud that bills it."""
     from cloudtrain.catalog import billed_after_end
 
     stopped = [node for node in nodes if node.state == "stopped"]

@@ -15,7 +15,7 @@ from cloudtrain.runs.tasks import end_orphans
 from cloudtrain.state import Records
 
 LOOKS = Retry(pause=0.2)
-"""Looks whether the one who attends to the run is done, or gone."""
+"""Polls whether the run's supervisor is done, or gone."""
 
 
 def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
@@ -52,9 +52,7 @@ def stopped_here(records: Records, id: str, console: Console) -> Run | None:
 
 def stop_orphans(records: Records, console: Console) -> Run:
     """End and land a run whose tasks outlived it, as their node was away when it ended."""
-    nothing = UsageError(
-        f"{records.name} has no run that goes on", hint="`cloudtrain status` lists runs"
-    )
+    nothing = UsageError(f"{records.name} has no active run", hint="`cloudtrain status` lists runs")
     if not records.is_open() or not records.runs():
         raise nothing
     handle = Handle(recorded_config(records))

@@ -62,8 +62,8 @@ def train(
             session = await_known_states(session)
             if decide_drift(session, NOTHING).end is not None:
                 console.warn(
-                    "limits.max_lifetime is not what the nodes were made with: `cloudtrain up` "
-                    "moves their end"
+                    "limits.max_lifetime differs from that of the existing nodes: `cloudtrain up` "
+                    "applies it"
                 )
             refuse_second_run(session)
             record_cluster(config, records)
@@ -86,7 +86,7 @@ def refuse_second_run(session: Session) -> None:
     if silent:
         raise UsageError(
             "\n".join(f"{node.name}: {node.fault}" for node in silent),
-            hint=f"`cloudtrain check {session.config.source or name}` asks each of them",
+            hint=f"`cloudtrain check {session.config.source or name}` checks each of them",
         )
     missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
     if missing:
@@ -102,7 +102,7 @@ def refuse_second_run(session: Session) -> None:
         )
     if active is not None:
         raise UsageError(
-            f"run {active.id} of {name} is going on",
+            f"run {active.id} of {name} is active",
             hint=f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it",
         )
 
@@ -122,7 +122,7 @@ def new_run(session: Session, arguments: Sequence[str]) -> Run:
     command = " ".join([config.train.command, *map(shlex.quote, arguments)])
     if len(command.encode("utf-8", "surrogateescape")) > LONGEST:
         raise UsageError(
-            f"the command has more than {LONGEST:,} bytes with its arguments: no node can start it",
+            f"the command and its arguments exceed {LONGEST:,} bytes: no node can start it",
             hint="put them in a file that `code:` delivers",
         )
     run_id = new_id()

@@ -29,7 +29,7 @@ from cloudtrain.protocols import Console, Finding
 from cloudtrain.strategies.one_device import ONE_DEVICE
 
 LIFETIME = 900.0
-"""Seconds after which the cloud ends the machine, should this program not."""
+"""Seconds after which the cloud ends the machine if this program does not."""
 
 
 def try_machine(config: ClusterConfig, console: Console) -> Finding:
@@ -102,5 +102,5 @@ def cost(plan: Plan, seconds: float) -> str:
     """Cost in words; clouds bill at least a minute."""
     billed = estimate(plan)
     if billed is None or billed.most is None:
-        return "at a price that is not known"
+        return "at an unknown price"
     return f"about {max(0.01, billed.most * max(seconds, 60.0) / 3600):.2f} $"

@@ -67,7 +67,7 @@ def up(
                 prepare_nodes(session)
             records.journal(UpCompleted())
     if config.limits.idle is not None:
-        console.say(f"without a run for {config.limits.idle:g} s it goes down (limits.idle)")
+        console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")
     return Cluster(name=config.name, nodes=session.nodes)
 
 
@@ -79,19 +79,19 @@ def make_store(handle: Handle, console: Console) -> None:
     store = handle.store
     handle.records.journal(ResourceRequested(what="store", name=store.uri))
     if store.create(_near(config)):
-        console.say(f"made the store {store.uri}, which is never deleted by cloudtrain")
+        console.say(f"created the store {store.uri}; cloudtrain never deletes it")
         store.check()
 
 
 def _near(config: ClusterConfig) -> str | None:
-    """The first placement, if nodes and store are of one cloud."""
+    """The first placement, if nodes and store are in one cloud."""
     near = is_of_the_nodes_cloud(config.artifacts.store or "", config) and config.placement
     return config.placement[0] if near else None
 
 
 def create_cluster(session: Session, settled: DriftDecision) -> Session:
-    """Every node exists, answers and has the end that it is to have, after what is settled was
-    done: for who holds the lock already."""
+    """Apply the settled changes; then create or repair every node and set its expiry. The caller
+    holds the lock."""
     if settled.going:
         session = delete_nodes(session, settled.going)
     if settled.end is not None and session.nodes:
@@ -102,6 +102,6 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
     session = ensure_nodes(session)
     if settled.end is not None and before:
         session = settle_end(session, settled.end)
-    # A node of an `up` that was cut off may have been listed only now.
+    # A node of an interrupted `up` may have been listed only now.
     decide_drift(session, NOTHING)
     return session

@@ -77,7 +77,7 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
             file=config.source,
             line=None,
             field=f"secrets.{name}",
-            text=f"the environment variable {variable} is not set here",
+            text=f"the environment variable {variable} is not set",
         )
         for name, variable in config.secrets.items()
         if not environ.get(variable)

@@ -20,7 +20,7 @@ def in_words(found: Estimate, lifetime: float | None) -> str:
     if found.most is not None and lifetime is not None:
         text += f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
     elif found.most is not None:
-        text += ", without an end (limits.max_lifetime is off)"
+        text += ", without a limit (limits.max_lifetime is off)"
     age = ", more than 180 days old: see `plan --refresh-prices`" if found.stale else ""
     return f"{text} (prices of {found.date.isoformat()}{age}; without {NOT_IN_IT})"
 

@@ -102,7 +102,7 @@ def test_stop_run_ends_it_though_no_run_goes_on_by_the_record(project: Project) 
     assert rig.entries().items() <= rig.stored(run).items()
     again = project.cloudtrain("stop-run")
     assert again.returncode == 2
-    assert "has no run that goes on" in again.stderr
+    assert "has no active run" in again.stderr
 
 
 def test_the_next_train_ends_it_first_and_its_ports_are_free(project: Project) -> None:

@@ -138,7 +138,7 @@ def test_what_fails_does_not_tell_them_either(planted: Project) -> None:
     told_by.do("up", config(planted, artifacts={"store": full.as_uri()}), code=5)
     del planted.environment["MY_KEY"]
     said = told_by.do("up", config(planted), code=2)
-    assert "secrets.API_KEY: the environment variable MY_KEY is not set here" in said
+    assert "secrets.API_KEY: the environment variable MY_KEY is not set" in said
     nothing_tells(planted, told_by)
 
 

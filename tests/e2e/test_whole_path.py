@@ -191,7 +191,7 @@ def test_exec_names_the_nodes_that_it_leaves_out_and_does_not_end_well(project: 
     done = project.cloudtrain("exec", project.name, "--", "echo", "here")
     assert done.returncode == 1
     assert done.stdout == "chief0 │ here\n"
-    assert "left out: worker0 (stopped)" in done.stderr
+    assert "skipped: worker0 (stopped)" in done.stderr
     chosen = project.cloudtrain("exec", project.name, "--role", "chief", "--", "true")
     assert (chosen.returncode, "left out" in chosen.stderr) == (0, False)
     none = project.cloudtrain("exec", project.name, "--role", "worker", "--", "true")

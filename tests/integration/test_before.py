@@ -24,7 +24,7 @@ def test_an_evaluator_without_checkpoints_is_noted(
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
     nodes = {**TWO, "evaluator": {}}
     config = written(tmp_path, nodes=nodes, train={"command": "true"})
-    words = "evaluator: without train.checkpoints it is given no checkpoint"
+    words = "evaluator: without train.checkpoints it gets no checkpoints"
     assert any(
         note.startswith(words) for note in as_document(plan_report(make_plan(config)))["notes"]
     )
@@ -67,4 +67,4 @@ def test_check_and_run_say_it_before_a_node_exists(project: Project) -> None:
     assert not list(project.home.glob("local/*"))
     up = project.cloudtrain("up", config)
     assert up.returncode == 0
-    assert "warning: train.command: rnak.py is not in the code" in up.stderr
+    assert "warning: train.command: rnak.py does not exist in" in up.stderr

@@ -304,7 +304,7 @@ def test_on_a_terminal_a_question_is_asked_and_ctrl_c_changes_nothing(tmp_path: 
                 break
     os.close(leader)
     assert process.returncode == 130
-    assert b"Land what mnist made, and destroy it on gcp?" in shown
+    assert b"Land the artifacts of mnist and destroy it on gcp?" in shown
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -111,11 +111,13 @@ def test_a_run_that_goes_on_is_seen_elsewhere_as_of_its_last_landing(project: Pr
     followed = cloudtrain(other, "logs", "-f", config)
     assert followed.exit_code == 2
     assert "chief0 │ chief0 step" in followed.stdout
-    assert "is followed only where it was started" in followed.stderr
+    assert "can be followed only on the machine that started it" in followed.stderr
     for words in (["stop-run", config], ["ssh", config], ["exec", config, "--", "true"]):
         refused = cloudtrain(other, *words)
         assert refused.exit_code == 2
-        assert "the keys of its nodes are where it was brought up\nhint: there" in refused.stderr
+        assert (
+            "its SSH keys are on the machine that ran `up`\nhint: run this there" in refused.stderr
+        )
     assert project.cloudtrain("stop-run", project.name).returncode == 0
     assert " stopped " in seen()
     assert "as of" not in seen()
@@ -141,5 +143,5 @@ def test_a_config_without_a_store_says_where_its_artifacts_are(project: Project)
     for command in ("logs", "fetch"):
         done = cloudtrain(project, command, config)
         assert done.exit_code == 2
-        assert "its config names no artifacts.store" in done.stderr
+        assert "its config has no artifacts.store" in done.stderr
         assert "on the machine that ran it" in done.stderr

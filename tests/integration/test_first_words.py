@@ -9,10 +9,10 @@ from tests.support.project import Project
 
 def test_the_script_is_told_of(project: Project) -> None:
     done = project.cloudtrain("init", "--output", "new.yaml")
-    assert done.stdout == "new.yaml is written; next: cloudtrain plan new.yaml\n"
+    assert done.stdout == "wrote new.yaml; next: cloudtrain plan new.yaml\n"
     (project.folder / "empty").mkdir()
     done = project.cloudtrain("init", "--output", "empty/new.yaml")
-    assert "empty/new.yaml is written (with an example, train.py); next" in done.stdout
+    assert "wrote empty/new.yaml and an example train.py; next" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_store_that_is_not_there_is_an_error_and_an_empty_one_is_said_so(
     nowhere = (project.folder / "not there").as_uri()
     done = project.cloudtrain("status", "--store", nowhere)
     assert done.returncode == 5
-    assert f"error: {nowhere}: there is no such folder" in done.stderr
+    assert f"error: {nowhere}: no such folder" in done.stderr
     project.store.mkdir()
     done = project.cloudtrain("status", "--store", project.store.as_uri())
     assert (done.returncode, done.stdout) == (

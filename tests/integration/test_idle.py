@@ -51,7 +51,7 @@ def test_an_idle_cluster_lands_and_goes_down_by_itself(project: Project) -> None
     config = project.config(limits={"idle": "1h"})
     brought = project.cloudtrain("up", config)
     assert brought.returncode == 0, brought.stderr
-    assert "without a run for 3600 s it goes down (limits.idle)" in brought.stderr
+    assert "taken down after 3600 s without a run (limits.idle)" in brought.stderr
     (log,) = until(lambda: list(project.home.glob("clusters/*/idle.log")), 10)
     assert project.cloudtrain("train", config).returncode == 0
     late = "cd ~/.cloudtrain/*/runs/*/chief0/work/output && echo late > late"

@@ -20,12 +20,12 @@ def test_a_run_makes_its_bucket_before_its_nodes_and_leaves_nothing_else(project
         config = project.config(artifacts={"store": "s3://made-here/mnist", "create": True})
         checked = project.cloudtrain("check", config)
         assert checked.returncode == 0, checked.stderr
-        assert "s3://made-here/mnist: does not exist yet: `up` makes it" in checked.stdout
+        assert "s3://made-here/mnist: does not exist yet: `up` creates it" in checked.stdout
         assert "made-here" not in buckets(place)
 
         done = project.cloudtrain("run", config)
         assert done.returncode == 0, done.stderr
-        assert done.stderr.count("made the store s3://made-here/mnist") == 1
+        assert done.stderr.count("created the store s3://made-here/mnist") == 1
         assert "come through this machine" not in done.stderr
         told = [event["event"] for event in events(project)]
         assert told.index("make") < told.index("create")
@@ -38,7 +38,7 @@ def test_a_run_makes_its_bucket_before_its_nodes_and_leaves_nothing_else(project
 
         again = project.cloudtrain("up", config)
         assert again.returncode == 0, again.stderr
-        assert "made the store" not in again.stderr
+        assert "created the store" not in again.stderr
 
 
 def client(place: stores.Store) -> Any:

@@ -207,15 +207,15 @@ def test_a_known_name_beats_a_file_of_that_name_and_a_folder_is_no_file(verbs: V
         ),
         (["logs", "../mnist"], "error: ../mnist: there is no such file\n"),
         (["ssh"], "error: Missing argument 'NAME'.\nhint: `cloudtrain ssh --help`\n"),
-        (["trian"], "error: there is no command 'trian'\nhint: did you mean `cloudtrain train`?\n"),
+        (["trian"], "error: unknown command 'trian'\nhint: did you mean `cloudtrain train`?\n"),
         (["up", "--jsn"], "error: No such option '--jsn'. (Did you mean"),
         (["logs", "--tail", "-1"], "error: Invalid value for '--tail': -1"),
         (
             ["exec", "mnist"],
-            "error: there is no command to run\nhint: cloudtrain exec mnist --role",
+            "error: no command given\nhint: for example: cloudtrain exec mnist --role",
         ),
         (["completion", "tcsh"], "error: Invalid value for '["),
-        (["status", "--watch", "--json"], "error: --watch draws again and again"),
+        (["status", "--watch", "--json"], "error: --watch and --json exclude each other"),
     ],
 )
 def test_bad_usage_is_two_lines_and_exit_code_2(arguments: list[str], error: str) -> None:
@@ -291,7 +291,7 @@ def test_a_machine_without_ssh_is_told_so(verbs: Verbs, monkeypatch: pytest.Monk
     verbs.answer("ssh", "shell_command", ["no-such-ssh"])
     done = cloudtrain("ssh", "mnist")
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: no-such-ssh is not installed here\n")
+    assert done.stderr.startswith("error: no-such-ssh is not installed\n")
 
 
 def test_init_writes_the_providers_file(verbs: Verbs) -> None:
@@ -340,7 +340,7 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
         "FAIL  quota  8 of 4",
         "             hint: ask",
         "FAIL  who    nobody",
-        "2 of 3 would stop `cloudtrain up`",
+        "2 of 3 findings would stop `cloudtrain up`",
     ]
     document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
     assert [finding["exit_code"] for finding in document["findings"]] == [0, 3, 4]
@@ -359,7 +359,7 @@ def test_what_nobody_tells_is_never_counted_as_enough(verbs: Verbs) -> None:
     assert done.stdout.splitlines() == [
         "ok    code   ./src",
         "?     quota  Tesla family is not listed",
-        "nothing that was told would stop `cloudtrain up`; not told: quota",
+        "nothing found would stop `cloudtrain up`; not checked: quota",
     ]
     document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
     assert [finding["told"] for finding in document["findings"]] == [True, False]
@@ -421,7 +421,7 @@ def exit_code_of(kind: type[errors.CloudtrainError]) -> int:
             1,
             [
                 "error: internal: KeyError: 'state\\nx'",
-                "hint: run it again with --debug and report what it shows",
+                "hint: run it again with --debug and report the traceback",
             ],
             {},
         ),
@@ -519,7 +519,7 @@ def test_what_costs_money_is_never_done_unasked(verbs: Verbs) -> None:
     for arguments in (["up", config], ["down"], ["down", "--discard"]):
         done = cloudtrain(*arguments)
         assert done.exit_code == 2
-        assert "hint: --yes" in done.stderr
+        assert "hint: pass --yes" in done.stderr
     assert verbs.calls == []
     for arguments in (["up", config], ["down"], ["down", "--discard"]):
         assert cloudtrain(*arguments, "--yes").exit_code == 0

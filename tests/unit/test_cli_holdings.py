@@ -128,7 +128,7 @@ def run(*arguments: str) -> Result:
 
 def test_ls_tells_what_is_on_record_here(cloud: Labelled) -> None:
     know("mnist")
-    assert run("ls").output == "mnist  gcp  up, by the record here\n"
+    assert run("ls").output == "mnist  gcp  up (by the local record)\n"
 
 
 def test_ls_cloud_tells_what_no_file_knows(cloud: Labelled) -> None:
@@ -137,9 +137,9 @@ def test_ls_cloud_tells_what_no_file_knows(cloud: Labelled) -> None:
     result = run("ls", "--cloud", "--provider", "gcp", "--project", "p")
     lines = [re.sub(r"[-\d]+ \d+:\d+", "TIME", line) for line in result.output.splitlines()]
     lines = [re.sub(r"\d+\.\d\d(?= \$)", "PRICE", line) for line in lines]
-    told = "1 of 1 nodes running, made 5m ago, ends TIME, PRICE $/hour or more"
+    told = "1 of 1 nodes running, made 5m ago, ends TIME, at least PRICE $/hour"
     assert lines == [
-        "gcp p: lost  of ann  known to no record here",
+        "gcp p: lost  of ann  no local record",
         f"  {told}",
         "  lost-chief0  running  n1-standard-8  us-east4-c",
         "gcp p: mnist  of ann  known here",
@@ -161,7 +161,7 @@ def test_an_account_that_nobody_named_need_not_have_credentials(cloud: Labelled)
     cloud.error = CredentialsError("no credentials are found", hint="log in")
     result = run("ls", "--cloud")
     assert result.exit_code == 0
-    assert "gcp: not asked: no credentials are found" in result.output
+    assert "gcp: not checked: no credentials are found" in result.output
     assert run("ls", "--cloud", "--provider", "gcp").exit_code == 4
 
 
@@ -187,8 +187,8 @@ def test_gc_leaves_what_runs_and_says_what_ends_it(cloud: Labelled) -> None:
     result = run("gc", "--provider", "gcp", "--project", "p", "--yes")
     assert result.exit_code == 0
     assert list(cloud.cloud) == ["live", "endless"]
-    command = "`cloudtrain gc live --provider gcp --project p` ends it"
-    assert f"live runs and is kept: {command}" in result.stderr
+    command = "`cloudtrain gc live --provider gcp --project p` deletes it"
+    assert f"live is running and is kept: {command}" in result.stderr
     assert "1 of 1 nodes running, made 5m ago, ends " in result.stderr
     assert "nothing to collect" in result.stdout
 
@@ -272,7 +272,7 @@ def test_a_record_without_the_keys_knows_nothing(cloud: Labelled) -> None:
     cloud.owner = owner(EVE)
     on_record("mnist")
     assert (
-        "of eve  known to no record here"
+        "of eve  no local record"
         in run("ls", "--cloud", "--project", "p", "--provider", "gcp").output
     )
 
@@ -354,11 +354,11 @@ def test_what_this_machine_made_is_mine_whoever_is_logged_in_to_the_account(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("ls", "--provider", "gcp"), "asked of the accounts"),
-        (("ls", "mnist", "--cloud", "--provider", "gcp"), "told twice"),
-        (("ls", "--cloud", "--project", "p"), "of which cloud"),
-        (("down", "--provider", "gcp"), "needs the cluster's NAME"),
-        (("down", "x", "--project", "p"), "leave --provider out"),
+        (("ls", "--provider", "gcp"), "require --cloud"),
+        (("ls", "mnist", "--cloud", "--provider", "gcp"), "not both"),
+        (("ls", "--cloud", "--project", "p"), "requires --provider"),
+        (("down", "--provider", "gcp"), "requires the cluster's NAME"),
+        (("down", "x", "--project", "p"), "omit --provider"),
     ],
 )
 def test_an_account_is_told_once_and_whole(
@@ -446,8 +446,8 @@ def test_ls_cloud_names_the_places_that_could_not_be_asked(cloud: Labelled) -> N
     result = run("ls", "--cloud", "--provider", "gcp")
     assert result.exit_code == 6
     assert result.stdout.splitlines()[-2:] == [
-        "gcp: not asked: europe-west4-a (instances: The scope is not reachable.)",
-        "gcp: not asked, as it may not use them: ap-south-1",
+        "gcp: not checked: europe-west4-a (instances: The scope is not reachable.)",
+        "gcp: not checked, access denied: ap-south-1",
     ]
     (account,) = json.loads(run("ls", "--cloud", "--provider", "gcp", "--json").stdout)["accounts"]
     assert [cluster["name"] for cluster in account["clusters"]] == ["mnist"]
@@ -463,8 +463,8 @@ def test_ls_cloud_says_nothing_of_what_it_has_not_seen(cloud: Labelled) -> None:
     result = run("ls", "--cloud", "--provider", "gcp")
     assert result.exit_code == 0, "an organization's policy is no fault"
     assert result.stdout.splitlines() == [
-        "gcp: holds nothing of ours where it was asked",
-        "gcp: not asked, as it may not use them: ap-south-1",
+        "gcp: holds nothing of cloudtrain's in the places that were queried",
+        "gcp: not checked, access denied: ap-south-1",
     ]
 
 
@@ -474,7 +474,7 @@ def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud:
     result = run("gc", "--provider", "gcp", "--yes")
     assert cloud.cloud == {}
     assert result.exit_code == 6
-    assert "not asked: europe-west4-a" in result.stderr
+    assert "not checked: europe-west4-a" in result.stderr
     result = run("gc", "--provider", "gcp", "--yes")
     assert (result.exit_code, result.stdout) == (6, "")
 
@@ -486,7 +486,7 @@ def test_nodes_that_exist_after_their_end_are_overdue(cloud: Labelled) -> None:
     result = run("ls", "--cloud", "--provider", "gcp")
     assert result.exit_code == 6
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(late.expires))
-    assert f"  mnist-chief0: OVERDUE: overdue since {since}, still billed" in result.stdout
+    assert f"  mnist-chief0: OVERDUE since {since}, still billed" in result.stdout
     (account,) = json.loads(run("ls", "--cloud", "--provider", "gcp", "--json").stdout)["accounts"]
     (cluster,) = account["clusters"]
     assert cluster["overdue"] == ["mnist-chief0"]
@@ -503,8 +503,8 @@ def test_down_names_the_places_where_the_record_says_that_it_never_was(cloud: La
     result = run("down", "mnist", "--yes", "--discard")
     assert result.exit_code == 0
     assert cloud.cloud == {}
-    assert "not asked: europe-west4-a" in result.stderr
-    assert "by the record it never was there" in result.stderr
+    assert "not checked: europe-west4-a" in result.stderr
+    assert "by the record, it was never there" in result.stderr
 
 
 def test_gc_leaves_what_became_known_while_it_asked(

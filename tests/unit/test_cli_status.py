@@ -174,7 +174,7 @@ def test_status_tells_the_cost_so_far_and_when_it_ends(monkeypatch: pytest.Monke
         "  chief0   running   127.0.0.1:2201  us-central1-a  n1-standard-8",
         "  worker0  running   127.0.0.1:2201  us-central1-a  n1-standard-4  spot",
         "  cost so far  1.51 $, without disks",  # 2 h of 0.73 and 1 h of 0.05224
-        "  ends by itself  2026-11-21 18:41, in 10h 00m",
+        "  expires  2026-11-21 18:41, in 10h 00m",
     ]
     (cluster,) = report_json(report, BEGUN + 2 * 3600)["clusters"]
     assert cluster["cost"] == pytest.approx(2 * 0.73 + 0.05224)
@@ -211,7 +211,7 @@ def test_offline_asks_nobody(provider: FakeProvider) -> None:
     known()
     provider.nodes = None  # type: ignore[method-assign,assignment]
     done = cloudtrain("status", "--offline")
-    assert (done.exit_code, done.stdout) == (0, "mnist  local  custom  nodes not asked for\n")
+    assert (done.exit_code, done.stdout) == (0, "mnist  local  custom  nodes not queried\n")
     (cluster,) = json.loads(cloudtrain("status", "--offline", "--json").stdout)["clusters"]
     assert cluster["nodes"] is None
 
@@ -220,7 +220,7 @@ def test_no_cluster_is_no_error() -> None:
     done = cloudtrain("status")
     assert (done.exit_code, done.stdout) == (
         0,
-        "no cluster is known here: `cloudtrain up FILE` makes one\n",
+        "no known clusters: `cloudtrain up FILE` creates one\n",
     )
     assert json.loads(cloudtrain("status", "--json").stdout) == {"clusters": []}
 
@@ -248,7 +248,7 @@ def test_a_provider_that_does_not_answer_hides_no_other_cluster(
     use(fake, monkeypatch)
     done = cloudtrain("status")
     assert done.exit_code == 4
-    assert "  nodes: not known: the token has expired\n    hint: log in\n" in done.stdout
+    assert "  nodes unknown: the token has expired\n    hint: log in\n" in done.stdout
     assert "worker1" in done.stdout
 
 
@@ -326,12 +326,12 @@ def test_nodes_are_counted_against_the_plan(provider: FakeProvider) -> None:
 def test_a_node_that_was_never_made_is_not_gone(provider: FakeProvider) -> None:
     groups = {"chief": NodeGroup(), "ps": NodeGroup(count=1)}
     cluster_of(provider, a_node("chief0"), **groups)
-    assert "1 of 2 nodes running, not made: ps0" in said()[0]
+    assert "1 of 2 nodes running, not created: ps0" in said()[0]
 
 
 def test_that_all_nodes_are_gone_is_said(provider: FakeProvider) -> None:
     cluster_of(provider)
-    assert "3 nodes that were made are gone" in said()[0]
+    assert "3 created nodes are gone" in said()[0]
     assert told()["missing"] == ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
     assert cloudtrain("status").exit_code == 1
 
@@ -352,8 +352,8 @@ def test_a_node_that_exists_after_its_end_is_overdue(provider: FakeProvider) -> 
     groups = {"chief": NodeGroup(), "worker": NodeGroup()}
     cluster_of(provider, a_node("chief0", expires=end), a_node("worker0"), **groups)
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(end))
-    assert f"  mnist-chief0: OVERDUE: overdue since {since}, still billed" in said()
-    assert not any("ends by itself" in line for line in said())
+    assert f"  mnist-chief0: OVERDUE since {since}, still billed" in said()
+    assert not any("expires" in line for line in said())
     assert told()["overdue"] == ["mnist-chief0"]
     assert [node["overdue"] for node in told()["nodes"]] == [True, False]
     assert cloudtrain("status", "mnist").exit_code == 6

@@ -325,7 +325,7 @@ def test_a_config_loads_without_its_secrets_and_says_which_are_missing(tmp_path:
         with pytest.raises(ConfigError) as caught:
             read_secrets(config, environ)
         assert str(caught.value) == (
-            f"{tmp_path}/c.yaml: secrets.TOKEN: the environment variable MY_TOKEN is not set here"
+            f"{tmp_path}/c.yaml: secrets.TOKEN: the environment variable MY_TOKEN is not set"
         )
 
 

@@ -156,13 +156,13 @@ def test_init_names_the_file_for_a_folder_and_never_overwrites(tmp_path: Path) -
     path = init("local", tmp_path)
     assert path == tmp_path / "local.yaml"
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"local\.yaml: is there already"):
+    with pytest.raises(UsageError, match=r"local\.yaml already exists"):
         init("local", tmp_path)
     assert path.read_text() == "mine"
 
 
 def test_init_refuses_what_it_cannot_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no provider 'gpc'"):
+    with pytest.raises(UsageError, match="unknown provider 'gpc'"):
         init("gpc", tmp_path)
-    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+    with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
         init("local", tmp_path / "no" / "x.yaml")

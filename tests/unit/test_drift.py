@@ -229,7 +229,7 @@ def test_train_says_that_the_end_of_the_nodes_stays(user: User, azure: Hearing) 
     done = cloudtrain("train", "deep.yaml")
     user.write(limits={"max_lifetime": "6h"}, train={"command": "echo"})
     done = cloudtrain("train", "deep.yaml")
-    assert "`cloudtrain up` moves their end" in done.stderr
+    assert "`cloudtrain up` applies it" in done.stderr
 
 
 def test_where_the_cloud_keeps_the_end_another_lifetime_is_refused_or_exchanged(

@@ -256,11 +256,11 @@ def test_status_of_a_store_shows_all_its_clusters(
     store.upload("damaged/run.json", [b""])
     report = status(None, store=store.uri, offline=False)
     lines = [" ".join(line.split()) for line in report_text(report, 5000.0).splitlines()]
-    assert lines[0] == "mnist nodes not asked for"
+    assert lines[0] == "mnist nodes not queried"
     assert lines[1].startswith(f"run {RUN.id} failed attempt 1")
-    assert lines[3] == f"not on record here: runs are those that landed in {store.uri}"
+    assert lines[3] == f"no local record: these runs landed in {store.uri}"
     assert lines[4].startswith(f"unreadable: {store.uri}/damaged/run.json is not a run's record")
-    assert lines[6] == "other nodes not asked for"
+    assert lines[6] == "other nodes not queried"
     assert lines[7].startswith(f"run {GOES_ON.id} running, as of 1970-01-01")
     assert ", 3m" in lines[7]
     mnist, other = report_json(report, 5000.0)["clusters"]

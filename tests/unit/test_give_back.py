@@ -48,7 +48,7 @@ def test_what_is_billed_is_told_with_price_end_and_command(no_login: User) -> No
     told = "still billed: deep-worker0, deep-worker1, deep-worker2, "
     assert told in done.stderr
     assert "$/hour, until 20" in done.stderr
-    assert "`cloudtrain down deep` ends them" in done.stderr
+    assert "`cloudtrain down deep` destroys them" in done.stderr
     assert len(user.names()) == 3
 
 
@@ -89,4 +89,4 @@ def test_where_the_cloud_cannot_be_asked_the_record_names_the_nodes(
 
     monkeypatch.setattr(provision, "await_first_login", refuse)
     done = user.up()
-    assert "by the record here: deep-worker0, deep-worker1, deep-worker2" in done.stderr
+    assert "by the record, deep-worker0, deep-worker1, deep-worker2 are" in done.stderr

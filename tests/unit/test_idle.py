@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands import idle as verb
-from cloudtrain.commands.down import ALREADY, await_lock
+from cloudtrain.commands.down import IDLE_DOWN_WAIT, await_lock
 from cloudtrain.commands.status import status
 from cloudtrain.errors import RunFailed, StoreError
 from cloudtrain.events import IdleDownFailed, UpCompleted
@@ -29,7 +29,7 @@ def test_a_cluster_that_nobody_uses_goes_down_after_the_limit(world: World) -> N
     world.watch()
     assert LIMIT <= world.tried[0] <= LIMIT + 2 * verb.POLL
     assert not world.records.is_open()
-    assert world.console.said == ["mnist was idle for 1800 s (limits.idle): it goes down"]
+    assert world.console.said == ["mnist was idle for 1800 s (limits.idle): taking it down"]
 
 
 def test_a_run_and_an_up_begin_the_wait_anew(world: World) -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: W
     pauses = [b - a for a, b in zip(world.tried, world.tried[1:], strict=False)]
     for pause, wanted in zip(pauses, [60, 120, 240, 480, 960, 1800, 1800], strict=True):
         assert wanted <= pause <= wanted + 2 * verb.POLL
-    assert world.console.warned[0] == "the bucket is gone\nthe nodes are kept; tried again in 60 s"
+    assert world.console.warned[0] == "the bucket is gone\nthe nodes are kept; retrying in 60 s"
     assert not world.records.is_open()
 
 
@@ -182,8 +182,8 @@ def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records:
 def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records) -> None:
     console = Heard()
     with records.lock("idle"):
-        assert await_lock(records, console) == ALREADY
-    assert console.said == ["mnist goes down already, as it was idle (limits.idle): waiting"]
+        assert await_lock(records, console) == IDLE_DOWN_WAIT
+    assert console.said == ["mnist is already going down as idle (limits.idle): waiting"]
     with records.lock("exec"):
         assert await_lock(records, console) == 0.0
 

@@ -306,7 +306,7 @@ def test_nodes_that_another_machine_made_since_the_last_down_are_landed_by_nobod
     session.records.close()
     session.records.create()
     half_made(session)
-    with pytest.raises(NotLanded, match="what they hold cannot be landed from here"):
+    with pytest.raises(NotLanded, match="what the nodes hold cannot be landed from here"):
         brought_down(session, session.provider, monkeypatch)  # type: ignore[arg-type]
     assert len(session.provider.nodes("mnist")) == 1
 
@@ -318,8 +318,8 @@ def test_a_place_where_the_cluster_never_was_keeps_no_node(
     provider = FakeProvider(not_asked=(SILENT,), whereabouts=where)
     assert "down" in brought_down(session, provider, monkeypatch)
     assert not session.records.is_open()
-    (told,) = [line for line in session.console.warned if "not asked" in line]  # type: ignore[attr-defined]
-    assert "us-east1-b (it does not answer); by the record it never was there" in told
+    (told,) = [line for line in session.console.warned if "not checked" in line]  # type: ignore[attr-defined]
+    assert "us-east1-b (it does not answer); by the record, it was never there" in told
 
 
 def test_what_was_made_is_known_where_the_cloud_tells_nothing() -> None:

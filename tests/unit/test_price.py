@@ -105,7 +105,7 @@ def test_a_spot_price_that_is_not_known_is_bounded_by_that_on_demand() -> None:
 def test_a_cluster_without_an_end_has_no_most() -> None:
     file = config(T4, limits="{max_lifetime: off}")
     assert json.loads(cloudtrain("plan", file, "--json").stdout)["price_at_most"] is None
-    assert "without an end (limits.max_lifetime is off)" in cloudtrain("plan", file).stdout
+    assert "without a limit (limits.max_lifetime is off)" in cloudtrain("plan", file).stdout
 
 
 def test_what_runs_here_costs_nothing() -> None:
@@ -181,10 +181,10 @@ def test_max_price_needs_a_price_that_is_known(cloud: FakeProvider) -> None:
     assert found(config(BRAND_NEW)).ok
     finding = found(config(BRAND_NEW, limits="{max_price: 20}"))
     assert (finding.ok, finding.error) == (False, UsageError)
-    assert finding.text.endswith("so limits.max_price cannot be held")
+    assert finding.text.endswith("so limits.max_price cannot be enforced")
     assert finding.hint is not None
     assert "--refresh-prices" in finding.hint
-    assert "leave limits.max_price out" in finding.hint
+    assert "remove limits.max_price" in finding.hint
 
 
 def test_a_spot_price_that_is_not_known_does_not_stand_in_the_way(cloud: FakeProvider) -> None:
@@ -211,7 +211,7 @@ def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(cloud: FakeProvider) 
     cloud.findings = (Finding(what="quota", ok=False, text="none left", error=QuotaError),)
     done = cloudtrain("check", config(T4), "--deep")
     assert done.exit_code == 3
-    assert "?     rehearsal  not done: quota first" in done.stdout
+    assert "?     rehearsal  skipped: fix quota first" in done.stdout
 
 
 def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvider) -> None:
@@ -234,11 +234,11 @@ def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvi
         "ok    setup        none",
         "ok    code         none",
         "ok    secrets      none",
-        "ok    store        artifacts come home to this machine",
+        "ok    store        artifacts are downloaded to this machine",
         "FAIL  quota        us-east4: 2 T4 needed, 0 of 0 left",
         "                   us-central1: 2 T4 needed, 1 of 1 left",
         "                   hint: ask for more, or name another region",
-        "1 of 8 would stop `cloudtrain up`",
+        "1 of 8 findings would stop `cloudtrain up`",
     ]
     cloud.findings = ()
     assert cloudtrain("check", "mnist.yaml").stdout.splitlines()[-1] == (
@@ -356,8 +356,8 @@ def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     assert "ignored: N2_CPUS: 8 needed" in done.stdout
     with pytest.raises(QuotaError) as caught:
         verb.refuse(Handle(load(Path(config(T4)))))
-    assert caught.value.hint == "ask; `--ignore quota` goes on where that is not so"
+    assert caught.value.hint == "ask; pass `--ignore quota` to continue anyway"
     verb.refuse(Handle(load(Path(config(T4)))), ("quota",))
     wrong = cloudtrain("check", file, "--ignore", "quotas")
     assert wrong.exit_code == 2
-    assert "'quotas' is none of quota, price, machines, gpus, permissions" in wrong.output
+    assert "'quotas' is not one of quota, price, machines, gpus, permissions" in wrong.output

@@ -197,5 +197,5 @@ def test_who_is_still_billed_is_said_with_price_and_end() -> None:
     assert text.startswith("still billed: m-chief0, m-worker0, 0.19 $/hour, until 2027-01-15 08:00")
     endless = billed(config, (replace(node, expires=None, machine="unheard.of"),))
     assert endless == (
-        "still billed: m-chief0, price not known, without an end (limits.max_lifetime is off)"
+        "still billed: m-chief0, price not known, without a limit (limits.max_lifetime is off)"
     )

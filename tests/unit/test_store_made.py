@@ -32,9 +32,7 @@ def test_a_folder_is_made_and_said_once(tmp_path: Path, monkeypatch: pytest.Monk
     records, console = Records(config.name), Heard()
     for _ in range(2):
         up.make_store(Handle(config), console)
-    assert console.said == [
-        f"made the store {place.as_uri()}, which is never deleted by cloudtrain"
-    ]
+    assert console.said == [f"created the store {place.as_uri()}; cloudtrain never deletes it"]
     assert [(e["what"], e["name"]) for e in records.events()] == [("store", place.as_uri())] * 2
 
 

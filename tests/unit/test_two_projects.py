@@ -152,7 +152,7 @@ def test_one_that_its_provider_still_has_is_not_forgotten(
     cloud.create(plan, None, lambda *_, **__: None)  # type: ignore[arg-type]
     done = run("forget", "same")
     assert done.exit_code == 2
-    assert "same is up: same-chief0\nhint: `cloudtrain down same` first" in done.stderr
+    assert "same is up: same-chief0\nhint: run `cloudtrain down same` first" in done.stderr
     assert known_clusters() == ("same",)
     cloud.cloud.clear()
     assert run("forget", "same").exit_code == 0, "the cloud says that it is gone"
