@@ -30,10 +30,10 @@ def work_folder(cluster: str, run: str, task: str) -> str:
 
 
 def attempt_folder(cluster: str, run: str, task: str, attempt: int) -> str:
-    """Log, exit code, process group and start time of one task in one attempt."""
+    """Log, exit code, process group and start time of one attempt of one task."""
     return f"{runs_folder(cluster)}/{run}/{task}/attempt-{attempt}"
 
 
 def tag(cluster: str, run: str, task: str, attempt: int) -> str:
-    """Value of CLOUDTRAIN_TASK in the environment of every process of one attempt."""
+    """Value of CLOUDTRAIN_TASK in the environment of every process of one attempt of one task."""
     return f"{cluster}/{run}/{task}/{attempt}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cloudtrain.model import TaskId
@@ -16,6 +16,8 @@ class Task(TaskId):
 
     node: str
     port: int
+    attempt: int = 0
+    """Number of its current attempt, from 1; 0 before the first. Each task counts its own."""
 
     @property
     def name(self) -> str:
@@ -55,7 +57,11 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAttempt:
-    """One start of all tasks of a run together, up to its end and cause."""
+    """One start of all tasks of a run together, up to its end and cause.
+
+    It puts each task into the task's next attempt (`Task.attempt`). The numbers are the same unless
+    a task was started alone.
+    """
 
     number: int
     """From 1."""
@@ -79,6 +85,7 @@ class Run:
     cluster: str
     command: str
     tasks: tuple[Task, ...]
+    """Each in its current attempt."""
     state: RunState
     created: float
     code: str = "none"
@@ -89,6 +96,24 @@ class Run:
     """The contract's exit code of `train`; set once the run has ended."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
+
+    def __post_init__(self) -> None:
+        """In a record of an earlier version each task is in the run's last attempt."""
+        if self.attempts and not any(task.attempt for task in self.tasks):
+            last = self.attempts[-1].number
+            tasks = tuple(replace(task, attempt=last) for task in self.tasks)
+            object.__setattr__(self, "tasks", tasks)
+
+    @property
+    def task_attempts(self) -> tuple[Task, ...]:
+        """Each task in each of its attempts, by attempt."""
+        last = max((task.attempt for task in self.tasks), default=0)
+        return tuple(
+            replace(task, attempt=number)
+            for number in range(1, last + 1)
+            for task in self.tasks
+            if number <= task.attempt
+        )
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

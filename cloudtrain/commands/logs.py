@@ -71,30 +71,28 @@ def show(records: Records, found: FoundRun, console: Console, tail: int | None) 
     """
     offsets: Offsets = {}
     landed: LandedLogs | None = None
-    for task, attempt, path in log_files(records, found.run):
+    for task, path in log_files(records, found.run):
         if path.exists():
             data = path.read_bytes()
         elif found.run.ended is None:
             data = b""
         else:
             landed = landed or LandedLogs(found.run.id, found.store())
-            data = landed.read(name_of(task, attempt))
-        offsets[task.name, attempt] = len(data)
+            data = landed.read(name_of(task))
+        offsets[task.name, task.attempt] = len(data)
         console.task_output(task.name, last_lines(data, tail))
     return offsets
 
 
 def show_landed(found: FoundRun, console: Console, tail: int | None) -> None:
     landed = LandedLogs(found.run.id, found.store())
-    for attempt in found.run.attempts:
-        for task in found.run.tasks:
-            data = landed.read(name_of(task, attempt.number))
-            console.task_output(task.name, last_lines(data, tail))
+    for task in found.run.task_attempts:
+        console.task_output(task.name, last_lines(landed.read(name_of(task)), tail))
 
 
-def name_of(task: Task, attempt: int) -> str:
-    """Name of its log in the store."""
-    return f"{task.name}.attempt-{attempt}.log"
+def name_of(task: Task) -> str:
+    """Name of the attempt's log in the store."""
+    return f"{task.name}.attempt-{task.attempt}.log"
 
 
 def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
@@ -119,8 +117,8 @@ def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run |
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
     """Show what has been appended since."""
-    for task, attempt, path in log_files(records, run):
-        offset = offsets.get((task.name, attempt), 0)
+    for task, path in log_files(records, run):
+        offset = offsets.get((task.name, task.attempt), 0)
         if not path.exists() or path.stat().st_size <= offset:
             continue
         with path.open("rb") as log:
@@ -128,13 +126,12 @@ def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> N
             while data := log.read(CHUNK):
                 offset += len(data)
                 console.task_output(task.name, data)
-        offsets[task.name, attempt] = offset
+        offsets[task.name, task.attempt] = offset
 
 
-def log_files(records: Records, run: Run) -> Iterator[tuple[Task, int, Path]]:
-    for attempt in run.attempts:
-        for task in run.tasks:
-            yield task, attempt.number, records.log_path(run.id, task.name, attempt.number)
+def log_files(records: Records, run: Run) -> Iterator[tuple[Task, Path]]:
+    for task in run.task_attempts:
+        yield task, records.log_path(run.id, task.name, task.attempt)
 
 
 def last_lines(data: bytes, tail: int | None) -> bytes:

@@ -59,18 +59,18 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
     watch = new_watch(session, run)
     follower = Follower(
         run,
-        run.attempts[-1].number,
-        {node.name: node for node in session.nodes},
         session.transport,
-        lambda task: session.records.log_path(run.id, task.name, run.attempts[-1].number),
+        lambda task: session.records.log_path(run.id, task.name, task.attempt),
         session.console,
     )
-    follower.start()
+    for task in run.tasks:
+        if (node := session.node(task.node)) is not None:
+            follower.follow(task, node)
     try:
         decision = until_decided(session, run, watch, follower)
-        left = [name for name, view in watch.tasks.items() if not view.ended]
+        left = [view.task for view in watch.tasks.values() if not view.ended]
         if left and decision.cause is not None and decision.cause.kind in HANGING:
-            dump_stacks(session, run)
+            dump_stacks(session, run, run.tasks)
         stop_tasks(session, run, left)
         drain_ended(session, watch, follower)
     finally:
@@ -98,7 +98,7 @@ def new_watch(session: Session, run: Run) -> AttemptState:
     views = {}
     for task in run.tasks:
         view = TaskState(task=task, last_byte=now)
-        path = session.records.log_path(run.id, task.name, attempt.number)
+        path = session.records.log_path(run.id, task.name, task.attempt)
         if path.exists():
             with path.open("rb") as log:
                 log.seek(max(0, path.stat().st_size - TAIL))
@@ -136,7 +136,7 @@ def until_decided(session: Session, run: Run, watch: AttemptState, follower: Fol
             periodic_sync.wait()
             return decision
         if decision.stop:
-            stop_tasks(session, run, decision.stop)
+            stop_tasks(session, run, [watch.tasks[name].task for name in decision.stop])
 
 
 def report_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
@@ -162,7 +162,9 @@ def drain(watch: AttemptState, follower: Follower, clock: Clock) -> None:
 
 
 def take(watch: AttemptState, event: Event, now: float) -> None:
-    view = watch.tasks[event.task]
+    view = watch.tasks[event.task.name]
+    if view.task.attempt != event.task.attempt:  # late news of an earlier attempt
+        return
     if isinstance(event, NodeSilent):
         if view.unreachable_since is None:
             view.unreachable_since = now

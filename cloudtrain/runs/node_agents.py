@@ -122,14 +122,12 @@ def presigned_uploads(
     """One presigned upload for each archive; none if the store offers none. Raises StoreError."""
     count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
     lasts = min(LASTS, end_of(node, now) - now)
-    attempt = run.attempts[-1].number
-
     presigner = session.store.presigner
     if presigner is None:
         return []
 
     def upload(number: int) -> PresignedUpload | None:
-        name = spool_name(run.id, task.name, attempt, int(now), number)
+        name = spool_name(run.id, task.name, task.attempt, int(now), number)
         return presigner.sign_upload(name, None, expires_in=lasts)
 
     first = upload(0)
@@ -181,7 +179,7 @@ def agent_order(
     return {
         **TIMES,
         "folder": what.folder.rpartition("/")[0],
-        "attempt": run.attempts[-1].number,
+        "attempt": task.attempt,
         "patterns": what.patterns,
         "checkpoint": what.checkpoint,
         "every": config.artifacts.every or 0.0,

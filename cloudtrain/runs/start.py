@@ -75,9 +75,19 @@ def record_attempt(session: Session, run: Run) -> Run:
     """Record the attempt before anything of it exists; an attempt that was begun is continued."""
     if run.attempts and run.attempts[-1].ended is None:
         return run
+    run = next_attempts(run, {task.name for task in run.tasks})
     attempt = RunAttempt(number=len(run.attempts) + 1, started=time.time())
     session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
     return save_run(session, replace(run, attempts=(*run.attempts, attempt)))
+
+
+def next_attempts(run: Run, names: Collection[str]) -> Run:
+    """The run with the tasks of these names in their next attempts."""
+    tasks = (
+        replace(task, attempt=task.attempt + 1) if task.name in names else task
+        for task in run.tasks
+    )
+    return replace(run, tasks=tuple(tasks))
 
 
 def clear_work_folders(session: Session, run: Run) -> None:
@@ -178,7 +188,7 @@ def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> No
     """Start ps first, then chief, workers, evaluator; tasks of one role side by side."""
     number = run.attempts[-1].number
     by_task = {launch.task.name: launch for launch in ready}
-    ordered = start_order(run.tasks)
+    ordered = start_order(tuple(launch.task for launch in ready))
     with session.console.stage(f"start run {run.id}, attempt {number}", len(ordered)) as stage:
 
         def start_one(launch: TaskLaunch) -> None:

@@ -58,7 +58,7 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
         yield
     except CloudtrainError as error:
         run = session.records.run(run.id)
-        stop_tasks(session, run, [task.name for task in run.tasks])
+        stop_tasks(session, run, run.tasks)
         run = save_run(session, replace(launch_failure(run, error), state="landing"))
         try:
             finish_run(session, run, failed_by=error)

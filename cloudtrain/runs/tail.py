@@ -1,19 +1,19 @@
-"""Follows the log and state of every task of an attempt, over any number of connections."""
+"""Follows the log and state of tasks, each in its attempt, over any number of connections."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-from cloudtrain import layout
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node
 from cloudtrain.protocols import Console, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
+from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
 
 AGAIN = Retry(pause=1.0)
@@ -26,49 +26,49 @@ SILENCE = 15.0
 class LogBytes:
     """New log bytes of a task, already in the local log."""
 
-    def __init__(self, task: str, data: bytes) -> None:
+    def __init__(self, task: Task, data: bytes) -> None:
         self.task, self.data = task, data
 
 
 class HeartbeatSeen:
     """A heartbeat: the task's processes as its node lists them."""
 
-    def __init__(self, task: str, heartbeat: task_commands.Heartbeat) -> None:
+    def __init__(self, task: Task, heartbeat: task_commands.Heartbeat) -> None:
         self.task, self.heartbeat = task, heartbeat
 
 
 class PreemptionNoticed:
     """The cloud is about to take the task's node."""
 
-    def __init__(self, task: str, notice: task_commands.NoticeSeen) -> None:
+    def __init__(self, task: Task, notice: task_commands.NoticeSeen) -> None:
         self.task, self.notice = task, notice
 
 
 class PortOpened:
     """Whether the task has opened its port, as seen on its node."""
 
-    def __init__(self, task: str, served: task_commands.PortState) -> None:
+    def __init__(self, task: Task, served: task_commands.PortState) -> None:
         self.task, self.served = task, served
 
 
 class OutOfMemoryKill:
     """The kernel killed the task because memory ran out; precedes its end."""
 
-    def __init__(self, task: str, starved: task_commands.OutOfMemory) -> None:
+    def __init__(self, task: Task, starved: task_commands.OutOfMemory) -> None:
         self.task, self.starved = task, starved
 
 
 class AttemptEnded:
-    """The attempt is over on its node, and every byte of its log has arrived."""
+    """The task's attempt is over on its node, and every byte of its log has arrived."""
 
-    def __init__(self, task: str, end: task_commands.AttemptEnd) -> None:
+    def __init__(self, task: Task, end: task_commands.AttemptEnd) -> None:
         self.task, self.end = task, end
 
 
 class NodeSilent:
     """The node did not answer."""
 
-    def __init__(self, task: str, reason: str) -> None:
+    def __init__(self, task: Task, reason: str) -> None:
         self.task, self.reason = task, reason
 
 
@@ -84,7 +84,7 @@ Event = (
 
 
 class Follower:
-    """Follows each task in a thread; `events` yields what they see, in order for each task.
+    """Follows each task in a thread; `events` yields what they see, in order for each attempt.
 
     The size of the local log file is the offset from which a log is continued, so that no second
     record can disagree with it.
@@ -93,8 +93,6 @@ class Follower:
     def __init__(
         self,
         run: Run,
-        attempt: int,
-        nodes: Mapping[str, Node],
         transport: Transport,
         log_path: Callable[[Task], Path],
         console: Console,
@@ -102,33 +100,23 @@ class Follower:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self._closed = threading.Event()
         self._warned: set[Path] = set()
+        self._run = run
         self._transport = transport
+        self._log_path = log_path
         self._console = console
-        self._threads = [
-            threading.Thread(
-                target=self._follow,
-                args=(
-                    task,
-                    nodes[task.node],
-                    layout.attempt_folder(run.cluster, run.id, task.name, attempt),
-                    log_path(task),
-                ),
-                daemon=True,
-                name=f"follow {task.name}",
-            )
-            for task in run.tasks
-            if task.node in nodes
-        ]
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+    def follow(self, task: Task, node: Node) -> None:
+        """Follow the task's attempt in a thread of its own, to its end."""
+        threading.Thread(
+            target=self._follow, args=(task, node), daemon=True, name=f"follow {task.name}"
+        ).start()
 
     def close(self) -> None:
         """Stop retrying; a thread that is waiting for bytes ends with its connection."""
         self._closed.set()
 
-    def _follow(self, task: Task, node: Node, folder: str, log: Path) -> None:
+    def _follow(self, task: Task, node: Node) -> None:
+        folder, log = folder_of(self._run, task), self._log_path(task)
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         log.touch(mode=0o600)
 
@@ -139,12 +127,12 @@ class Follower:
                 if isinstance(error, OSError) and error.errno in FULL:
                     self._no_room(log)  # says nothing about the node: no reason to end the run
                 else:
-                    self.events.put(NodeSilent(task.name, str(error)))
+                    self.events.put(NodeSilent(task, str(error)))
                 return None
 
         end = poll_until(followed, AGAIN, clock=Clock(sleep=self._closed.wait))
         if end is not None:
-            self.events.put(AttemptEnded(task.name, end))
+            self.events.put(AttemptEnded(task, end))
 
     def _no_room(self, log: Path) -> None:
         if log not in self._warned:
@@ -165,20 +153,20 @@ class Follower:
                 file.write(data)
                 file.flush()
                 self._console.task_output(task.name, data)
-                self.events.put(LogBytes(task.name, data))
+                self.events.put(LogBytes(task, data))
 
             def beat(data: bytes) -> None:
                 for one in reader.feed(data):
                     if isinstance(one, task_commands.AttemptEnd):
                         end.append(one)
                     elif isinstance(one, task_commands.NoticeSeen):
-                        self.events.put(PreemptionNoticed(task.name, one))
+                        self.events.put(PreemptionNoticed(task, one))
                     elif isinstance(one, task_commands.PortState):
-                        self.events.put(PortOpened(task.name, one))
+                        self.events.put(PortOpened(task, one))
                     elif isinstance(one, task_commands.OutOfMemory):
-                        self.events.put(OutOfMemoryKill(task.name, one))
+                        self.events.put(OutOfMemoryKill(task, one))
                     else:
-                        self.events.put(HeartbeatSeen(task.name, one))
+                        self.events.put(HeartbeatSeen(task, one))
 
             self._transport.run(
                 node,

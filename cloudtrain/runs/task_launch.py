@@ -132,7 +132,7 @@ def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
 def set_work_aside(run: Run, task: Task) -> Command:
     """Move the last attempt's work folder out of the way; prepare_work then creates a new one."""
     work = layout.work_folder(run.cluster, run.id, task.name)
-    return script(SET_ASIDE, work, f"code.attempt-{run.attempts[-1].number - 1}")
+    return script(SET_ASIDE, work, f"code.attempt-{task.attempt - 1}")
 
 
 NO_CODE = "none"

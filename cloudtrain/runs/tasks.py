@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cloudtrain import layout
@@ -29,16 +29,16 @@ def node_of(session: Session, task: Task) -> Node:
 
 
 def folder_of(run: Run, task: Task) -> str:
-    """The task's folder in the current attempt."""
-    return layout.attempt_folder(run.cluster, run.id, task.name, run.attempts[-1].number)
+    """The folder of the task's attempt."""
+    return layout.attempt_folder(run.cluster, run.id, task.name, task.attempt)
 
 
 def tag_of(run: Run, task: Task) -> str:
-    return layout.tag(run.cluster, run.id, task.name, run.attempts[-1].number)
+    return layout.tag(run.cluster, run.id, task.name, task.attempt)
 
 
 def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:
-    """State of each task of the current attempt, queried from its node."""
+    """State of each task's current attempt, queried from its node."""
 
     def ask(task: Task) -> task_commands.TaskStatus:
         node, command = node_of(session, task), task_commands.status(folder_of(run, task))
@@ -53,14 +53,12 @@ def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatu
     return {task.name: state for task, state in zip(run.tasks, answers, strict=True)}
 
 
-def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
-    """Send TERM, wait the config's grace, then KILL every process of these tasks, side by side.
+def stop_tasks(session: Session, run: Run, tasks: Iterable[Task]) -> None:
+    """Send TERM, wait the config's grace, then KILL every process of these tasks' attempts, side by
+    side.
 
     A node that does not answer is skipped with a warning.
     """
-    wanted = set(names)
-    if not run.attempts:
-        return
     grace = session.config.train.grace
 
     def stop(task: Task) -> None:
@@ -74,11 +72,11 @@ def stop_tasks(session: Session, run: Run, names: Iterable[str]) -> None:
         except CloudtrainError as error:
             session.console.warn(f"{task.name} could not be stopped: {error}")
 
-    fan_out([task for task in run.tasks if task.name in wanted], stop, name=lambda task: task.name)
+    fan_out([task for task in tasks if task.attempt], stop, name=lambda task: task.name)
 
 
-def dump_stacks(session: Session, run: Run) -> None:
-    """Dump the stacks of an attempt's processes beside its log, to land with it."""
+def dump_stacks(session: Session, run: Run, tasks: Sequence[Task]) -> None:
+    """Dump the stacks of these tasks' processes beside their logs, to land with them."""
 
     def keep(task: Task) -> None:
         path = stacks_path(session, run, task)
@@ -92,22 +90,24 @@ def dump_stacks(session: Session, run: Run) -> None:
         except CloudtrainError as error:
             session.console.warn(f"cannot dump the stacks of {task.name}: {error}")
 
-    fan_out(run.tasks, keep, name=lambda task: task.name)
-    session.console.say(f"stacks of the processes: {stacks_path(session, run, run.tasks[0])}")
+    fan_out(tasks, keep, name=lambda task: task.name)
+    session.console.say(f"stacks of the processes: {stacks_path(session, run, tasks[0])}")
 
 
 def stacks_path(session: Session, run: Run, task: Task) -> Path:
-    log = session.records.log_path(run.id, task.name, run.attempts[-1].number)
-    return log.with_suffix(".stacks")
+    return session.records.log_path(run.id, task.name, task.attempt).with_suffix(".stacks")
 
 
 def all_ends_known(run: Run) -> bool:
     """True if the end of every task of every attempt is known.
 
-    Otherwise a node may have been away only for a while, and its task still be running.
+    Otherwise a node may have been away only for a while, and its task still be running. Of a task
+    that was started alone the record has its last exit only.
     """
     names = {task.name for task in run.tasks}
-    return all(attempt.exits.keys() >= names for attempt in run.attempts)
+    return all(attempt.exits.keys() >= names for attempt in run.attempts) and all(
+        task.attempt <= len(run.attempts) for task in run.tasks
+    )
 
 
 def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
@@ -140,10 +140,9 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
 def log_files(session: Session, run: Run) -> dict[str, Path]:
     """The run's logs and stack dumps, by their name in the store."""
     found = {}
-    for attempt in run.attempts:
-        for task in run.tasks:
-            log = session.records.log_path(run.id, task.name, attempt.number)
-            for path in (log, log.with_suffix(".stacks")):
-                if path.exists():
-                    found[f"{task.name}.attempt-{attempt.number}{path.suffix}"] = path
+    for task in run.task_attempts:
+        log = session.records.log_path(run.id, task.name, task.attempt)
+        for path in (log, log.with_suffix(".stacks")):
+            if path.exists():
+                found[f"{task.name}.attempt-{task.attempt}{path.suffix}"] = path
     return found

@@ -266,7 +266,7 @@ class Records:
         return next((run for run in reversed(self.runs()) if run.state not in ENDED), None)
 
     def log_path(self, run: str, task: str, attempt: int) -> Path:
-        """Where the log of one task in one attempt is kept here."""
+        """Path here of the log of one attempt of one task."""
         return self._runs / self._checked(run) / f"{task}.{attempt}.log"
 
     def ask_stop(self, run: str) -> None:

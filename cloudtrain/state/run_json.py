@@ -8,6 +8,7 @@ from typing import Any, get_args
 from cloudtrain.run_record import Cause, Run, RunAttempt, RunState, Task
 
 RUN_STATES = get_args(RunState)
+MOST_ATTEMPTS = 10_000
 YEAR_9999 = 253_370_764_800.0
 """Its first second, Unix time."""
 
@@ -26,7 +27,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "clustered": run.attempts[-1].clustered if run.attempts else None,
         "tasks": [
             {"name": task.name, "role": task.role, "index": task.index}
-            | {"node": task.node, "port": task.port}
+            | {"node": task.node, "port": task.port, "attempt": task.attempt}
             for task in run.tasks
         ],
         "attempts": [attempt_to_json(attempt) for attempt in run.attempts],
@@ -86,6 +87,7 @@ def _task(data: object) -> Task:
         index=_integer(facts, "index"),
         node=_text(facts, "node"),
         port=_integer(facts, "port"),
+        attempt=_number(facts, "attempt") if "attempt" in facts else 0,
     )
 
 
@@ -94,7 +96,7 @@ def _attempt(data: object) -> RunAttempt:
     exits = _object(facts.get("exits", {}), "exits")
     cause = facts.get("cause")
     return RunAttempt(
-        number=_integer(facts, "number"),
+        number=_number(facts, "number"),
         started=time_from_json(facts, "started"),
         ended=_optional_time(facts, "ended"),
         exits={task: _integer(exits, task) for task in exits},
@@ -179,6 +181,14 @@ def _integer(facts: Mapping[str, Any], key: str) -> int:
     value = facts.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(key, "a whole number")
+    return value
+
+
+def _number(facts: Mapping[str, Any], key: str) -> int:
+    """Of an attempt: every one up to it is looked at."""
+    value = _integer(facts, key)
+    if not 0 <= value <= MOST_ATTEMPTS:
+        raise _wrong(key, "the number of an attempt")
     return value
 
 

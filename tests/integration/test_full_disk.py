@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,14 +120,12 @@ def test_no_room_for_a_log_here_is_no_silence_of_its_node(tmp_path: Path) -> Non
 
     task = cluster.run.tasks[0]
     follower = Follower(
-        replace(cluster.run, tasks=(task,)),
-        1,
-        {task.node: cluster.nodes["chief0"]},
+        cluster.run,
         Writing(),  # type: ignore[arg-type]
         lambda _: Path("/dev/full"),
         console,
     )
-    follower.start()
+    follower.follow(task, cluster.nodes["chief0"])
     until(lambda: console.warned, 10)
     follower.close()
     assert follower.events.empty()
