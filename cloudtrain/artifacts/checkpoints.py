@@ -28,7 +28,7 @@ from cloudtrain.shell import script
 
 _CHUNK = 1 << 20
 _TOLD_BYTES = 1 << 16
-"""Of a file that says which step a checkpoint is of."""
+"""Bytes read of a file that says which step a checkpoint is of."""
 
 
 def put_checkpoints(
@@ -37,10 +37,10 @@ def put_checkpoints(
     """Make `folder` in every task's work folder equal to the landed checkpoint; returns its
     description.
 
-    None: nothing has landed, and the folder was deleted everywhere, so that all start alike.
-    `nodes` by task; their work folders exist, and no task is running but an evaluator, which only
-    reads. Raises StoreError, NodeError, NodesError; each node has then either the old folder or the
-    new one.
+    None: nothing has landed, and the folder was deleted everywhere, so that all tasks start alike.
+    `nodes` by task; their work folders exist, and no task is running except an evaluator, which
+    only reads. Raises StoreError, NodeError, NodesError; each node then has either the old folder
+    or the new one.
     """
     folder = normpath(folder)
     landed = landed_checkpoint(run.id, folder, store)
@@ -60,7 +60,7 @@ def put_checkpoints(
 
 
 def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, LandedFile]:
-    """Files of the last checkpoint that landed whole, by path in its folder."""
+    """Files of the last complete checkpoint that landed, by path in its folder."""
     manifest = read_manifest(store, run)
     if manifest is None or manifest.checkpoint is None or manifest.checkpoint.folder != folder:
         return {}
@@ -79,7 +79,7 @@ def _spooled(run: str, landed: Mapping[str, LandedFile], store: ArtifactStore) -
     except OSError as error:
         raise CloudtrainError(
             f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of the checkpoint",
-            hint="make room there, or name another folder in TMPDIR",
+            hint="free some space there, or set TMPDIR to another folder",
         ) from error
 
 
@@ -102,7 +102,7 @@ def pack(
             size += len(piece)
         if (size, digest.hexdigest()) != (each.size, each.sha256):
             raise StoreError(
-                f"{store.uri}: {shown(each.path)} of run {run} is not what was landed there",
+                f"{store.uri}: {shown(each.path)} of run {run} differs from what landed",
                 hint="remove train.checkpoints to start from the beginning",
             )
         file.write(b"\0" * (-size % tarfile.BLOCKSIZE))
@@ -112,7 +112,7 @@ def pack(
 
 @dataclass(frozen=True)
 class _Spool:
-    """The tar on disk, for many readers at once."""
+    """The archive on disk, for many readers at once."""
 
     descriptor: int
     places: Mapping[str, int]
@@ -140,20 +140,20 @@ class _Target:
         if self._holds(self.folder, landed, stop):
             return
         new = f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new"
-        self._run("cannot be unpacked", UNPACK, new, stdin=spool.pieces())
+        self._run("unpack", UNPACK, new, stdin=spool.pieces())
         if not self._holds(new, landed, stop):
             raise NodeError(
                 self.node.name,
-                f"the checkpoint {self.folder} did not arrive as it was sent",
-                hint="see whether the node's disk is full or broken: `cloudtrain ssh`",
+                f"the checkpoint {self.folder} was damaged on its way to the node",
+                hint="check with `cloudtrain ssh` whether the node's disk is full or broken",
             )
-        self._run("cannot be put in its place", SWAP, self.folder, new)
+        self._run("replace", SWAP, self.folder, new)
 
     def remove(self) -> None:
-        self._run("cannot be removed", REMOVE, self.folder)
+        self._run("remove", REMOVE, self.folder)
 
     def _holds(self, folder: str, landed: Mapping[str, LandedFile], stop: Stop) -> bool:
-        """Whether a folder there has exactly these files."""
+        """True if the folder has exactly these files."""
         folder = normpath(folder)
         inside = f"{literal(folder)}/**"
         there = take_inventory(self.node, self.work, (inside,), self.transport)
@@ -170,7 +170,7 @@ class _Target:
             self.node, script(text, self.work, *folders), stdin=stdin, timeout=SILENCE
         )
         if done.exit_code != 0:
-            raise failed(self.node, f"the checkpoint {self.folder} {what}", done)
+            raise failed(self.node, f"cannot {what} the checkpoint {self.folder}", done)
 
 
 UNPACK = r"""
@@ -197,7 +197,7 @@ cd "$1" && rm -rf "./$2"
 
 
 def describe(folder: str, landed: Mapping[str, LandedFile], spool: _Spool) -> str:
-    """Name of the newest checkpoint in the folder, as TensorFlow or Keras has it."""
+    """Name of the newest checkpoint in the folder, as TensorFlow or Keras names it."""
     for path in sorted(landed, key=lambda path: (path.count("/"), path)):
         content = spool.start_of(path, landed[path].size)
         if basename(path) == "checkpoint":

@@ -1,7 +1,7 @@
-"""Uploads files straight from their node, by requests that are presigned here.
+"""Uploads files straight from their node, with requests that are presigned here.
 
-No credential goes there: a request is valid for one object and a short time. What this way cannot
-do comes through this machine instead (relay.py).
+The node gets no credential: a request is valid for one object and a short time. What cannot be
+uploaded this way goes through this machine instead (relay.py).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from cloudtrain.shell import Secret
 from cloudtrain.ship import program
 
 LASTS = 3600.0
-"""Seconds that a request is good for, and a second more for each `SLOWEST` bytes of its file and of
-those that are sent before it."""
+"""Seconds that a request is valid, plus one for each `SLOWEST` bytes of its file and of those that
+are sent before it."""
 
 SLOWEST = 1 << 20
 
 LONGEST = 6 * 86400.0
-"""Seconds: no cloud signs for more than a week."""
+"""Limit in seconds: no cloud signs for more than a week."""
 
 WINDOW = 64
-"""Files for which requests are made side by side, while earlier ones are sent."""
+"""Files whose requests are signed side by side, while earlier ones are sent."""
 
 COMPLAINT = 4096
-"""Bytes of what a sender says besides its answers: the last are kept."""
+"""Bytes kept, from the end, of an uploader's output besides its answers."""
 
 MOST = 16 << 20
-"""Bytes of one answer: a file of ten thousand parts has 2 MB."""
+"""Limit of one answer in bytes: a file of ten thousand parts has 2 MB."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class UploadResult:
     arrived: dict[str, Artifact] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     why: str | None = None
-    """Why others are in neither, in the node's or the service's words."""
+    """Error for files in neither `arrived` nor `changed`, as the node or service words it."""
 
 
 def upload_from_node(
@@ -114,7 +114,7 @@ class _Exchange:
     def _uploads(
         self, places: Mapping[str, str], sizes: Mapping[str, int]
     ) -> Iterator[tuple[str, PresignedUpload]]:
-        """Of each source that the store lets a node store itself, made as they are wanted."""
+        """Presigned uploads of the sources that a node may upload, signed as they are needed."""
 
         def one(source: str) -> PresignedUpload | None:
             return self._presigner.sign_upload(places[source], sizes[source], expires_in=lasts)
@@ -128,7 +128,7 @@ class _Exchange:
                     if upload is None:
                         return
                     yield source, upload
-            except CloudtrainError as error:  # the other way tells it in full, or does it
+            except CloudtrainError as error:  # upload_via_client reports it in full, or succeeds
                 self.sent.why = error.message
                 return
 
@@ -165,7 +165,7 @@ class _Exchange:
         for line in lines:
             try:
                 self._take(json.loads(line))
-            except (ValueError, LookupError, TypeError):  # a shell's greeting, say
+            except (ValueError, LookupError, TypeError):  # such as a shell's greeting
                 self.overhear(line + b"\n")
 
     def overhear(self, data: bytes) -> None:
@@ -199,7 +199,7 @@ class _Exchange:
 
     def settle(self, exit_code: int) -> None:
         """Wait until files of several parts are visible."""
-        if self._asked or exit_code:  # unanswered, or ended before it was asked for anything
+        if self._asked or exit_code:  # unanswered, or ended before its first order
             words = os.fsdecode(self._complaint).strip().splitlines()
             self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
         for source, artifact, commit in self._commits:
@@ -215,7 +215,7 @@ def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
     size, sha256, md5 = told["size"], told["sha256"], told["md5"]
     digests = re.fullmatch(r"[0-9a-f]{64} ([0-9a-f]{32})?", f"{sha256} {md5}")
     if type(size) is not int or size < 0 or digests is None:
-        raise ValueError("no file is like that")
+        raise ValueError("size or digests are invalid")
     return Artifact(path=path, size=size, sha256=sha256, md5=md5)
 
 
@@ -224,7 +224,7 @@ def _line(order: Mapping[str, object]) -> bytes:
 
 
 def revealed(request: PresignedRequest) -> dict[str, object]:
-    """Order with its secrets, for the stdin of the uploader only."""
+    """The order with its secrets, only for the stdin of the uploader."""
     return {
         "url": request.url.reveal(),
         "method": request.method,

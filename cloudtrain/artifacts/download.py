@@ -19,7 +19,7 @@ from cloudtrain.stores.file import PARTIAL, FileStore
 SIDE_BY_SIDE = 8
 
 SHOWN = 8
-"""Failures in one message; the rest is counted."""
+"""Failures listed in one message; the rest is counted."""
 
 
 def download_run(run: str, store: ArtifactStore, destination: Path, console: Console) -> Manifest:
@@ -31,12 +31,12 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
     manifest = read_manifest(store, run)
     if manifest is None:
         raise StoreError(
-            f"{store.uri}: nothing of run {run} has landed there",
-            hint="`cloudtrain status` shows the runs; a running one lands at its end, or each "
+            f"{store.uri}: nothing of run {run} has landed",
+            hint="`cloudtrain status` lists the runs; a running one lands at its end, or every "
             "`artifacts.every`",
         )
     if not manifest.complete:
-        console.warn(f"run {run} has not landed whole yet: this is what there is so far")
+        console.warn(f"run {run} has not landed completely: downloading what has landed so far")
     here, began = FileStore(destination.absolute().as_uri()), time.time()
     groups = by_folder(manifest)
     failures: list[CloudtrainError] = []
@@ -48,7 +48,7 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
             except CloudtrainError as error:
                 failures.append(error)
     with suppress(OSError):
-        here.clear(began)  # half a file, of a fetch that was killed
+        here.clear(began)  # partial files of a killed fetch
         (here.root / PARTIAL).rmdir()
     if failures:
         raise all_of(failures)
@@ -66,7 +66,7 @@ def by_folder(manifest: Manifest) -> Mapping[str, list[LandedFile]]:
 def download_files(
     run: str, files: Sequence[LandedFile], store: ArtifactStore, here: FileStore
 ) -> list[bool]:
-    """Download files; returns whether each had to be downloaded."""
+    """Download files; returns for each whether it had to be downloaded."""
 
     def work(landed: LandedFile) -> bool:
         if is_here(landed, here):
@@ -88,7 +88,9 @@ def all_of(errors: Sequence[CloudtrainError]) -> StoreError:
 
 
 def is_here(landed: LandedFile, here: FileStore) -> bool:
-    with suppress(OSError, CloudtrainError):  # what cannot be read is brought anew, or tells why
+    with suppress(
+        OSError, CloudtrainError
+    ):  # an unreadable file is downloaded again, which reports why
         if (here.root / landed.path).stat().st_size == landed.size:
             return digest_of(here.download(landed.path)) == landed.sha256
     return False
@@ -112,7 +114,7 @@ def verified(landed: LandedFile, run: str, store: ArtifactStore) -> Iterator[byt
         yield piece
     if (size, digest.hexdigest()) != (landed.size, landed.sha256):
         raise StoreError(
-            f"{store.uri.rstrip('/')}/{run}/{shown(landed.at)} is not what landed there: "
-            f"{size} bytes of {landed.size}, or others",
-            hint="the file was changed or damaged in the store; the others have been fetched",
+            f"{store.uri.rstrip('/')}/{run}/{shown(landed.at)} differs from what landed: "
+            f"{size} of {landed.size} bytes, or another SHA-256",
+            hint="the file was changed or damaged in the store; the others have been downloaded",
         )

@@ -1,4 +1,4 @@
-"""What is in a task's work folder on its node: names, sizes, stamps, links, checksums."""
+"""Lists a task's work folder on its node: names, sizes, stamps, links, checksums."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from cloudtrain.ship import program
 T = TypeVar("T")
 
 SILENCE = 120.0
-"""Seconds without a byte from a listing, a checksum or a stream: the node is then not there."""
+"""Seconds without a byte of a listing, checksum or stream after which a node is unreachable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """`warnings`: what matches and cannot be landed; `unread`: what its node could not read."""
+    """Files of a work folder. `warnings`: matching files that cannot land; `unread`: files that the
+    node could not read.
+    """
 
     files: tuple[File, ...]
     warnings: tuple[str, ...] = ()
@@ -35,7 +37,7 @@ class Inventory:
 def take_inventory(
     node: Node, folder: str, patterns: Sequence[str], transport: Transport
 ) -> Inventory:
-    """Every file of the folder that a pattern means. A folder that is not there has none."""
+    """List the folder's files that match a pattern; none if the folder does not exist."""
     answer = Answer(node, f"its list of the files in {folder}", LISTED)
     listing = program("listing")
     order = _line({"folder": folder, "patterns": list(patterns)})
@@ -47,29 +49,30 @@ def take_inventory(
         timeout=SILENCE,
     )
     if done.exit_code != 0:
-        raise failed(node, f"its files in {folder} cannot be listed", done)
+        raise failed(node, f"cannot list its files in {folder}", done)
     return understood(answer, parse_listing)
 
 
 LISTED = 256 << 20
-"""Bytes of a listing: some two million files."""
+"""Limit of a listing in bytes: some two million files."""
 
 
 class Answer:
-    """What a node answers, up to `most` bytes: it may not be what it was, and this machine's memory
-    serves all of them."""
+    """A node's answer, up to `most` bytes: a node may be compromised, and this machine's memory is
+    shared by all of them.
+    """
 
     def __init__(self, node: Node, what: str, most: int) -> None:
         self.node, self.what = node, what
         self._most, self._data = most, bytearray()
 
     def take(self, data: bytes) -> None:
-        """Raises NodeError for a byte too many."""
+        """Raises NodeError if the answer becomes too long."""
         if len(self._data) + len(data) > self._most:
             raise NodeError(
                 self.node.name,
-                f"{self.what} has more than {self._most >> 20} MB",
-                hint="`cloudtrain ssh` shows the node as it is",
+                f"{self.what} exceeds {self._most >> 20} MB",
+                hint="inspect the node with `cloudtrain ssh`",
             )
         self._data += data
 
@@ -79,26 +82,26 @@ class Answer:
 
 
 def understood(answer: Answer, parse: Callable[[bytes], T]) -> T:
-    """Raises NodeError with the node and the words that make no sense."""
+    """Parse an answer. Raises NodeError with the node and the invalid part."""
     try:
         return parse(answer.data)
     except ValueError as error:
         raise NodeError(
             answer.node.name,
-            f"{answer.what} makes no sense: {shown(str(error))[:300]}",
-            hint="`cloudtrain ssh` shows the node as it is; is its python3 what it was?",
+            f"{answer.what} is invalid: {shown(str(error))[:300]}",
+            hint="inspect the node with `cloudtrain ssh`: has its python3 been replaced?",
         ) from error
 
 
 def parse_listing(data: bytes) -> Inventory:
-    """What node/listing.py prints. Raises ValueError with the row that is none."""
+    """Parse the output of node/listing.py. Raises ValueError with an invalid row."""
     *rows, last, rest = [b"", *data.split(b"\n")]
     files = tuple(map(_file, rows[1:]))
     try:
-        told = json.loads(last)
-        warnings, unread = tuple(_warnings(told["others"])), tuple(map(shown, told["unread"]))
+        facts = json.loads(last)
+        warnings, unread = tuple(_warnings(facts["others"])), tuple(map(shown, facts["unread"]))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"it breaks off: {_words(last + rest)}") from None
+        raise ValueError(f"truncated after {_words(last + rest)}") from None
     return Inventory(files=files, warnings=warnings, unread=unread)
 
 
@@ -122,8 +125,9 @@ def _words(row: bytes) -> str:
 
 
 def _warnings(others: Mapping[str, tuple[int, Sequence[str]]]) -> Iterator[str]:
-    """A line for each of a few names of a kind, and how many more there are: a data set that is
-    linked into the work folder has hundreds of thousands."""
+    """A line for each of the first names of a kind, and the number of others: a data set that is
+    linked into the work folder has hundreds of thousands.
+    """
     for why in REASONS:
         count, names = others.get(why, (0, ()))
         for path in names[:NAMED]:
@@ -133,7 +137,7 @@ def _warnings(others: Mapping[str, tuple[int, Sequence[str]]]) -> Iterator[str]:
 
 
 class Stop:
-    """Set from another thread; work that takes long looks at it with each piece that comes."""
+    """Cancels long work from another thread; the work checks it with each piece."""
 
     def __init__(self, above: Stop | None = None) -> None:
         self._event = threading.Event()
@@ -143,7 +147,7 @@ class Stop:
         self._event.set()
 
     def check(self) -> None:
-        """Raises NotLanded once it, or the one above it, is set."""
+        """Raises NotLanded once this one, or the one above it, is set."""
         if self._event.is_set():
             raise NotLanded("landing was interrupted")
         if self._above is not None:
@@ -158,15 +162,15 @@ def checksums(
     stop: Stop,
     heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, str]:
-    """SHA-256 of each file as it is on the node now; one that cannot be read is not in it.
+    """Current SHA-256 of each file on the node, without files that cannot be read.
 
-    `heard` is told how many have come so far.
+    `heard` is called with the number of checksums so far.
     """
     names = list(sources)
     if not names:
         return {}
     answer = Answer(node, f"its checksums in {folder}", 128 * len(names) + (1 << 20))
-    words = Answer(node, f"what it says of the files in {folder}", 1 << 20)
+    words = Answer(node, f"its error output for {folder}", 1 << 20)
     came = 0
 
     def take(data: bytes) -> None:
@@ -190,7 +194,7 @@ def checksums(
     )
     done = replace(done, stderr=words.data)
     if done.exit_code != 0:
-        raise failed(node, f"its files in {folder} cannot be checked", done)
+        raise failed(node, f"cannot compute checksums in {folder}", done)
     return understood(answer, lambda data: dict(_sums(data, names)))
 
 
@@ -212,5 +216,5 @@ def failed(node: Node, what: str, done: Completed) -> NodeError:
     return NodeError(
         node.name,
         f"{what}: {shown(words[-1]) if words else f'exit code {done.exit_code}'}",
-        hint="`cloudtrain ssh` shows the node as it is; what is there stays there",
+        hint="inspect the node with `cloudtrain ssh`; its files are kept",
     )

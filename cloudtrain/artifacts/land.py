@@ -16,7 +16,7 @@ from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import LandedFile, Manifest
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
-from cloudtrain.artifacts.spool import report_landed, take_parcels_into
+from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
 from cloudtrain.artifacts.sync import (
     SyncResult,
     SyncSource,
@@ -46,16 +46,18 @@ LOGS = "logs"
 NONE: Mapping[str, Path] = {}
 
 UPLOADS = 16
-"""Small files that are stored side by side."""
+"""Small files that are uploaded side by side."""
 
 SHOWN = 10
-"""Names in one message; the rest is counted."""
+"""Names listed in one message; the rest is counted."""
 
 
 def land_files(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
-    """Lands everything from the tasks' nodes (`nodes`: those there are, by task), once the tasks
-    have ended: all of it is in the store as it is on the nodes, or this raises NotLanded or
-    StoreError. What has landed before stays, also of nodes that are gone. One at a time for a run.
+    """Land everything from the tasks' nodes (`nodes`: existing ones by task), once the tasks have
+    ended.
+
+    Afterwards the store has all files as they are on the nodes; raises NotLanded or StoreError
+    otherwise. Files that landed earlier stay, also those of lost nodes. One call at a time per run.
     """
     closing = Closing(landing, run, nodes)
     closing.bring()
@@ -65,8 +67,9 @@ def land_files(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifes
 def land_so_far(
     landing: Landing, run: Run, nodes: Mapping[str, Node], logs: Mapping[str, Path] = NONE
 ) -> Manifest:
-    """Lands what has changed on the nodes, and `logs` that are here, by their name. A file that
-    changes just now is left for the next time."""
+    """Land what has changed on the nodes, and local `logs` by name. Files that change meanwhile are
+    left for the next time.
+    """
     ledger = _opened(landing, run)
     return _land_so_far(landing, ledger, landing.sources(run, nodes), logs)
 
@@ -79,15 +82,15 @@ def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Ma
 
 
 class Closing:
-    """A run's last landing: one open manifest, from the parcels that are there to its record."""
+    """A run's final landing: one open manifest, from pending spool archives to its record."""
 
     def __init__(self, landing: Landing, run: Run, nodes: Mapping[str, Node]) -> None:
         self._landing, self._sources = landing, landing.sources(run, nodes)
         self._ledger = _opened(landing, run)
-        take_parcels_into(self._ledger, landing, run, nodes)
+        ingest_spools_into(self._ledger, landing, run, nodes)
 
     def bring(self) -> Manifest:
-        """Every file of every node, compared by its checksum. Raises NotLanded or StoreError."""
+        """Land every node's files, compared by checksum. Raises NotLanded or StoreError."""
         landing, ledger = self._landing, self._ledger
         with landing.console.stage("artifacts", len(self._sources)) as stage:
 
@@ -104,7 +107,7 @@ class Closing:
         return ledger.manifest
 
     def record(self, run: Run, logs: Mapping[str, Path]) -> None:
-        """The record of the run as it ended, and logs that are here, by their name."""
+        """Land the record of the run as it ended, and local logs by name."""
         ledger = self._ledger
         with ThreadPoolExecutor(UPLOADS) as pool:
             _land_logs(ledger, logs, pool)
@@ -112,7 +115,7 @@ class Closing:
         index(run, ledger.store)
 
     def complete(self) -> Manifest:
-        """Everything is in its place, which is seen there, and the nodes are told."""
+        """Complete the manifest once every file is in its place, and tell the agents."""
         with ThreadPoolExecutor(UPLOADS) as pool:
             self._ledger.complete(pool)
         report_landed(self._sources, self._ledger, self._landing.transport)
@@ -137,10 +140,9 @@ def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPo
 def pending_files(
     landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
 ) -> tuple[str, ...]:
-    """Files of any run on these nodes, `<run>/<task>/<path>`, that the store does not hold as they
-    are.
+    """Files of any run on these nodes, `<run>/<task>/<path>`, whose current state has not landed.
 
-    Knows the runs from the nodes' disks. Raises NotLanded if a node cannot be queried.
+    Finds the runs on the nodes' disks. Raises NotLanded if a node cannot be queried.
     """
     transport, store, cluster = landing.transport, landing.store, landing.cluster
     try:
@@ -165,7 +167,7 @@ def pending_files(
 
 
 def checkpoint_task(ledger: ManifestWriter) -> str:
-    """Whose checkpoint it is that lands, where the run's record is not at hand."""
+    """Task whose checkpoint lands, without the run's record."""
     checkpoint = ledger.manifest.checkpoint
     return checkpoint.task if checkpoint else "chief0"
 
@@ -174,11 +176,11 @@ def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, 
     """Runs and their tasks that have a work folder on the node."""
     done = transport.run(node, listing_runs(cluster), timeout=SILENCE)
     if done.exit_code != 0:
-        raise failed(node, "its runs cannot be listed", done)
+        raise failed(node, "cannot list its runs", done)
     rows = os.fsdecode(done.stdout).split("\0")[:-1]
     parts = [row.split("/") for row in rows]
     if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
-        raise NodeError(node.name, f"its list of runs makes no sense: {_names(rows)}")
+        raise NodeError(node.name, f"its list of runs is invalid: {_names(rows)}")
     return tuple((run, task) for run, task, _ in parts)
 
 
@@ -204,14 +206,16 @@ def not_landed(error: CloudtrainError) -> CloudtrainError:
     hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]
     return kind(
         "\n".join(dict.fromkeys(str(each) for each in failures)),
-        hint=hints[0] if hints else "the nodes are kept; the same command lands what is missing",
+        hint=hints[0]
+        if hints
+        else "the nodes are kept; run the command again to land what is missing",
     )
 
 
 def _opened(landing: Landing, run: Run) -> ManifestWriter:
     ledger = ManifestWriter(landing.store, run.id)
     if ledger.lost:
-        landing.console.warn(f"not in the store any more: {_names(sorted(ledger.lost))}")
+        landing.console.warn(f"missing from the store: {_names(sorted(ledger.lost))}")
     return ledger
 
 
@@ -239,7 +243,7 @@ def _on_every_node(
     sources: Sequence[SyncSource],
     work: Callable[[SyncSource, Upload], None],
 ) -> None:
-    """What has landed is saved, whatever fails. Raises NotLanded or StoreError."""
+    """Work on all nodes; saves the manifest even if one fails. Raises NotLanded or StoreError."""
     stop = Stop()
     try:
         with ThreadPoolExecutor(UPLOADS) as pool:
@@ -251,7 +255,7 @@ def _on_every_node(
                 on_interrupt=stop.set,
             )
     except CloudtrainError as error:
-        with suppress(StoreError):  # the first error is the one to tell
+        with suppress(StoreError):  # report the first error
             ledger.save()
         raise not_landed(error) from error
     ledger.save()
@@ -267,13 +271,13 @@ def _take(synced: SyncResult, source: SyncSource, ledger: ManifestWriter, consol
 
 
 def refuse_unsettled(source: SyncSource, synced: SyncResult) -> None:
-    """Raises NotLanded."""
+    """Raise NotLanded if files kept changing or could not be read."""
     unread = list(synced.inventory.unread)
     if synced.unsettled or unread:
         what = [f"{source.task}/{path}" for path in synced.unsettled] + unread
         raise NotLanded(
-            f"{source.node.name}: cannot be read, or changes while it is read: {_names(what)}",
-            hint="make it readable, or end what writes to it; then the same command again lands it",
+            f"{source.node.name}: unreadable, or changing while being read: {_names(what)}",
+            hint="make them readable, or stop what writes to them; then run the command again",
         )
 
 
@@ -300,7 +304,7 @@ def _unlanded(
 def _land_here(
     ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
 ) -> LandedFile | None:
-    """Land a local file; None if it has landed as it is."""
+    """Land a local file; None if it has already landed unchanged."""
     digest = hashlib.sha256()
     for piece in read():
         digest.update(piece)
@@ -339,7 +343,7 @@ def _names(paths: Sequence[str]) -> str:
 
 
 class _Quiet:
-    """A console for landing during a run, which is not worth a line of its log."""
+    """A stage without output."""
 
     def node(self, name: str, text: str) -> None:
         pass

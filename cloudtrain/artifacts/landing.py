@@ -1,4 +1,4 @@
-"""What of a cluster's runs lands, and by which way."""
+"""Which files of a cluster's runs land, from where and to where."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ OUTPUT = "output/**"
 
 @dataclass(frozen=True, kw_only=True)
 class Landing:
-    """Of one cluster."""
+    """Everything that landing needs to know about one cluster."""
 
     cluster: str
     rules: ArtifactRules
     checkpoints: str | None
-    """`train.checkpoints`, which lands of a run's first task."""
+    """`train.checkpoints`; it lands from a run's first task."""
     transport: Transport
     store: ArtifactStore
     console: Console
     logs: Callable[[str, str, int], Path] | None = None
-    """Where a log is here, by run, task and attempt: a parcel may have more of it."""
+    """Path of a local log, by run, task and attempt: a spool archive may have more of it."""
 
     def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
-        """`nodes`: those there are, by task."""
+        """Sync sources of a run; `nodes`: existing nodes by task."""
         first = run.tasks[0].name
         return [self.source(run.id, task, node, first) for task, node in nodes.items()]
 
     def source(self, run: str, task: str, node: Node, first: str) -> SyncSource:
-        """`first`: the run's first task."""
+        """Sync source of one task; `first`: name of the run's first task."""
         folder = self.checkpoint_folder if task == first else None
         patterns = wanted(self.rules)
         return SyncSource(
@@ -58,7 +58,7 @@ class Landing:
     def checkpoint_source(self, run: Run, node: Node) -> SyncSource:
         """The first task's checkpoint folder alone."""
         folder = self.checkpoint_folder
-        assert folder is not None, "asked only where there is one"
+        assert folder is not None, "only called if train.checkpoints is set"
         task = run.tasks[0].name
         return SyncSource(
             task=task,
@@ -99,5 +99,7 @@ def nodes_of(session: Session, run: Run) -> dict[str, Node]:
 
 
 def wanted(rules: ArtifactRules) -> tuple[str, ...]:
-    """A task's own output folder always lands: what is only on a node is lost with it."""
+    """Patterns of files to land. A task's output folder is always one: what is only on a node is
+    lost with it.
+    """
     return tuple(dict.fromkeys((*rules.paths, OUTPUT)))

@@ -1,4 +1,4 @@
-"""The list of everything that a run has landed: what it says, and how it is kept in a store."""
+"""The list of everything that a run has landed: its content, and its format in a store."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class LandedFile(Artifact):
-    """One verified file of a run. `at` is where it lies below the run's prefix in the store.
+    """One verified file of a run. `at` is its path below the run's prefix in the store.
 
-    `at` differs from `path` while a run goes on: a changed file is put beside its last landed
-    version, never over it, so that what a manifest lists is whole at every moment.
-    `mtime` (ns) and `stamp` are the node's: a file that still has its stamp has not changed.
+    `at` differs from `path` during a run: a changed file is put beside its last landed version,
+    never over it, so that what a manifest lists is complete at every moment. `mtime` (ns) and
+    `stamp` are the node's: a file that still has its stamp has not changed.
     """
 
     at: str
@@ -32,7 +32,7 @@ class LandedFile(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The files of `<task>/<folder>` as they were together at one moment."""
+    """Files of `<task>/<folder>` from one moment."""
 
     task: str
     folder: str
@@ -41,17 +41,17 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """`complete` once everything was landed after the run's tasks had ended."""
+    """Landed files of a run. `complete` once everything has landed after its tasks ended."""
 
     run: str
     files: Mapping[str, LandedFile] = field(default_factory=dict)
-    """By path, `<task>/<path in the task's work folder>`. What has landed once stays."""
+    """By path, `<task>/<path in the task's work folder>`. Landed files are never dropped."""
     checkpoint: Checkpoint | None = None
     complete: bool = False
     warnings: tuple[str, ...] = ()
 
     def with_files(self, landed: Iterable[LandedFile]) -> Manifest:
-        """A file where there was a folder, or the other way round, takes the place of the old."""
+        """Add files. One that takes the place of a folder, or the reverse, replaces it."""
         new = {each.path: each for each in landed}
         folders = {folder for path in new for folder in _folders(path)}
         kept = {
@@ -62,7 +62,7 @@ class Manifest:
         return self._holding({**kept, **new})
 
     def with_checkpoint(self, checkpoint: Checkpoint) -> Manifest:
-        """Its folder holds its files and no others."""
+        """Set the checkpoint; other files in its folder are dropped."""
         prefix, paths = f"{checkpoint.task}/{checkpoint.folder}/", set(checkpoint.paths)
         files = {
             path: each
@@ -76,7 +76,7 @@ class Manifest:
         return self._holding({path: f for path, f in self.files.items() if path not in gone})
 
     def _holding(self, files: Mapping[str, LandedFile]) -> Manifest:
-        """A checkpoint that lacks one of its files is none."""
+        """Set the files; a checkpoint that lacks one of its files is dropped."""
         whole = self.checkpoint is not None and files.keys() >= set(self.checkpoint.paths)
         return replace(
             self,
@@ -86,7 +86,7 @@ class Manifest:
         )
 
     def task_files(self, task: str) -> dict[str, LandedFile]:
-        """By path in the task's work folder."""
+        """The task's files, by path in its work folder."""
         prefix = f"{task}/"
         return {
             path[len(prefix) :]: each
@@ -100,14 +100,14 @@ def _folders(path: str) -> list[str]:
 
 
 def read_manifest(store: ArtifactStore, run: str) -> Manifest | None:
-    """None where nothing of the run has landed. Raises StoreError for one that makes no sense."""
+    """Read the manifest; None if nothing of the run has landed. Raises StoreError if invalid."""
     name = f"{run}/{NAME}"
     there = any(found.path == name for found in store.list(name))
     return downloaded_manifest(store, run) if there else None
 
 
 def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
-    """The one that is there. Raises StoreError."""
+    """Download the existing manifest. Raises StoreError."""
     name = f"{run}/{NAME}"
     place = f"{store.uri.rstrip('/')}/{name}"
     try:
@@ -116,7 +116,7 @@ def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{place} is not a manifest that this version can read: {error}",
-            hint="move it away to land the run's files anew from nodes that still exist",
+            hint="move it away to land the run's files again from nodes that still exist",
         ) from error
 
 
@@ -156,7 +156,7 @@ def _file_to_json(landed: LandedFile) -> dict[str, Any]:
 
 
 def from_json(facts: object) -> Manifest:
-    """Raises ValueError saying what is wrong: others may write to a store too."""
+    """Parse a manifest. Raises ValueError with the reason: others may write to a store too."""
     top = _object(facts, "it")
     version = _get(top, "format", int)
     if version != FORMAT:
@@ -181,7 +181,7 @@ def _file_from_json(facts: object) -> LandedFile:
     path = _path(_get(each, "path", str))
     size, digest = _get(each, "size", int), _get(each, "sha256", str)
     if size < 0 or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"size or sha256 of {path!r} cannot be")
+        raise ValueError(f"size or sha256 of {path!r} is invalid")
     return LandedFile(
         path=path,
         size=size,

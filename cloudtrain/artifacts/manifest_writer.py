@@ -1,4 +1,4 @@
-"""Writes a run's manifest while files land: free places, and what the store holds."""
+"""Writes a run's manifest while files land, and checks it against what the store holds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 
 BESIDE = "again"
-"""Where a changed file is put while the manifest names the old one at its own place.
+"""Staging prefix of changed files while the manifest lists the old version at its own place.
 
-Not the name of a task: those end with their index."""
+Never the name of a task: those end with their index."""
 
 SAVE_EVERY = 10.0
-"""Seconds: what has landed by then is not landed again after this process was killed."""
+"""Seconds: files in a saved manifest do not have to land again after this process is killed."""
 
 
 class ManifestWriter:
@@ -50,7 +50,7 @@ class ManifestWriter:
             self.lost = frozenset(_not_held(store, self._saved, _held(store, run)))
         self.manifest = self._saved.without(self.lost)
         self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
-        """What was there as well: parcels, say."""
+        """Other objects of the run, such as spool archives."""
         self._lock = threading.Lock()
         self._next_save = time.monotonic() + SAVE_EVERY
 
@@ -61,11 +61,11 @@ class ManifestWriter:
         return f"{BESIDE}/{path}" if is_taken else path
 
     def key(self, place: str) -> str:
-        """A place as the store's own path."""
+        """Path in the store of a place below the run's prefix."""
         return f"{self.manifest.run}/{place}"
 
     def add(self, files: Iterable[LandedFile], checkpoint: Checkpoint | None = None) -> None:
-        """A checkpoint comes with its files: those of its folder that are not in it are dropped."""
+        """Add landed files. A checkpoint replaces its folder: other files in it are dropped."""
         with self._lock:
             new = self.manifest.with_files(files)
             if checkpoint is not None:
@@ -75,7 +75,7 @@ class ManifestWriter:
                 self._save()
 
     def warn(self, task: str, warnings: Iterable[str]) -> tuple[str, ...]:
-        """Takes a task's warnings in place of its earlier ones; returns those that are new."""
+        """Replace a task's warnings; returns those that are new."""
         with self._lock:
             of_task = tuple(f"{task}/{warning}" for warning in warnings)
             others = (w for w in self.manifest.warnings if not w.startswith(f"{task}/"))
@@ -96,44 +96,44 @@ class ManifestWriter:
         self._next_save = time.monotonic() + SAVE_EVERY
 
     def _clear(self, places: Iterable[str]) -> None:
-        """Of what we put there and no manifest names any more, nothing is billed for ever."""
+        """Delete files of ours that no manifest lists any more: they would be billed forever."""
         for place in places:
-            with suppress(CloudtrainError):  # no right to delete: it stays
+            with suppress(CloudtrainError):  # without the right to delete, it stays
                 self.store.delete(self.key(place))
 
     def settle(self, pool: ThreadPoolExecutor) -> None:
-        """Every file at its own place, seen there, and saved. Raises StoreError."""
-        held = self._brought_home(pool)
+        """Promote every file to its own place, check them, and save. Raises StoreError."""
+        held = self._promote(pool)
         before = _places(self._saved)
         self.save()
         self._clear(self._left_over(held) - before)
 
     def complete(self, pool: ThreadPoolExecutor) -> None:
-        """The same, and there is nothing more to land."""
-        held = self._brought_home(pool)
+        """Settle, and mark the manifest as complete: nothing more is to land."""
+        held = self._promote(pool)
         before = _places(self._saved)
         self.manifest = replace(self.manifest, complete=True)
         self.save()
         self._clear(self._left_over(held) - before)
 
-    def _brought_home(self, pool: ThreadPoolExecutor) -> Mapping[str, Artifact]:
-        """What the store has then, by its place."""
+    def _promote(self, pool: ThreadPoolExecutor) -> Mapping[str, Artifact]:
+        """Copy staged files to their own places; returns the store's files by place."""
         aside = [each for each in self.manifest.files.values() if each.at != each.path]
-        if aside:  # no place is written over that a saved manifest names
+        if aside:  # never overwrite a place that a saved manifest lists
             self.save()
-            self.add(pool.map(self._bring_home, aside))
+            self.add(pool.map(self._promoted, aside))
         held = _held(self.store, self.manifest.run)
         lost = _not_held(self.store, self.manifest, held)
         if lost:
             raise StoreError(
-                f"{self.store.uri}: files that were stored are not there any more: "
+                f"{self.store.uri}: uploaded files are missing: "
                 + ", ".join(shown(path) for path in lost[:5]),
-                hint="see who removes them; the same command again stores them again",
+                hint="check who deletes them; run the command again to upload them again",
             )
         return held
 
     def _left_over(self, held: Iterable[str]) -> set[str]:
-        """What a process that was killed has put, or not removed, where only we put anything."""
+        """Files that a killed process left behind in folders to which only we write."""
         folders = [BESIDE]
         if self.manifest.checkpoint is not None:
             folders.append(f"{self.manifest.checkpoint.task}/{self.manifest.checkpoint.folder}")
@@ -142,7 +142,7 @@ class ManifestWriter:
         }
         return found - _places(self.manifest)
 
-    def _bring_home(self, landed: LandedFile) -> LandedFile:
+    def _promoted(self, landed: LandedFile) -> LandedFile:
         self.store.copy(self.key(landed.at), self.key(landed.path))
         return replace(landed, at=landed.path)
 
@@ -152,13 +152,13 @@ def _places(manifest: Manifest) -> set[str]:
 
 
 def _held(store: ArtifactStore, run: str) -> dict[str, Artifact]:
-    """All that the store has of a run now, by its place."""
+    """The store's current files of a run, by place."""
     prefix = f"{run}/"
     return {found.path[len(prefix) :]: found for found in store.list(prefix)}
 
 
 def _not_held(store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact]) -> list[str]:
-    """Paths that the manifest lists and the store does not have, or not as they were stored."""
+    """Paths in the manifest that the store lacks, or has in a different state."""
     return [
         path
         for path, each in manifest.files.items()
@@ -171,8 +171,8 @@ def _is_held(store: ArtifactStore, run: str, landed: LandedFile, held: Artifact 
         return False
     if not held.md5 or not landed.md5 or held.md5 == landed.md5:
         return True
-    # What a store lists as MD5 may be none, as where a key of the user's own encrypts S3's objects
-    # since a while: the bytes decide.
+    # The MD5 that a store lists may be something else, as for S3 objects encrypted with a key of
+    # the user's own: the bytes decide.
     digest = hashlib.sha256()
     for piece in store.download(f"{run}/{landed.at}"):
         digest.update(piece)

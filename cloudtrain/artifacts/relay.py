@@ -22,18 +22,18 @@ from cloudtrain.paths import shown
 from cloudtrain.shell import Command, script
 
 SMALL = 1 << 17
-"""Bytes up to which a file is held in memory, so that several are stored side by side."""
+"""Largest file in bytes that is held in memory, so that several are uploaded side by side."""
 
 MOST_WAITING = 32
-"""Small files of one node that are in memory at most."""
+"""Most small files of one node in memory."""
 
 GROWTH = 1 << 30
-"""Bytes by which a file, or all of them, may have grown since they were listed."""
+"""Bytes by which a file, or all of them together, may have grown since they were listed."""
 
 PATH_MAX = 4096
 
 _HEADERS = 8 * 512
-"""Bytes around each file and its name in a stream."""
+"""Bytes of headers of each file in a stream, besides its name."""
 
 _CHUNK = 1 << 20
 
@@ -45,7 +45,7 @@ def upload_via_client(
     sizes: Mapping[str, int],
     upload: Upload,
 ) -> dict[str, Artifact]:
-    """Stream `places` (source in the folder → path in the store); returns what landed whole, by
+    """Stream `places` (source in the folder → path in the store); returns complete files by
     source.
 
     Side by side with the stream the node itself computes checksums: a file that changed while it
@@ -77,7 +77,7 @@ def stream(
     sizes: Mapping[str, int],
     upload: Upload,
 ) -> dict[str, Artifact]:
-    """Read what the node sends and store it. Raises NodeError for much more than announced."""
+    """Read the node's stream and store its files. Raises NodeError for much more than announced."""
     most = {source: sizes[source] + GROWTH for source in places}
     receiver = _Receiver(node, places, most, upload)
     left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
@@ -101,7 +101,7 @@ def stream(
     finally:
         receiver.finish()
     if done.exit_code not in (0, 1, 2):  # tar: 1 a file changed, 2 a file could not be read
-        raise failed(node, f"its files in {folder} cannot be sent", done)
+        raise failed(node, f"cannot send its files in {folder}", done)
     return receiver.arrived
 
 
@@ -115,7 +115,7 @@ def packing(folder: str) -> Command:
 
 
 def names_on_stdin(sources: Iterable[str]) -> bytes:
-    """NUL after each; `./` before each, so that none is taken for an option."""
+    """Names for stdin: NUL after each; `./` before each, so that none is taken for an option."""
     return b"".join(os.fsencode(f"./{source}") + b"\0" for source in sources)
 
 
@@ -127,7 +127,7 @@ LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-de
 
 
 class _Receiver:
-    """Unpacks what `write` is given in a thread of its own, and stores each file.
+    """Unpacks the bytes passed to `write` in its own thread, and stores each file.
 
     A failure of the store is raised by the next `write`, or else by `finish`.
     """
@@ -139,7 +139,7 @@ class _Receiver:
         most: Mapping[str, int],
         upload: Upload,
     ) -> None:
-        """`most`: bytes of each file."""
+        """`most`: largest accepted size of each file in bytes."""
         self.arrived: dict[str, Artifact] = {}
         self._node, self._most = node, most
         self._places, self._store, self._pool = places, upload.store, upload.pool
@@ -187,7 +187,7 @@ class _Receiver:
             ) as archive,
         ):
             while member := archive.next():
-                archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                archive.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
                 source = member.name.removeprefix("./")
                 if member.isreg() and source in self._places:
                     self._take(source, member.size, archive.extractfile(member))
@@ -213,8 +213,8 @@ class _Receiver:
 def _too_much(node: Node, what: str) -> NodeError:
     return NodeError(
         node.name,
-        f"{shown(what)}: it sends more than {GROWTH >> 20} MB beyond what it had announced",
-        hint="what writes there so fast? the same command again lands it",
+        f"{shown(what)}: sent more than {GROWTH >> 20} MB beyond the announced size",
+        hint="check what writes there so fast; run the command again to land it",
     )
 
 

@@ -20,11 +20,11 @@ from cloudtrain.state.run_json import run_from_json, run_to_json, time_from_json
 RECORD = "run.json"
 FORMAT = 1
 LARGEST = 16 << 20
-"""Bytes: a larger file is no record."""
+"""Limit of a record in bytes."""
 
 INDEX = ".runs"
-"""`.runs/<cluster>/<run>` names each run that has a record, so that a cluster's runs are found
-without a listing of all that they made. No run has such an id."""
+"""`.runs/<cluster>/<run>` exists for each run that has a record, so that a cluster's runs are found
+without listing all their artifacts. No run has such an id."""
 
 SIDE_BY_SIDE = 8
 SHOWN = 5
@@ -57,7 +57,7 @@ def index(run: Run, store: ArtifactStore) -> None:
 
 
 def clusters_in(store: ArtifactStore) -> tuple[str, ...]:
-    """Names of the clusters whose runs have landed there, sorted."""
+    """Names of the clusters with runs in the store, sorted."""
     paths = (found.path.split("/") for found in store.list(f"{INDEX}/"))
     return tuple(sorted({p[1] for p in paths if len(p) == 3 and CLUSTER_NAME.match(p[1])}))
 
@@ -82,7 +82,7 @@ class StoredRuns:
         found = self._read(run) if RUN_ID.match(run) else None
         if found is None or found.run.cluster != self.cluster:
             raise UsageError(
-                f"{self.cluster} has no run {run!r} in {self.store.uri}", hint=self._hint()
+                f"no run {run!r} of {self.cluster} in {self.store.uri}", hint=self._hint()
             )
         return found
 
@@ -94,7 +94,7 @@ class StoredRuns:
             found = self._read(run)
             if found is not None and found.run.cluster == self.cluster:
                 return found
-        raise UsageError(f"no run of {self.cluster} is in {self.store.uri}", hint=self._hint())
+        raise UsageError(f"no run of {self.cluster} in {self.store.uri}", hint=self._hint())
 
     def runs_and_faults(self) -> tuple[tuple[StoredRun, ...], tuple[str, ...]]:
         """All runs, and what is wrong with unreadable records."""
@@ -128,9 +128,9 @@ class StoredRuns:
             return stored_run(run, b"".join(self.store.download(name)))
         except (ValueError, RecursionError) as error:
             raise StoreError(
-                f"{self.store.uri.rstrip('/')}/{name} is not a run's record that this version "
-                f"can read: {shown(error)}",
-                hint="`--run ID` takes another run; `cloudtrain status` lists them",
+                f"{self.store.uri.rstrip('/')}/{name} is not a run record that this version can "
+                f"read: {shown(error)}",
+                hint="use `--run ID` for another run; `cloudtrain status` lists them",
             ) from error
 
     def _hint(self) -> str:
@@ -138,7 +138,7 @@ class StoredRuns:
         if ids:
             return "its latest runs: " + ", ".join(ids[-SHOWN:])
         others = ", ".join(clusters_in(self.store))
-        return f"runs of these are there: {others}" if others else "no run has landed there"
+        return f"the store has runs of: {others}" if others else "no run has landed there"
 
 
 def stored_run(run: str, text: bytes) -> StoredRun:

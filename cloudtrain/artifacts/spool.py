@@ -1,4 +1,4 @@
-"""Parcels that nodes stored while nobody was there (node/agent.py), taken into what has landed."""
+"""Ingests spool archives, which nodes stored while no client was connected (node/agent.py)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ AT_ONCE = 16
 
 
 def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
-    """`begun`: Unix time, so that a later keeper of the attempt has names of its own."""
+    """Path of an archive in the store. `begun`: Unix time, so that a later agent of the attempt has
+    names of its own.
+    """
     return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class SpoolName:
-    """One in the store, in the order in which a task's were made."""
+    """One archive in the store; sorts a task's archives in the order of their creation."""
 
     attempt: int
     begun: str
@@ -56,11 +58,11 @@ _NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
 
 
 def pending_spools(run: str, store: ArtifactStore) -> list[SpoolName]:
-    """Those that have not been taken yet."""
-    return parcels_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
+    """Archives that have not been ingested yet."""
+    return spools_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
 
 
-def parcels_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
+def spools_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
     prefix = f"{run}/{formats.ARCHIVES}/"
     sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
     matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
@@ -87,34 +89,37 @@ def ingest_spools(
     transport: Transport | None = None,
     log_path: Callable[[str, int], Path] | None = None,
 ) -> None:
-    """Every file of a parcel that is newer than its landed version lands, checked.
+    """Land every file of the archives that is newer than its landed version, verified.
 
-    Also of tasks whose nodes are there: one that took the place of another has none of its files.
-    A parcel that cannot be read whole stays. `nodes` are those of the cluster: where one can, it
-    unpacks a parcel and stores its files, which then do not pass this machine. `log_path` names a
-    task's log here, which a parcel may have more of. Safe to be killed at any point, and to be done
-    again. The caller holds the cluster's lock. StoreError.
+    Includes tasks whose nodes exist: a replacement node has none of the old one's files. An archive
+    that cannot be read completely is kept. `nodes` are the cluster's: if one can, it unpacks an
+    archive and uploads its files, which then do not pass through this machine. `log_path` names a
+    task's local log, of which an archive may have more. Safe to kill at any point, and to repeat.
+    The caller holds the cluster's lock. Raises StoreError.
     """
     names = _of_tasks(run, pending_spools(run.id, store))
     if not names:
         return
-    console.say(f"{counted(len(names))} that nodes stored while nobody was there: taken")
+    console.say(f"ingesting {counted(len(names))} that nodes stored while no client was connected")
     ledger = ManifestWriter(store, run.id)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         unpackers = SpoolUnpackers(run, nodes, transport, ledger, pool)
         _take(names, _Taker(ledger, console, unpackers, pool, log_path))
 
 
-def take_parcels_into(
+def ingest_spools_into(
     ledger: ManifestWriter, landing: Landing, run: Run, nodes: Mapping[str, Node]
 ) -> None:
-    """The same of those that were there when the ledger was opened, where the files of `nodes` (by
-    task) land next: their parcels are no news."""
-    names = _of_tasks(run, parcels_among(run.id, ledger.unnamed))
+    """Ingest the archives that existed when the ledger was opened.
+
+    Those of `nodes` (by task) are not worth reporting: the nodes' own files land next.
+    """
+    names = _of_tasks(run, spools_among(run.id, ledger.unnamed))
     news = sum(name.task not in nodes for name in names)
     if news:
-        text = f"{counted(news)} that nodes stored while nobody was there: taken"
-        landing.console.say(text)
+        landing.console.say(
+            f"ingesting {counted(news)} that nodes stored while no client was connected"
+        )
     if not names:
         return
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -133,12 +138,12 @@ def _take(names: Sequence[SpoolName], taker: _Taker) -> None:
     delete_spool(taken, taker.ledger.store)
 
 
-def counted(parcels: int) -> str:
-    return f"{parcels} parcel{'s' * (parcels != 1)}"
+def counted(archives: int) -> str:
+    return f"{archives} archive{'s' * (archives != 1)}"
 
 
 def delete_spool(names: Sequence[SpoolName], store: ArtifactStore) -> None:
-    """Deleted, or marked where there is no right to that."""
+    """Delete archives, or mark them as taken without the right to delete."""
     for name in names:
         try:
             store.delete(name.path)
@@ -147,44 +152,44 @@ def delete_spool(names: Sequence[SpoolName], store: ArtifactStore) -> None:
 
 
 def can_spool(store: ArtifactStore) -> bool:
-    """Nothing on a node can store in a folder of this machine."""
+    """True unless the store is a folder of this machine, which no node can reach."""
     return not is_on_this_machine(store.uri)
 
 
 def report_landed(
     sources: Sequence[SyncSource], ledger: ManifestWriter, transport: Transport
 ) -> None:
-    """For the keepers on the nodes: by path, the stamp of what the manifest has."""
+    """Tell the agents on the nodes what has landed: the manifest's stamps by path."""
     if not can_spool(ledger.store):
         return
 
     def tell(source: SyncSource) -> None:
         files = ledger.manifest.task_files(source.task)
         stamps = {path: each.stamp for path, each in files.items()}
-        told = json.dumps({"final": ledger.manifest.complete, "files": stamps}).encode("ascii")
-        with suppress(CloudtrainError):  # then its keeper stores what it need not
+        report = json.dumps({"final": ledger.manifest.complete, "files": stamps}).encode("ascii")
+        with suppress(CloudtrainError):  # its agent then uploads more than necessary
             folder = source.folder.rpartition("/")[0]
-            transport.run(source.node, telling(folder), stdin=told, timeout=SILENCE)
+            transport.run(source.node, report_command(folder), stdin=report, timeout=SILENCE)
 
     fan_out(sources, tell, name=lambda source: source.node.name)
 
 
-def telling(folder: str) -> Command:
-    return script(TELLING, folder, formats.AGENT_LOCK, formats.LANDED)
+def report_command(folder: str) -> Command:
+    return script(REPORT, folder, formats.AGENT_LOCK, formats.LANDED)
 
 
-TELLING = r"""
+REPORT = r"""
 cd "$1" 2>/dev/null && [ -e "$2" ] || exit 0
 umask 077
 cat >"$3.new" && mv -f "$3.new" "$3"
 """
 
 
-# ── One parcel ───────────────────────────────────────────────────────────────
+# ── One archive ──────────────────────────────────────────────────────────────
 
 
 class _Taker:
-    """Takes parcels one by one, each where it can be unpacked."""
+    """Ingests archives one by one, each on a node if possible, or else here."""
 
     def __init__(
         self,
@@ -199,21 +204,19 @@ class _Taker:
         self._has_said = False
 
     def take(self, name: SpoolName) -> bool:
-        """Whether nothing in it is needed any more."""
+        """Ingest one archive; returns True if it is no longer needed."""
         try:
             is_intact = self._by_a_node(name)
             if is_intact is None:
                 is_intact = self._here(name)
         except (ValueError, KeyError, TypeError, tarfile.TarError) as error:
-            self._console.warn(
-                f"{shown(name.path)} is not a parcel that can be read: {error}; it is left"
-            )
+            self._console.warn(f"{shown(name.path)} is not a valid archive: {error}; it is kept")
             return False
         self.ledger.save()
         return is_intact
 
     def _by_a_node(self, name: SpoolName) -> bool | None:
-        """None where no node does it; what has landed by then is not landed again."""
+        """Ingest on a node; None if no node can. What has landed by then does not land again."""
         while (node := self._unpackers.node(name.task)) is not None:
             try:
                 with self._unpackers.unpacked(node, name.path, name.size) as unpacked:
@@ -227,7 +230,7 @@ class _Taker:
     def _here(self, name: SpoolName) -> bool:
         if not self._has_said:
             self._has_said = True
-            self._console.say(f"parcels come through this machine: {self._unpackers.why}")
+            self._console.say(f"unpacking archives on this machine: {self._unpackers.why}")
         try:
             with tempfile.TemporaryFile() as spool:
                 for piece in self.ledger.store.download(name.path):
@@ -237,17 +240,17 @@ class _Taker:
         except OSError as error:
             raise CloudtrainError(
                 f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of {name.path}",
-                hint="make room there, or name another folder in TMPDIR",
+                hint="free some space there, or set TMPDIR to another folder",
             ) from error
 
     def _merge(self, name: SpoolName, opened: SpoolArchive) -> bool:
-        """Whether every file that its node read whole is here as it was read."""
+        """Land the archive's files; True if every file that the node read whole is intact."""
         ledger, intact = self.ledger, {}
         for file in opened.files:
             if file.is_intact:
                 intact[file.name] = file
             elif file.whole:
-                text = f"{shown(name.path)}: {shown(file.name)} is not what its node read"
+                text = f"{shown(name.path)}: {shown(file.name)} differs from what its node read"
                 self._console.warn(text)
         mine = {
             file.path: file
@@ -280,7 +283,8 @@ class _Taker:
             _lengthen(here, file.size, partial(opened.rest, path, file))
         except OSError as error:
             raise CloudtrainError(
-                f"{shown(here)}: {error.strerror or error}", hint="make it writable, or make room"
+                f"{shown(here)}: {error.strerror or error}",
+                hint="make it writable, or free some space",
             ) from error
 
 
@@ -294,7 +298,7 @@ def _lengthen(log: Path, size: int, rest: Callable[[int], Iterator[bytes]]) -> N
         file.seek(have)
         try:
             file.writelines(rest(have))
-        except CloudtrainError:  # what it gave so far is not verified
+        except CloudtrainError:  # the bytes so far are not verified
             file.truncate(have)
             raise
 
@@ -302,8 +306,9 @@ def _lengthen(log: Path, size: int, rest: Callable[[int], Iterator[bytes]]) -> N
 def _checkpoint(
     task: str, told: Mapping[str, Any] | None, mine: Mapping[str, SpoolFile], ledger: ManifestWriter
 ) -> Checkpoint | None:
-    """The parcel's, where all its files are in it, or have landed, as they were together; and
-    where it is newer than the one that has landed."""
+    """The archive's checkpoint, if complete (each file in it, or landed with the same stamp) and
+    newer than the landed one.
+    """
     if told is None or not told["whole"]:
         return None
     stamps: Mapping[str, str] = told["files"]
@@ -325,11 +330,11 @@ def _checkpoint(
 
 
 def _is_newer(file: SpoolFile, task: str, ledger: ManifestWriter) -> bool:
-    """By the time at which the node changed it last, which no program can set back."""
+    """Compare by the inode's change time, which no program can set back."""
     landed = ledger.manifest.files.get(f"{task}/{file.path}")
     return landed is None or _changed(file.stamp) > _changed(landed.stamp)
 
 
 def _changed(stamp: str) -> int:
-    """ns; the second of a stamp's times (inventory.py)."""
+    """Change time in ns: the second of a stamp's times (inventory.py)."""
     return nanoseconds(stamp.split("/")[1]) if stamp.count("/") == 2 else 0

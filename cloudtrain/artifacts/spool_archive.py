@@ -1,4 +1,4 @@
-"""What is in a parcel, and how its files land from where they are at hand."""
+"""Contents of a spool archive, and landing its files from a local copy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolFile:
-    """One file of a parcel, as its keeper tells of it, and where its bytes are.
+    """One file of an archive, as the archive's index describes it, and where its bytes are.
 
-    `at`: the start in a copy, or its number on a node. `found`: the SHA-256 of what is there.
+    `at`: offset in a local copy, or number on a node. `found`: SHA-256 of the actual bytes.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SpoolFile:
 
 
 class SpoolArchive(Protocol):
-    """A parcel whose files can land."""
+    """An archive whose files can land."""
 
     @property
     def files(self) -> Sequence[SpoolFile]: ...
@@ -55,14 +55,16 @@ class SpoolArchive(Protocol):
     def checkpoint(self) -> Mapping[str, Any] | None: ...
 
     def land(self, due: Mapping[str, SpoolFile]) -> list[LandedFile]:
-        """All of them (by their path in the manifest), or an error."""
+        """Land all of these files (by path in the manifest). Raises an error unless all landed."""
 
     def rest(self, path: str, log: SpoolFile, start: int) -> Iterator[bytes]:
-        """The bytes of a log from there on; `path`: in the manifest, which has it as long."""
+        """The bytes of a log from `start` on; the manifest has it, in full, as `path`."""
 
 
 class LocalSpool:
-    """A parcel in a file here. Raises ValueError, KeyError, TypeError or TarError for none."""
+    """An archive in a local file. Raises ValueError, KeyError, TypeError or TarError for an invalid
+    one.
+    """
 
     def __init__(self, spool: IO[bytes], ledger: ManifestWriter, pool: ThreadPoolExecutor) -> None:
         self._spool, self._ledger, self._pool = spool, ledger, pool
@@ -95,7 +97,7 @@ class LocalSpool:
         return digest.hexdigest()
 
     def _pieces(self, file: SpoolFile, skip: int = 0) -> Iterator[bytes]:
-        """By position: read by several threads."""
+        """Read by position, as several threads read at once."""
         end = file.at + file.size
         for start in range(file.at + skip, end, _CHUNK):
             yield os.pread(self._spool.fileno(), min(_CHUNK, end - start), start)
@@ -104,9 +106,9 @@ class LocalSpool:
 def parse_index(
     text: bytes | str, members: Mapping[str, tuple[int, int]]
 ) -> tuple[list[SpoolFile], Mapping[str, Any] | None]:
-    """What its keeper tells of a parcel with these members (by name, size and place).
+    """Parse the index of an archive with these members (name → size and place).
 
-    Raises ValueError, KeyError or TypeError for what is no parcel.
+    Raises ValueError, KeyError or TypeError for an invalid one.
     """
     facts = json.loads(text)
     files = []
@@ -114,7 +116,7 @@ def parse_index(
         name = str(each["name"])
         size, at = members[name]
         if not is_inside(name) or size != each["size"]:
-            raise ValueError(f"what it tells of {shown(name)} is not so")
+            raise ValueError(f"archive index does not match member {shown(name)}")
         files.append(
             SpoolFile(
                 name=name,

@@ -1,7 +1,7 @@
 """Unpacks spool archives on a node, which downloads them and uploads their files
 (node/unpacker.py).
 
-As in direct.py, a presigned request for one object is all that a node is given.
+As in direct_upload.py, a node only gets a presigned request for one object.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from cloudtrain.shell import script
 from cloudtrain.ship import program
 
 PLACE = ".parcel"
-"""Below the run's folder on the node. Not the name of a task: those end with their index."""
+"""Folder below the run's folder on the node. Never the name of a task: those end with an index."""
 
 TRIED = 3
-"""Nodes that do not answer, after which none is asked any more."""
+"""Unreachable nodes after which no more are tried."""
 
 
 class UnpackingUnavailable(Exception):
-    """Reason why no node can do it."""
+    """Reason why no node can unpack an archive."""
 
 
 class SpoolUnpackers:
-    """Nodes of a run's cluster, as long as they answer."""
+    """Nodes of a run's cluster that can unpack archives, as long as they answer."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class SpoolUnpackers:
         self._nodes = [node for node in nodes if transport and node.state == "running"]
         self._lost = 0
         self.why = (
-            "no node is there that could take them"
+            "no running node could unpack them"
             if transport
-            else "no node is asked to take them"
+            else "nodes are not used to unpack them"
         )
 
     def node(self, task: str) -> Node | None:
@@ -78,8 +78,8 @@ class SpoolUnpackers:
 
     @contextmanager
     def unpacked(self, node: Node, path: str, size: int) -> Iterator[UnpackedSpool]:
-        """Unpack an archive. Raises Detour, NodeError; ValueError, KeyError or TypeError for an
-        invalid archive.
+        """Unpack an archive. Raises UnpackingUnavailable, NodeError; ValueError, KeyError or
+        TypeError for an invalid archive.
         """
         assert self._transport is not None
         place = f"{layout.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
@@ -89,7 +89,7 @@ class SpoolUnpackers:
             upload = Upload(transport=self._transport, store=self._ledger.store, pool=self._pool)
             yield UnpackedSpool(node, folder, facts, self._ledger, upload)
         except NodeError:
-            raise  # nothing can be removed there; the next one to unpack there does it
+            raise  # nothing can be removed there now; the next unpacking there does it
         except BaseException:
             self._remove(node, place)
             raise
@@ -101,7 +101,7 @@ class SpoolUnpackers:
             self._transport.run(node, script('rm -rf -- "$1"', place), timeout=SILENCE)
 
     def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
-        """What unpacker.py tells."""
+        """Answer of unpacker.py."""
         assert self._transport is not None
         try:
             lasts = min(direct_upload.LONGEST, direct_upload.LASTS + size / direct_upload.SLOWEST)
@@ -110,7 +110,7 @@ class SpoolUnpackers:
         except CloudtrainError as error:
             raise UnpackingUnavailable(error.message) from error
         if request is None:
-            raise UnpackingUnavailable("the store gives no node the right to read one")
+            raise UnpackingUnavailable("the store cannot presign a download for a node")
         order = {
             "folder": folder,
             "lock": direct_upload.lock_of(folder),
@@ -155,7 +155,7 @@ class UnpackedSpool:
         self._ledger, self._upload = ledger, upload
 
     def land(self, due: Mapping[str, SpoolFile]) -> list[LandedFile]:
-        """Raises Detour where not all of them are stored as they were read."""
+        """Land these files. Raises UnpackingUnavailable unless all are stored as they were read."""
         ledger = self._ledger
         places = {str(file.at): ledger.key(ledger.place(path)) for path, file in due.items()}
         sizes = {str(file.at): file.size for file in due.values()}
@@ -171,7 +171,7 @@ class UnpackedSpool:
         return stored
 
     def rest(self, path: str, log: SpoolFile, start: int) -> Iterator[bytes]:
-        """From the store, where it is."""
+        """The rest of the log, downloaded from the store, where it has landed."""
         ledger, skip = self._ledger, start
         whole = ledger.manifest.files[path]
         for piece in verified(whole, ledger.manifest.run, ledger.store):

@@ -17,12 +17,12 @@ from cloudtrain.node.listing import File
 from cloudtrain.protocols import Transport
 
 ROUNDS = 3
-"""How often a file that changes while it is read is read again."""
+"""Retries of a file that changes while it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncSource:
-    """What of one task is to land. `checkpoint` is its checkpoint folder, if that lands too."""
+    """Files of one task to land. `checkpoint` is its checkpoint folder, if that lands too."""
 
     task: str
     node: Node
@@ -36,28 +36,28 @@ class SyncSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """Result. `files` are as they were on the node; `unsettled` were seen there and are not
-    among them.
-    """
+    """Result of a sync. `files` landed as they were on the node; `unsettled` kept changing."""
 
     files: tuple[LandedFile, ...]
     checkpoint: Checkpoint | None
     unsettled: tuple[str, ...]
     inventory: Inventory
     detour: str | None = None
-    """Why files came through this machine though their node might have stored them."""
+    """Why files came through this machine although their node could have uploaded them."""
 
 
 def sync_so_far(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
-    """Brings what changed since the ledger's manifest; again only what changes meanwhile of the
-    checkpoint, whose files are of use only as they were together."""
+    """Sync what has changed since the ledger's manifest. Of files that change meanwhile, only those
+    of the checkpoint are retried: they are useless unless they belong together.
+    """
     known = ledger.manifest.task_files(source.task)
     return _sync(source, ledger, upload, known, again=source.is_checkpoint)
 
 
 def sync_all(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
-    """Brings everything: a file whose stamp is the same is also compared by its checksum, and
-    rounds go on until nothing changes any more."""
+    """Sync everything: files with an unchanged stamp are also compared by checksum, and rounds
+    repeat until nothing changes any more.
+    """
     known = known_files(source.task, ledger)
     return _sync(source, ledger, upload, known, again=lambda path: True)
 
@@ -70,7 +70,7 @@ def _sync(
     *,
     again: Callable[[str], bool],
 ) -> SyncResult:
-    """`again`: files that are brought once more where they change while they are read."""
+    """`again`: True for files to retry if they change while they are read."""
     carrier = _Carrier(source, ledger, upload)
     fresh: dict[str, LandedFile] = {}
     for number in range(ROUNDS + 1):
@@ -81,7 +81,7 @@ def _sync(
         if not due or number == ROUNDS:
             break
         landed = carrier.bring(due, known)
-        for file in due:  # what an earlier round stored of it may just have been written over
+        for file in due:  # this round may have overwritten what an earlier one stored
             if file.path not in landed and file.path in fresh:
                 del fresh[file.path], known[file.path]
         known.update(landed)
@@ -91,7 +91,7 @@ def _sync(
 
 
 def known_files(task: str, ledger: ManifestWriter) -> dict[str, LandedFile]:
-    """What has landed, by path in the work folder."""
+    """Landed files, by path in the work folder."""
     known = ledger.manifest.task_files(task)
     if ledger.manifest.complete:
         return known
@@ -111,7 +111,7 @@ def unchanged(
     stop: Stop,
     heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, LandedFile]:
-    """Files that only look changed: a touch, a replaced node with a copy of the old one's.
+    """Files that only look changed: touched, or copied to a replacement node.
 
     `heard` is called with the number of files compared so far.
     """
@@ -131,7 +131,7 @@ def _outcome(
     fresh: Mapping[str, LandedFile],
     unsettled: tuple[str, ...],
 ) -> SyncResult:
-    """New state: an unsettled checkpoint stays what it was; a folder without files is none."""
+    """Result; an unsettled checkpoint keeps its landed version, an empty folder is none."""
     paths = tuple(f.path for f in inventory.files if source.is_checkpoint(f.path))
     settled = not any(source.is_checkpoint(path) for path in unsettled)
     checkpoint = None
@@ -157,12 +157,12 @@ class _Carrier:
         self.detour: str | None = None
 
     def bring(self, due: Sequence[File], known: Mapping[str, LandedFile]) -> dict[str, LandedFile]:
-        """What has landed now, by path; what changed meanwhile or cannot be read is missing."""
+        """Upload `due`; returns landed files by path, without changing or unreadable ones."""
         landed = unchanged(self._source, due, known, self._upload.transport, self._upload.stop)
         return landed | self._moved([file for file in due if file.path not in landed])
 
     def _moved(self, due: Iterable[File]) -> dict[str, LandedFile]:
-        """One file under several names, by links, comes over once."""
+        """Upload files that differ; one with several names, by links, is uploaded once."""
         names: dict[str, list[File]] = defaultdict(list)
         for file in due:
             names[file.source].append(file)
@@ -179,7 +179,7 @@ class _Carrier:
     def _stored(
         self, names: Mapping[str, Sequence[File]], places: Mapping[str, str]
     ) -> dict[str, Artifact]:
-        """By the node itself, and what it cannot store through this machine."""
+        """Have the node upload the files; those that it cannot upload go through this machine."""
         source, upload = self._source, self._upload
         sizes = {name: files[0].size for name, files in names.items()}
         sent = upload_from_node(source.node, source.folder, places, sizes, upload)
@@ -189,7 +189,7 @@ class _Carrier:
             if name not in sent.arrived and name not in sent.changed
         }
         if rest and sent.why is not None:
-            self.detour = f"{len(rest)} files come through this machine: {sent.why}"
+            self.detour = f"uploading {len(rest)} files through this machine: {sent.why}"
         return sent.arrived | upload_via_client(source.node, source.folder, rest, sizes, upload)
 
     def _key(self, file: File) -> str:

@@ -1,4 +1,4 @@
-"""By what files get from their nodes into a store."""
+"""The means by which files get from their nodes into a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from cloudtrain.protocols import ArtifactStore, Transport
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Requests are made, and small files stored, side by side in `pool`; `stop` ends it all."""
+    """Transport, store and threads of an upload. Requests are signed, and small files stored, side
+    by side in `pool`; `stop` ends everything.
+    """
 
     transport: Transport
     store: ArtifactStore

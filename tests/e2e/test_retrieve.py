@@ -62,7 +62,7 @@ def test_what_has_landed_so_far_is_fetched_with_a_warning(cluster: Cluster, tmp_
     download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert (tmp_path / "here/worker0/output/new\nline").read_text() == "changed"
     assert (tmp_path / "here/chief0/output/later").read_text() == "1"
-    assert "not landed whole" in cluster.console.warned[0]
+    assert "not landed completely" in cluster.console.warned[0]
 
 
 @pytest.mark.parametrize("damage", [b"x" * 2_000_000, b"short", b"m" * 2_000_001])
@@ -70,7 +70,9 @@ def test_a_damaged_file_is_named_and_not_kept_and_the_others_come(
     cluster: Cluster, tmp_path: Path, damage: bytes
 ) -> None:
     (cluster.folder / RUN / "chief0/output/model/a b").write_bytes(damage)
-    with pytest.raises(StoreError, match="chief0/output/model/a b is not what landed") as raised:
+    with pytest.raises(
+        StoreError, match="chief0/output/model/a b differs from what landed"
+    ) as raised:
         download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert raised.value.exit_code == 5
     assert set(files(tmp_path / "here")) == {"worker0/output/new\nline"}

@@ -122,7 +122,7 @@ def test_parcels_cost_one_listing_more(
     store.upload(name, [b"not a parcel"])
     assert ended(cluster, logs).complete
     assert len(store.listed) == 3
-    assert any("not a parcel that can be read" in text for text in cluster.console.warned)
+    assert any("not a valid archive" in text for text in cluster.console.warned)
 
 
 def test_a_file_that_lands_after_the_listing_is_not_taken_for_lost(

@@ -54,9 +54,9 @@ NONSENSE = [
     (printing('["../../x", "", 1, "1.0/1.0/7"]'), '["../../x"'),
     (printing('["output/x", "../../x", 1, "1.0/1.0/7"]'), '["output/x", "../../x"'),
     (printing('["output/x", 7, 1, "1.0/1.0/7"]'), '["output/x", 7'),
-    ("""cat >/dev/null; echo '["output/x", "", 1, "1.0/1.0/7"]'""", "it breaks off: "),
-    ("cat >/dev/null", "it breaks off: "),
-    ("""cat >/dev/null; echo '{"others": 7}'""", "it breaks off: "),
+    ("""cat >/dev/null; echo '["output/x", "", 1, "1.0/1.0/7"]'""", "truncated after "),
+    ("cat >/dev/null", "truncated after "),
+    ("""cat >/dev/null; echo '{"others": 7}'""", "truncated after "),
 ]
 
 
@@ -106,7 +106,7 @@ def test_a_file_far_larger_than_it_was_listed_goes_to_no_store(
         file.truncate(1 << 33)
     script = f"cd '{large.parent}' && PATH={os.environ['PATH']} exec tar -c ./output/small"
     instead_of(cluster, "tar", script)
-    with pytest.raises(NotLanded, match=r"mnist-worker0: output/small: it sends more than 1 MB"):
+    with pytest.raises(NotLanded, match=r"mnist-worker0: output/small: sent more than 1 MB"):
         landed(cluster)
     assert cluster.landed() == {}
 
@@ -115,7 +115,7 @@ def test_a_list_of_runs_that_makes_no_sense_names_its_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.artifacts.land.RUNS", "printf '/etc/passwd\\0'")
-    with pytest.raises(NotLanded, match="mnist-chief0: its list of runs makes no sense"):
+    with pytest.raises(NotLanded, match="mnist-chief0: its list of runs is invalid"):
         pending_files(cluster.landing(), [cluster.nodes["chief0"]])
 
 

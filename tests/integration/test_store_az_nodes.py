@@ -331,7 +331,7 @@ def test_what_the_nodes_cannot_store_lands_through_this_machine_and_why_is_said(
     assert landed(cluster) == expected
     assert len(cluster.console.said) == 3
     for line in cluster.console.said:
-        assert "files come through this machine: 40" in line
+        assert "files through this machine: 40" in line
         assert "sig=" not in line
 
 

@@ -489,7 +489,7 @@ def test_what_a_node_cannot_store_comes_through_this_machine_and_the_reason_is_s
     blob = bucket.blob(f"{place.prefix}/{RUN}/chief0/output/x")
     assert blob.download_as_bytes() == bytes(9999)
     (said,) = cluster.console.said
-    assert "1 files come through this machine" in said
+    assert "uploading 1 files through this machine" in said
 
 
 def refuse_from_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

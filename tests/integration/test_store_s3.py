@@ -237,7 +237,7 @@ def test_what_is_refused_comes_the_other_way_and_its_upload_is_ended(
     landing(cluster)
     assert b"".join(cluster.store.download(f"{RUN}/chief0/output/large")) == data
     assert world.uploads(cluster.store) == []
-    assert any("come through this machine: 403" in line for line in cluster.console.said)
+    assert any("files through this machine: 403" in line for line in cluster.console.said)
 
 
 def test_a_request_that_expired_comes_the_other_way(

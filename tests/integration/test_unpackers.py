@@ -114,7 +114,7 @@ class Far(Yard):
         return read_manifest(self.store, RUN) or Manifest(run=RUN)
 
     def detours(self) -> list[str]:
-        return [text for text in self.console.said if "through this machine" in text]
+        return [text for text in self.console.said if "on this machine" in text]
 
     def fetches(self) -> list[str]:
         return [line for line in self.transport.commands if "cloudtrain.node.unpacker" in line]
@@ -295,7 +295,7 @@ def test_without_nodes_they_come_through_this_machine(yard: Far) -> None:
     yard.nodes = {}
     yard.is_whole(yard.take())
     assert yard.detours() == [
-        "parcels come through this machine: no node is there that could take them"
+        "unpacking archives on this machine: no running node could unpack them"
     ]
 
 
@@ -306,7 +306,7 @@ def test_a_store_that_gives_no_right_to_read_has_them_come_through_this_machine(
     yard.store.store.presigner.sign_download = lambda *_, **__: None  # type: ignore[method-assign]
     yard.is_whole(yard.take())
     (said,) = yard.detours()
-    assert "no node the right to read" in said
+    assert "cannot presign a download" in said
 
 
 def test_where_no_right_can_be_made_why_is_said(yard: Far) -> None:
@@ -317,7 +317,7 @@ def test_where_no_right_can_be_made_why_is_said(yard: Far) -> None:
 
     yard.store.store.presigner.sign_download = refuse  # type: ignore[method-assign]
     yard.is_whole(yard.take())
-    assert yard.detours() == ["parcels come through this machine: not allowed to sign"]
+    assert yard.detours() == ["unpacking archives on this machine: not allowed to sign"]
 
 
 def test_a_right_that_is_refused_is_told_without_it(yard: Far) -> None:
@@ -390,7 +390,7 @@ def test_a_parcel_with_a_damaged_file_stays_and_its_other_files_land(yard: Far) 
         manifest = yard.take()
         assert yard.contents(manifest) == {"chief0/output/b": b"well"}
         assert [name.path for name in pending_spools(RUN, yard.store)] == [path]
-    assert "output/a is not what its node read" in yard.console.warned[0]
+    assert "output/a differs from what its node read" in yard.console.warned[0]
     assert yard.detours() == []
     assert yard.left_on_nodes() == []
 
@@ -401,7 +401,7 @@ def test_what_is_no_parcel_is_said_and_stays(yard: Far, data: bytes) -> None:
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
-    assert "is not a parcel that can be read" in yard.console.warned[0]
+    assert "is not a valid archive" in yard.console.warned[0]
     assert len(pending_spools(RUN, yard.store)) == 1
     assert yard.detours() == []
 

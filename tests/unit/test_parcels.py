@@ -81,7 +81,7 @@ def test_bytes_that_are_not_what_the_node_read_are_not_taken(yard: Yard) -> None
     data = content(yard.parcel("output/a")).replace(b"as it is", b"as it was"[:8])
     yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [data])
     assert yard.take().files == {}
-    assert "not what its node read" in yard.console.warned[0]
+    assert "differs from what its node read" in yard.console.warned[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar", b"\0" * 10240])
@@ -90,7 +90,7 @@ def test_what_is_no_parcel_is_said_and_no_obstacle(yard: Yard, data: bytes) -> N
     yard.write("chief0", "output/a", "a")
     yard.keep("output/a")
     assert "chief0/output/a" in yard.take().files
-    assert "is not a parcel that can be read" in yard.console.warned[0]
+    assert "is not a valid archive" in yard.console.warned[0]
     (left,) = pending_spools(RUN, yard.store)
     assert b"".join(yard.store.download(left.path)) == data
 
