@@ -1,1 +1,1 @@
-"""Parts of the AWS driver: EC2 over apache-libcloud's connection."""
+"""Driver for AWS: EC2 over apache-libcloud's connection."""

@@ -10,7 +10,7 @@ from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import dry_run, images, network, quota, spot
 from cloudtrain.providers.aws.client import Ec2Client, mapped
-from cloudtrain.providers.aws.dry_run import NOT_TOLD
+from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.zones import Regions
@@ -21,7 +21,7 @@ def check(
     ec2: Ec2Client, regions: Regions, schedules: Schedules, plan: Plan
 ) -> tuple[Finding, ...]:
     try:
-        regions.names()  # the first call that credentials are needed for
+        regions.names()  # the first call that needs credentials
         identity = _identity(ec2, regions.names()[0], plan)
     except CloudError as error:
         return (_failed("credentials", error),)
@@ -40,13 +40,13 @@ def check(
     found += _spot_prices(ec2, places, plan)
     found += _lifetime(schedules, where[0], plan)
     found.append(dry_run.permissions(ec2, places[0], plan))
-    return tuple(replace(each, told=each.told and NOT_TOLD not in each.text) for each in found)
+    return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
 
 
 def _in_each(
     what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
 ) -> Iterator[Finding]:
-    """One finding for each region. One region that passes is enough: `up` goes on to it."""
+    """One finding for each region. One region that passes is enough, as `up` tries them all."""
     told: list[tuple[str, CloudError | None]] = []
     for region in regions:
         try:
@@ -65,27 +65,27 @@ def _in_each(
 
 
 def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iterator[Finding]:
-    """Spot prices in the placement's zones; an endpoint without prices stops nothing."""
+    """Spot prices in the placement's zones; missing prices do not fail the check."""
     wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
     for region in sorted({place.region for place in places}) if wanted else ():
         zones = {place.zone for place in places if place.region == region}
         try:
             found = [p for p in spot.prices(ec2, region, wanted) if p.zone in zones]
-            text = "; ".join(map(str, found)) or f"{region}: {NOT_TOLD}"
+            text = "; ".join(map(str, found)) or f"{region}: {NOT_REPORTED}"
         except CloudError as error:
-            text = f"{region}: {NOT_TOLD}: {error.message}"
+            text = f"{region}: {NOT_REPORTED}: {error.message}"
         yield Finding(what="spot price", ok=True, text=text)
 
 
 def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
-    """Finding on what ends the nodes if no user does."""
+    """Finding on what ends the nodes if the user does not."""
     if plan.config.limits.max_lifetime is None:
         return
     held = "each node's own timer"
     if schedules.role(region) is not None:
         held += f", and AWS itself {LATER / 60:.0f} minutes later (role {ROLE})"
     else:
-        held += f" alone; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
+        held += f" only; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
     yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}")
 
 
@@ -97,11 +97,13 @@ def _identity(ec2: Ec2Client, region: str, plan: Plan) -> Finding:
     try:
         client = quota.service(ec2, "sts", region, plan.config.endpoints.auth)
         if client is None:
-            return Finding(what="credentials", ok=True, text=f"accepted; who you are is {NOT_TOLD}")
+            return Finding(
+                what="credentials", ok=True, text=f"accepted; the identity is {NOT_REPORTED}"
+            )
         with mapped("GetCallerIdentity"):
             arn = str(client.get_caller_identity()["Arn"])
     except CloudError as error:
-        text = f"accepted; who you are is {NOT_TOLD}: {error.message}"
+        text = f"accepted; the identity is {NOT_REPORTED}: {error.message}"
         return Finding(what="credentials", ok=True, text=text)
     return Finding(what="credentials", ok=True, text=arn)
 
@@ -114,13 +116,13 @@ def _machines(
     types[region] = machine_types(ec2, region, names)
     missing = [name for name in names if name not in types[region]]
     if missing:
-        text = f"{', '.join(missing)} is not in {region}"
-        return text, CloudConfigError(text, hint="see nodes.….machine, or another region")
-    kinds = [types[region][node.machine].misfit(node) for node in plan.nodes if node.machine]
+        text = f"{', '.join(missing)} is not available in {region}"
+        return text, CloudConfigError(text, hint="change nodes.….machine or choose another region")
+    kinds = [types[region][node.machine].mismatch(node) for node in plan.nodes if node.machine]
     wrong = sorted({kind for kind in kinds if kind})
     if wrong:
         text = "; ".join(wrong)
-        return text, CloudConfigError(text, hint="see nodes.….machine and accelerator")
+        return text, CloudConfigError(text, hint="check nodes.….machine and accelerator")
     return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names), None
 
 
@@ -132,11 +134,11 @@ def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | N
 
 def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
     subnet = network.subnet(ec2, place, plan.config.network)
-    told = f"{subnet.id} of {subnet.vpc} in {place}"
+    told = f"{subnet.id} in {subnet.vpc}, {place}"
     if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
         subnet.id
     ):
-        told += "; it has no route out, so packages must come from inside"
+        told += "; no route to the internet: packages must come from inside the network"
     return told, None
 
 
@@ -144,12 +146,12 @@ def _quota(
     ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
 ) -> tuple[str, CloudError | None]:
     needs, unknown = quota.needs(ec2, region, plan, types)
-    lines = [f"{', '.join(unknown)}: {NOT_TOLD}"] if unknown else []
+    lines = [f"{', '.join(unknown)}: {NOT_REPORTED}"] if unknown else []
     short = []
     for need in needs:
-        told = NOT_TOLD if need.allowed is None else f"{need.allowed} allowed"
+        told = NOT_REPORTED if need.allowed is None else f"{need.allowed} allowed"
         lines.append(
-            f"{need.quota.name}: {need.wanted} vCPUs wanted, {need.running} run already, {told}"
+            f"{need.quota.name}: {need.wanted} vCPUs needed, {need.running} in use, {told}"
         )
         if need.allowed is not None and need.wanted + need.running > need.allowed:
             short.append((need, need.wanted + need.running))

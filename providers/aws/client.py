@@ -24,11 +24,11 @@ from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base.timing import Timing
 
 CONNECT = 10.0
-"""Seconds until an endpoint has taken a connection."""
+"""Seconds to connect to an endpoint."""
 TIMEOUT = 60.0
-"""Seconds without a byte."""
+"""Seconds without data."""
 BRIEF = 5.0
-"""The same of both where an answer is not worth waiting for."""
+"""Both timeouts for calls that are not worth waiting for."""
 BRIEF_TRIES = 2
 PAGES: Mapping[str, int] = {
     "DescribeInstances": 1000,
@@ -44,7 +44,7 @@ PAGES: Mapping[str, int] = {
 }
 """The largest MaxResults of each action: unpaged calls are throttled sooner."""
 SUFFIXES = (("cn-", "amazonaws.com.cn"), ("eusc-", "amazonaws.eu"), ("", "amazonaws.com"))
-"""Of the partitions, by how their regions' names start."""
+"""Domain of each partition, by the prefix of its regions' names."""
 
 
 class Ec2Client:
@@ -55,7 +55,7 @@ class Ec2Client:
         self.profile = config.project
         self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
         self.unknown: set[str] = set()
-        """Actions that this endpoint turned out not to have."""
+        """Actions that this endpoint does not support."""
         self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
         self._lock = threading.Lock()
@@ -63,8 +63,8 @@ class Ec2Client:
         self._credentials: Any = None
 
     def briefly(self) -> Ec2Client:
-        """A client with few retries, for regions in which nothing of ours is known."""
-        self.credentials()  # made once, for both
+        """Client with few retries, for regions without known resources of ours."""
+        self.credentials()  # created once, for both clients
         other = copy.copy(self)
         other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
         other._timeout = (BRIEF, BRIEF)
@@ -76,7 +76,7 @@ class Ec2Client:
         return self.timing.call(lambda: self.once(region, action, parameters))
 
     def once(self, region: str, action: str, parameters: Mapping[str, Any] | None = None) -> Tree:
-        """Send one request without retries, for what must not be done twice."""
+        """Send one request without retries, for calls that must not be repeated."""
         fields = {"Action": action, "Version": requests.VERSION, **requests.flat(parameters or {})}
         asked = f"{action} in {region}"
         with mapped(asked):
@@ -115,8 +115,8 @@ class Ec2Client:
                 self._credentials = session.get_credentials()
         if self._credentials is None:
             raise CredentialsError(
-                "no AWS credentials are found",
-                hint="aws configure, aws sso login, or AWS_PROFILE",
+                "no AWS credentials found",
+                hint="run `aws configure` or `aws sso login`, or set AWS_PROFILE",
                 code="NoCredentials",
             )
         return self._credentials.get_frozen_credentials()
@@ -127,12 +127,12 @@ class Ec2Client:
 
     @contextmanager
     def _lent(self, region: str) -> Iterator[_Connection]:
-        """A connection that no other thread uses meanwhile; it is kept open for the next."""
+        """A connection for exclusive use; it is kept open for the next caller."""
         idle = self._idle[region]
         try:
             connection = idle.pop()
         except IndexError:
-            core = self.session()._session  # boto3 has no door of its own to botocore's settings
+            core = self.session()._session  # boto3 does not expose botocore's settings
             bundle = core.get_config_variable("ca_bundle")
             connection = _Connection(region, self.url(region), bundle, self._timeout)
         try:
@@ -143,7 +143,7 @@ class Ec2Client:
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """Map what libcloud, requests and botocore raise inside to CloudError."""
+    """Map exceptions of libcloud, requests and botocore inside to CloudError."""
     try:
         yield
     except CloudError:
@@ -189,7 +189,7 @@ class _Connection(EC2Connection):
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CloudConfigError(f"{url!r} is not the URL of an endpoint", hint="see `endpoints`")
+            raise CloudConfigError(f"{url!r} is not an endpoint URL", hint="check `endpoints`")
         secure = parts.scheme == "https"
         super().__init__(  # type: ignore[no-untyped-call]
             "",

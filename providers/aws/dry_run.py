@@ -1,4 +1,4 @@
-"""Sends `up`'s own requests to EC2 as dry runs, so that policies judge their real parameters.
+"""Sends `up`'s requests to EC2 as dry runs, so that policies are evaluated on real parameters.
 
 A dry run reports on permissions and parameters, not on capacity or quota:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (DryRun)
@@ -18,21 +18,21 @@ from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location
 
-NOT_TOLD = "not told by this endpoint"
+NOT_REPORTED = "not reported by this endpoint"
 FIRST_BOOT = "#cloud-config\n"
-"""In the place of the first-boot data, which holds keys and which no policy can look into."""
+"""Replaces the first-boot data, which holds keys and which no policy can inspect."""
 
 
 def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
     """One finding for all calls that a dry run covers.
 
-    Calls on existing resources are not covered: a policy may allow them for resources with our tag
-    only.
+    Calls on existing resources are not covered: a policy may allow them only for resources with our
+    tag.
     """
     try:
         asks = dict(_asks(ec2, place, plan))
     except CloudError:
-        return Finding(what="permissions", ok=True, text="not asked: see image and network")
+        return Finding(what="permissions", ok=True, text="not checked: see image and network")
     answers = {
         what: _dry_run(ec2, place.region, what.split()[0], parameters)
         for what, parameters in asks.items()
@@ -49,7 +49,7 @@ def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
     allowed = [what for what, error in answers.items() if _is_consent(error)]
     rest = [what for what in answers if what not in allowed]
     told = [f"{', '.join(allowed)} allowed"] if allowed else []
-    told += [f"{', '.join(rest)} {NOT_TOLD}"] if rest else []
+    told += [f"{', '.join(rest)} {NOT_REPORTED}"] if rest else []
     return Finding(what="permissions", ok=True, text="; ".join(told))
 
 
@@ -57,7 +57,7 @@ def _is_refusal(error: CloudError) -> bool:
     """True if the error means that `up` would be refused; a dry run always raises one."""
     if isinstance(error, PermissionsError):
         return True
-    own = ("DryRunOperation", NOT_HEEDED, *faults.UNKNOWN_ACTION)
+    own = ("DryRunOperation", IGNORED, *faults.UNKNOWN_ACTION)
     return isinstance(error, CloudConfigError) and error.code not in own
 
 
@@ -103,10 +103,10 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
 def _run_instances(
     plan: Plan, node: NodePlan, place: Location, subnet: Subnet, image: AwsImage, now: float
 ) -> Mapping[str, Any]:
-    """RunInstances as `up` sends it, without what does not exist yet or must not be sent.
+    """RunInstances as `up` sends it, without parameters that do not exist yet or must not be sent.
 
-    Left out: security and placement group, the client token (a dry run might bind it) and the keys
-    in the user data.
+    Those are the security and placement group, the client token (a dry run might bind it) and the
+    keys in the user data.
     """
     expires = plan.config.limits.max_lifetime
     lifetime = plan.config.limits.max_lifetime
@@ -136,9 +136,9 @@ def _dry_run(
         ec2.ask(region, action, {**parameters, "DryRun": True})
     except CloudError as error:
         return error
-    if action == "CreatePlacementGroup":  # made: this endpoint does not heed dry runs
+    if action == "CreatePlacementGroup":  # it was created: this endpoint ignores DryRun
         ec2.ask(region, "DeletePlacementGroup", {"GroupName": parameters["GroupName"]})
-    return CloudError(f"{action} did not heed DryRun", code=NOT_HEEDED)
+    return CloudError(f"{action} ignored DryRun", code=IGNORED)
 
 
-NOT_HEEDED = "DryRunIgnored"
+IGNORED = "DryRunIgnored"

@@ -1,9 +1,9 @@
-"""Ends nodes from AWS's side: one one-time schedule per node, if the account has a role for it.
+"""Ends nodes by AWS itself: one one-time schedule per node, if the account has a role for it.
 
 A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
-at a given minute on behalf of a role that it may assume:
-https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html Not tried on
-a real account (2026-11); docs/aws.md says how to create the role.
+at a given minute by a role that it may assume:
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html. Not tried on
+a real account (2026-11). docs/aws.md says how to create the role.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cloudtrain.providers.aws.client import Ec2Client, mapped
 
 ROLE = "cloudtrain-terminate"
 LATER = 180.0
-"""Seconds after the node's own timer, which lets what has landed be told of: only a node that is
-still there by then is ended by AWS. A schedule keeps its time to the minute."""
+"""Seconds after the node's own timer, which reports what has landed: AWS ends only a node that
+still exists then. A schedule is precise to the minute."""
 TARGET = "arn:{partition}:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
@@ -53,11 +53,11 @@ class Schedules:
             return None
 
     def arm(self, region: str, node: str, instance: str, expires: float | None) -> None:
-        """Have AWS end this instance a little after its own end, replacing the node's earlier
+        """Have AWS end this instance LATER seconds after its end, replacing the node's earlier
         schedule.
 
-        Does nothing without a role or an end. Raises CloudError: whoever created the role wants no
-        node that AWS does not end.
+        Does nothing without a role or an end. A failure raises CloudError: an account with the role
+        is to have no node that AWS does not end.
         """
         role = self.role(region) if expires is not None else None
         if role is None or expires is None:
@@ -93,7 +93,7 @@ class Schedules:
     def disarm(self, region: str, nodes: Iterable[str]) -> None:
         """Delete the schedules of nodes that are gone.
 
-        A schedule that stays ends nothing, as no instance id is used twice, and deletes itself at
+        A schedule that remains does no harm, as no instance id is used twice, and deletes itself at
         its time.
         """
         if self.role(region) is None:

@@ -1,7 +1,7 @@
-"""Maps refusals of EC2, libcloud, requests and botocore to our error classes.
+"""Maps errors of EC2, libcloud, requests and botocore to our error classes.
 
-Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html State reasons:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 """
 
 from __future__ import annotations
@@ -36,30 +36,34 @@ class Fault:
     hint: str | None = None
 
 
-_ELSEWHERE = "name more zones or regions in `placement`, or take another machine"
+_ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
 _QUOTA = (
-    "ask for more: aws service-quotas request-service-quota-increase --service-code ec2 "
+    "request more: aws service-quotas request-service-quota-increase --service-code ec2 "
     "--quota-code CODE --desired-value VCPUS; CODE is L-DB2E81BA for G and VT (spot L-3819A6DF), "
     "L-417A185B for P (spot L-7212CCBC), L-1216C47A for others (spot L-34B43A08)"
 )
 _SPOT_QUOTA = (
-    "ask for more at Service Quotas: L-3819A6DF (G and VT spot), L-7212CCBC (P spot), "
-    "L-34B43A08 (others, spot), in vCPUs; or spot: false"
+    "request more at Service Quotas: L-3819A6DF (G and VT spot), L-7212CCBC (P spot), "
+    "L-34B43A08 (others, spot), in vCPUs; or set spot: false"
 )
-_LOG_IN = "aws configure, aws sso login, or another profile in `project` (AWS_PROFILE)"
-_POLICY = "the policy in docs/aws.md has all that is needed"
+_LOG_IN = (
+    "run `aws configure` or `aws sso login`, or set `project` (AWS_PROFILE) to another profile"
+)
+_POLICY = "attach the policy in docs/aws.md, which is enough"
 
 _CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
-_LIMIT = Fault(QuotaError, "region", "delete what is not needed, or ask for more at Service Quotas")
+_LIMIT = Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas")
 _RATE = Fault(RateError, "region")
 _TRANSIENT = Fault(TransientError, "region")
 _UNKNOWN_USER = Fault(CredentialsError, "account", _LOG_IN)
 _DENIED = Fault(PermissionsError, "account", _POLICY)
 _WRONG = Fault(CloudConfigError)
 _ABSENT = Fault(NotFoundError, "region")
-_IN_USE = Fault(BusyError, "region", "it is deleted once what uses it is gone: run it again")
+_IN_USE = Fault(
+    BusyError, "region", "still in use by a resource that is being deleted: run it again"
+)
 _TAKEN = Fault(NameTakenError, "region")
-_SUPPORT = "https://console.aws.amazon.com/billing shows what is missing; or ask AWS Support"
+_SUPPORT = "see https://console.aws.amazon.com/billing for what is missing, or ask AWS Support"
 
 _SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
 
@@ -71,14 +75,14 @@ CODES: Mapping[str, Fault] = {
     "InsufficientReservedInstanceCapacity": _CAPACITY,
     "InsufficientVolumeCapacity": _CAPACITY,
     "InsufficientFreeAddressesInSubnet": Fault(
-        CapacityError, "zone", "another zone, or a larger subnet in network.subnet"
+        CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"
     ),
     "InsufficientAddressCapacity": Fault(CapacityError, "region", _ELSEWHERE),
     "Unsupported": _CAPACITY,
     "VolumeTypeNotAvailableInZone": _CAPACITY,
-    "SpotMaxPriceTooLow": Fault(CapacityError, "zone", "another zone, or spot: false"),
-    "SpotInstanceTermination": Fault(CapacityError, "zone", "spot capacity was taken back"),
-    "SpotInstanceShutdown": Fault(CapacityError, "zone", "spot capacity was taken back"),
+    "SpotMaxPriceTooLow": Fault(CapacityError, "zone", "choose another zone, or set spot: false"),
+    "SpotInstanceTermination": Fault(CapacityError, "zone", "the spot instance was preempted"),
+    "SpotInstanceShutdown": Fault(CapacityError, "zone", "the spot instance was preempted"),
     "VcpuLimitExceeded": Fault(QuotaError, "region", _QUOTA),
     "InstanceLimitExceeded": Fault(QuotaError, "region", _QUOTA),
     "MaxSpotInstanceCountExceeded": Fault(QuotaError, "region", _SPOT_QUOTA),
@@ -126,12 +130,12 @@ CODES: Mapping[str, Fault] = {
     "AccessDenied": _DENIED,
     "AccessDeniedException": _DENIED,
     "OperationNotPermitted": Fault(
-        PermissionsError, "account", "it is protected: turn its termination protection off"
+        PermissionsError, "account", "turn its termination protection off"
     ),
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Fault(
         PermissionsError,
         "account",
-        "once per account: aws iam create-service-linked-role "
+        "run once per account: aws iam create-service-linked-role "
         "--aws-service-name spot.amazonaws.com",
     ),
     "OptInRequired": Fault(PermissionsError, "account", _SUPPORT),
@@ -150,19 +154,19 @@ CODES: Mapping[str, Fault] = {
     "IdempotentInstanceTerminated": _ABSENT,
     "InvalidPlacementGroup.Unknown": _ABSENT,
     "InvalidAMIID.NotFound": Fault(
-        CloudConfigError, "region", "an image id is of one region only: image: auto finds one"
+        CloudConfigError, "region", "an image id is valid in one region only; set image: auto"
     ),
     "InvalidAMIID.Unavailable": _WRONG,
-    "InvalidSubnetID.NotFound": Fault(CloudConfigError, "region", "see network.subnet"),
-    "InvalidSubnet.NotFound": Fault(CloudConfigError, "region", "see network.subnet"),
+    "InvalidSubnetID.NotFound": Fault(CloudConfigError, "region", "check network.subnet"),
+    "InvalidSubnet.NotFound": Fault(CloudConfigError, "region", "check network.subnet"),
     "InvalidVpcID.NotFound": _WRONG,
     "DefaultVpcDoesNotExist": Fault(
-        CloudConfigError, "region", "aws ec2 create-default-vpc, or name one in network.subnet"
+        CloudConfigError, "region", "run `aws ec2 create-default-vpc`, or set network.subnet"
     ),
     "VPCIdNotSpecified": Fault(
-        CloudConfigError, "region", "aws ec2 create-default-vpc, or name one in network.subnet"
+        CloudConfigError, "region", "run `aws ec2 create-default-vpc`, or set network.subnet"
     ),
-    "InvalidInstanceType": Fault(CloudConfigError, "region", "see nodes.….machine"),
+    "InvalidInstanceType": Fault(CloudConfigError, "region", "check nodes.….machine"),
     "UnsupportedOperation": _WRONG,
     "UnknownParameter": _WRONG,
     "MissingParameter": _WRONG,
@@ -174,17 +178,17 @@ CODES: Mapping[str, Fault] = {
 }
 
 NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
-"""What a region that is not enabled for this account says to good credentials:
+"""Answers of a region that is not enabled for this account to valid credentials:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html"""
 
 REASONS: Mapping[str, Fault] = {
     "Server.InternalError": Fault(TransientError, "zone"),
     "Client.InternalError": Fault(
-        CloudConfigError, "region", "often the disk's encryption key: its policy must let you in"
+        CloudConfigError, "region", "often the disk's encryption key: its policy must admit you"
     ),
     "Client.InvalidSnapshot.NotFound": _WRONG,
 }
-"""Why EC2 gave an instance up, where it is not the same as for a call."""
+"""Why EC2 terminated an instance, for codes that mean something else in a call."""
 
 _KINDS = (
     (re.compile(r"NotFound(Exception)?$"), _ABSENT),
@@ -192,28 +196,28 @@ _KINDS = (
     (re.compile(r"^Insufficient\w*Capacity"), _CAPACITY),
     (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown)|Malformed$"), _WRONG),
 )
-"""Codes that no table can have all of."""
+"""Codes by pattern: there are too many for a table."""
 
 UNKNOWN_ACTION = frozenset(
     {"InvalidAction", "UnsupportedOperation", "NotImplemented", "UnknownOperationException"}
 )
-"""What an endpoint that is not all of EC2 answers to an action that it does not have."""
+"""Answers of a partial EC2 endpoint to an action that it does not support."""
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
+    """Error for an HTTP error response. `headers` in lower case."""
     code, message = _words(body)
     return _error(
         _of_code(code) or _of_status(status),
         asked,
-        message or f"HTTP {status} without a word",
+        message or f"HTTP {status} without a message",
         code=code or f"HTTP {status}",
         retry_after=seconds(headers.get("retry-after", "")),
     )
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
-    """Error for an instance that ended by itself; None if a user ended it, which is no failure."""
+    """Error for an instance that ended by itself; None if a user ended it: that is no failure."""
     short = code.partition(".")[2]
     fault = REASONS.get(code) or CODES.get(short)
     return _error(fault, name, message or code, code=code) if fault else None
@@ -238,9 +242,7 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Exception classes and their errors; the first match counts, as several classes are of two
-    kinds.
-    """
+    """Exception classes and their errors. The first match counts: some classes match two rows."""
     from botocore import exceptions as boto
     from libcloud.common.types import (
         InvalidCredsError,
@@ -252,7 +254,7 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     return (
         (
             (http.SSLError, boto.SSLError),
-            Fault(CloudError, "account", "AWS_CA_BUNDLE names the certificates to trust"),
+            Fault(CloudError, "account", "set AWS_CA_BUNDLE to the certificates to trust"),
         ),
         (
             (
@@ -261,7 +263,7 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
                 http.MissingSchema,
                 boto.InvalidProxiesConfigError,
             ),
-            Fault(CloudConfigError, "account", "see `endpoints`, AWS_ENDPOINT_URL, HTTPS_PROXY"),
+            Fault(CloudConfigError, "account", "check `endpoints`, AWS_ENDPOINT_URL, HTTPS_PROXY"),
         ),
         (
             (
@@ -321,7 +323,9 @@ def _error(
     encoded = _ENCODED.search(words)
     hint = fault.hint
     if encoded and hint:
-        hint += "; which policy denied it, `cloudtrain up` writes into the cluster's events.jsonl"
+        hint += (
+            "; after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"
+        )
     return fault.kind(
         f"{asked}: {_ENCODED.sub('', words)}",
         hint=hint,
@@ -335,5 +339,5 @@ def _error(
 
 
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
-"""Which statement of which policy denied a call, for those who may decode it:
+"""Statement and policy that denied a call, for those who may decode it:
 https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html"""

@@ -1,4 +1,4 @@
-"""Identity of our credentials at AWS."""
+"""Identity of our AWS credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
 def of_arn(arn: str) -> Principal:
     """Principal of an ARN: the role's, not the session's, whose name changes each time.
 
-    Exception: with IAM Identity Center it is the person's, who may have several of its roles.
+    With IAM Identity Center it is the person's instead, who may have several of its roles.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
     https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
     """

@@ -25,7 +25,8 @@ DEEP_LEARNING = tuple(
     for release in ("22.04", "24.04")
     for kind in ("AMI with Single CUDA", "OSS Nvidia Driver GPU AMI")
 )
-"""The first that exists. One CUDA is smaller than several of 10 GB each, and pip brings its own:
+"""The first that exists is used. The image with a single CUDA is smaller, as each takes 10 GB, and
+pip installs its own:
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-ami-gpubasesinglecuda-ul2404-2026-07-17.html
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html
 (read 2026-11-22)"""
@@ -34,18 +35,18 @@ https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
     """Image names for this node in the order of preference; the first that exists is used.
 
-    `ubuntu` is the newest release, for a partition or a day that has neither 22.04 nor 24.04.
+    `ubuntu` is the newest release, for when a partition has neither 22.04 nor 24.04.
     """
     if image != "auto":
         return (image,)
     has = node.accelerator
-    # NVIDIA's open kernel modules, which that image has, do not serve what is older than Turing.
+    # That image has NVIDIA's open kernel modules, which do not support GPUs older than Turing.
     served = has is not None and not gpus.is_older(has.kind, "Turing")
     return (*(["deeplearning"] if served else []), "ubuntu-22.04", "ubuntu-24.04", "ubuntu")
 
 
 def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
-    """Newest image in the region of the first of these names that has one. Raises
+    """Newest image in the region for the first of these names that has one. Raises
     CloudConfigError if none has.
     """
     for name in names:
@@ -53,8 +54,8 @@ def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
         if found is not None:
             return found
     raise CloudConfigError(
-        f"image {' or '.join(names)} is not in {region}",
-        hint="name one of your own there: image: ami-…",
+        f"image {' or '.join(names)} does not exist in {region}",
+        hint="set one of your own there: image: ami-…",
         scope="region",
     )
 
@@ -69,8 +70,8 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
         asked = _wanted(owner, UBUNTU[name])
     else:
         raise CloudConfigError(
-            f"image {name!r} is not one of AWS",
-            hint=f"auto, deeplearning, {', '.join(UBUNTU)} or an id: ami-…",
+            f"image {name!r} is invalid on AWS",
+            hint=f"use auto, deeplearning, {', '.join(UBUNTU)} or an id: ami-…",
         )
     found = ec2.pages(region, "DescribeImages", "imagesSet", asked)
     usable = [each for each in found if xml.text(each, "imageState") in ("", "available")]
@@ -81,7 +82,7 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
 
 
 def _first_kind(images: Sequence[Tree]) -> list[Tree]:
-    """Images that match the first pattern that matches any."""
+    """Images that match the first of the patterns that has a match."""
     for pattern in DEEP_LEARNING:
         start = pattern.removesuffix("*")
         found = [each for each in images if xml.text(each, "name").startswith(start)]

@@ -1,4 +1,4 @@
-"""Maps instances of EC2's answers to our machines."""
+"""Maps EC2's instances to our values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STATES: dict[str, NodeState] = {
     "shutting-down": "gone",
     "terminated": "gone",
 }
-"""Nothing of an instance that is shutting down is billed:
+"""An instance that is shutting down is not billed:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"""
 
 
 def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
-    """Machine of an instance; None if it is not ours."""
+    """VM of an instance; None if it is not ours."""
     tags = xml.tags(instance)
     ours = labels.read(tags)
     if ours is None:

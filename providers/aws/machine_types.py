@@ -1,4 +1,4 @@
-"""Machine types as EC2 describes them."""
+"""Machine types as EC2 reports them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Ec2MachineType:
     vcpus: int
     memory_gib: float
     gpu: str
-    """As EC2 calls it: `T4`, `A10G`; "" where there is none."""
+    """EC2's name: `T4`, `A10G`; "" without a GPU."""
     gpus: int
     maker: str
     """Of the GPUs."""
     architectures: tuple[str, ...]
     spot: bool
     close: bool
-    """May be in a placement group that puts its members close together."""
+    """True if it can join a placement group that puts its members close together."""
     fast: bool = False
-    """Its network gains by that: it has an Elastic Fabric Adapter, or 100 Gbit/s and more."""
+    """True if that speeds up its network: an Elastic Fabric Adapter, or at least 100 Gbit/s."""
 
     @property
     def accelerator(self) -> Accelerator | None:
         return Accelerator(kind=canonical_name(self.gpu), count=self.gpus) if self.gpu else None
 
-    def misfit(self, node: NodePlan) -> str | None:
-        """Reason why this node cannot have this type; None if it can."""
+    def mismatch(self, node: NodePlan) -> str | None:
+        """Why this node cannot have this type; None if it can."""
         wanted = node.accelerator
         if self.architectures and "x86_64" not in self.architectures:
             return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
@@ -47,7 +47,7 @@ class Ec2MachineType:
         has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
         if wanted is None:
             news = self.gpus and catalog.is_unknown_machine("aws", self.name)
-            return f"{self.name} has {has}, and none was asked for" if news else None
+            return f"{self.name} has {has}, but no accelerator is requested" if news else None
         if not is_same_accelerator(self.gpu, wanted.kind) or wanted.count != self.gpus:
             return f"{self.name} has {has}, not {wanted}"
         return None
@@ -56,7 +56,7 @@ class Ec2MachineType:
 def machine_types(
     ec2: Ec2Client, region: str, names: Iterable[str]
 ) -> Mapping[str, Ec2MachineType]:
-    """Those of these types that exist in the region, by name."""
+    """Machine types of `names` that exist in the region, by name."""
     wanted = requests.filters(instance_type=sorted(set(names)))
     found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
     return {each.name: each for each in map(_machine_type, found)}
@@ -65,7 +65,7 @@ def machine_types(
 def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
     """Facts of each machine type, from the first region that has it.
 
-    A type whose GPUs are not NVIDIA's counts as unknown.
+    A type whose GPUs are not NVIDIA's is unknown.
     """
     found: dict[str, Ec2MachineType] = {}
     for region in regions:
@@ -85,10 +85,10 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
 
 
 def stand_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
-    """True if the nodes go into a placement group: by `network.close`, and only if all are of one
+    """True if the nodes go into a placement group: by `network.close`, and only if all have one
     type.
 
-    Mixed types in one group are short of capacity more often:
+    Groups of mixed types lack capacity more often:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
     """
     names = {node.machine for node in plan.nodes if node.machine}
@@ -98,7 +98,7 @@ def stand_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     try:
         known = machine_types(ec2, region, names)
     except CloudError:
-        return False  # it makes training faster, and is not worth a failed `up`
+        return False  # the group only speeds up training: not worth a failed `up`
     return names <= known.keys() and all(
         known[name].close and (close == "on" or known[name].fast) for name in names
     )
@@ -122,8 +122,8 @@ def _machine_type(found: Tree) -> Ec2MachineType:
 
 
 def _fast(network: Tree) -> bool:
-    """True for 100 Gbit/s and more; `networkPerformance` is a text: `Up to 10 Gigabit`, `100
-    Gigabit`, `4x 100 Gigabit`.
+    """True for 100 Gbit/s and more. `networkPerformance` is text: `Up to 10 Gigabit`,
+    `100 Gigabit`, `4x 100 Gigabit`.
     """
     told = xml.text(network, "networkPerformance")
     speeds = [] if told.startswith("Up to") else re.findall(r"(\d+) Gigabit", told)

@@ -23,7 +23,7 @@ from cloudtrain.providers.base.driver import Location
 
 
 def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
-    """The config's subnet, or a public one of the default VPC (any, for private nodes). Raises
+    """The config's subnet, or a public one of the default VPC (for private nodes, any). Raises
     CloudConfigError.
     """
     if wanted.subnet:
@@ -34,8 +34,8 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
             raise CloudConfigError(
                 f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
                 " cannot be reached",
-                hint="network.private: true where you reach it by a VPN, or a subnet with a route"
-                " to an internet gateway",
+                hint="choose a subnet with a route to an internet gateway, or set network.private:"
+                " true if you reach it by a VPN",
                 scope="region",
             )
         return found
@@ -49,12 +49,12 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
     if not wanted.private:
         routes = Routes(ec2, place.region, vpc)
         leading = [each for each in there if routes.to_gateway(_subnet(each).id)]
-        # Where the endpoint tells of no such route: those that give public addresses.
+        # If the endpoint does not report routes: the subnets that give public addresses.
         there = leading or [s for s in there if xml.text(s, "mapPublicIpOnLaunch") == "true"]
     if not there:
         raise CloudConfigError(
             f"the default VPC {vpc} has no {'' if wanted.private else 'public '}subnet in {place}",
-            hint=f"network.subnet, or aws ec2 create-default-subnet for {place.zone}",
+            hint=f"set network.subnet, or run `aws ec2 create-default-subnet` for {place.zone}",
             scope="zone",
         )
     return _subnet(max(there, key=lambda each: xml.text(each, "defaultForAz")))
@@ -74,7 +74,7 @@ def default_vpc(ec2: Ec2Client, region: str) -> str:
             return xml.text(vpc, "vpcId")
     raise CloudConfigError(
         f"{region} has no default VPC",
-        hint=f"aws ec2 create-default-vpc --region {region}, or name a subnet in network.subnet",
+        hint=f"run `aws ec2 create-default-vpc --region {region}`, or set network.subnet",
         scope="region",
     )
 
@@ -114,7 +114,7 @@ class Routes:
         )
 
     def lead_nowhere(self, subnet: str) -> bool:
-        """True if the endpoint lists routes, and none to an internet gateway."""
+        """True if the endpoint lists routes, but none to an internet gateway."""
         return self._told and not self.to_gateway(subnet)
 
 
@@ -140,7 +140,7 @@ class SecurityGroup:
         self._name = labels.group_name(self._cluster)
 
     def make(self, caller: str, journal: Journal) -> str:
-        """Create the group, or adopt and repair it; returns its id. Raises NameTakenError if it
+        """Create the group, or adopt and repair it. Returns its id. Raises NameTakenError if it
         is not ours.
         """
         id = self._find() or self._create(journal)
@@ -148,7 +148,7 @@ class SecurityGroup:
             lambda: self._mended(id, caller), within=self._ec2.timing.listing
         )
         if not mended:
-            raise NotFoundError(f"security group {self._name} ({id}) is made and does not appear")
+            raise NotFoundError(f"security group {self._name} ({id}) was created but is not listed")
         return id
 
     def _find(self) -> str | None:
@@ -159,8 +159,8 @@ class SecurityGroup:
             if named == (self._name, self._vpc):
                 if xml.tags(group).get(labels.CLUSTER) != self._cluster:
                     raise NameTakenError(
-                        f"security group {self._name} in {self._vpc} is not of cloudtrain",
-                        hint="another `name:` for the cluster, or delete that group",
+                        f"security group {self._name} in {self._vpc} is not cloudtrain's",
+                        hint="choose another `name:` for the cluster, or delete that group",
                         scope="region",
                     )
                 told = labels.read(xml.tags(group))
@@ -185,7 +185,7 @@ class SecurityGroup:
                 },
             )
         except NameTakenError:
-            # A call that was done and not answered, or another machine of this user.
+            # An earlier call whose answer was lost, or a call from another machine of this user.
             found = self._ec2.timing.until(self._find, within=self._ec2.timing.listing)
             if found is None:
                 raise
@@ -193,8 +193,8 @@ class SecurityGroup:
         return xml.text(answer, "groupId")
 
     def _mended(self, id: str, caller: str) -> bool | None:
-        """Remove SSH rules for other addresses and add missing rules. None while EC2 does not
-        know the new group everywhere.
+        """Remove SSH rules for other addresses and add missing rules. None while the new group is
+        not known everywhere in EC2.
         """
         rules = self._rules(id)
         if rules is None:
@@ -224,8 +224,8 @@ class SecurityGroup:
         )
 
     def _changed(self, verb: str, id: str, rule: Mapping[str, object]) -> bool:
-        """Change one rule per call: EC2 refuses a whole call for one rule that exists, or is
-        gone, already.
+        """Change one rule per call: EC2 refuses a whole call if one rule already exists or is
+        already gone.
         """
         try:
             asked = {"GroupId": id, "IpPermissions": [rule]}
@@ -245,7 +245,7 @@ def placement_group_name(cluster: str, zone: str) -> str:
 
 
 def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journal) -> str:
-    """Name of the group that places the nodes close together; "" if the endpoint has no such
+    """Name of the group that places the nodes close together; "" if the endpoint has no placement
     groups.
     """
     cluster = plan.config.name
@@ -264,13 +264,13 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
         try:
             ec2.ask(place.region, "CreatePlacementGroup", asked)
         except NameTakenError:
-            pass  # a call that was done and not answered
+            pass  # an earlier call whose answer was lost
         except CloudError as error:
             if error.code not in faults.UNKNOWN_ACTION:
                 raise
             return ""
     elif xml.tags(found).get(labels.CLUSTER, cluster) != cluster:
-        raise NameTakenError(f"placement group {name} in {place.region} is of another cluster")
+        raise NameTakenError(f"placement group {name} in {place.region} belongs to another cluster")
     return name
 
 
@@ -285,8 +285,8 @@ def placement_groups(ec2: Ec2Client, region: str) -> list[Tree] | None:
         try:
             return ec2.once(region, _UNKNOWN)
         except TransientError as error:
-            # Some stand-ins answer an action that they do not have with a page of their web
-            # server: three of those, without a code of EC2, are believed.
+            # Some emulators answer an unknown action with a page of their web server: accepted as
+            # "not implemented" after three of those without an EC2 error code.
             pages += error.code == "HTTP 500"
             if pages == 3:
                 raise CloudConfigError(error.message, code="NotImplemented") from error

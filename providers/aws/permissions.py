@@ -1,8 +1,8 @@
-"""IAM policy with every call that the driver makes, as narrow as EC2 allows.
+"""IAM policy for all calls of the driver, as narrow as EC2 allows.
 
 Actions, resources and condition keys:
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html, read
-2026-11-22; nobody has tried on a real account whether exactly this policy is enough.
+2026-11-22; this exact policy has not been tried on a real account.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ASKED = (
     "servicequotas:GetServiceQuota",
     "sts:GetCallerIdentity",
 )
-"""They change nothing, and EC2 has no narrower resource for them."""
+"""Read-only calls, for which EC2 has no narrower resource."""
 
 MADE = ("CreatePlacementGroup", "CreateSecurityGroup", "RunInstances")
-"""What they make is tagged in the same call, which is an action of its own, `CreateTags`."""
+"""Their resources are tagged in the same call, which needs the action `CreateTags` as well."""
 
 OURS = (
     "ec2:AuthorizeSecurityGroupIngress",
@@ -48,16 +48,16 @@ OURS = (
     "ec2:StartInstances",
     "ec2:TerminateInstances",
 )
-"""Only on what bears our tag."""
+"""Allowed only on resources with our tag."""
 
 HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:UpdateSchedule")
-"""Only where AWS is to hold the end of the nodes too."""
+"""Needed only if AWS is to end the nodes as well."""
 
 
 def policy() -> dict[str, Any]:
-    """Policy for the user of cloudtrain.
+    """Policy for users of cloudtrain.
 
-    Without the condition on CreateTags, they could put our tag on any instance of the account and
+    Without the condition on CreateTags, a user could put our tag on any instance of the account and
     then terminate it.
     """
     only_the_end = {"ForAllValues:StringEquals": {"aws:TagKeys": [labels.EXPIRES]}}
@@ -72,7 +72,7 @@ def policy() -> dict[str, Any]:
 
 
 def policy_of_schedules() -> dict[str, Any]:
-    """Policy beside `policy` for accounts with the role that ends nodes."""
+    """Additional policy for accounts with the role that ends nodes."""
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
         {**_allow(HELD), "Resource": schedules},
@@ -86,9 +86,9 @@ def text(document: dict[str, Any]) -> str:
 
 
 def block() -> str:
-    """The block to paste of docs/aws.md."""
+    """Block of docs/aws.md for users to paste."""
     both = (policy(), policy_of_schedules())
-    second = "With a role that lets AWS hold the end of nodes (below), also:\n\n"
+    second = "With a role by which AWS ends the nodes (below), also:\n\n"
     return f"\n{second}".join(f"```json\n{text(each)}```\n" for each in both)
 
 

@@ -53,12 +53,12 @@ class AwsDriver:
         self._timing = timing
         self._ec2 = Ec2Client(config, timing)
         self.endpoint = self._ec2.endpoint
-        """EC2's address where it is not AWS's own."""
+        """URL of a custom EC2 endpoint."""
         self._regions = Regions(self._ec2, config)
         self._schedules = Schedules(self._ec2)
         self._lock = threading.Lock()
         self._launched: dict[str, float] = {}
-        """Instance id → Unix time at which it was asked for."""
+        """Instance id → time of its request (Unix)."""
 
     def principal(self) -> Principal | None:
         return identity.principal(self._ec2, self._config)
@@ -136,7 +136,7 @@ class AwsDriver:
         return machine
 
     def _arm(self, order: LaunchRequest[ClusterNetwork], machine: Vm) -> None:
-        """Arm AWS's own end of an instance, or delete the instance if that fails."""
+        """Schedule the end of an instance at AWS; if that fails, delete the instance."""
         region, name = order.place.region, order.node.name
         try:
             self._schedules.arm(region, name, machine.id, order.expires)
@@ -145,22 +145,22 @@ class AwsDriver:
             raise told from failure.__cause__
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped instance. Its own timer, as armed or moved, is on its disk."""
+        """Start a stopped instance. Its own timer and end are on its disk."""
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
             try:
                 return self._ec2.ask(machine.place.region, "StartInstances", asked)
-            except BusyError:  # it is stopping still
+            except BusyError:  # still stopping
                 return None
 
         if self._timing.until(ask, within=self._timing.boot) is None:
-            raise BusyError(f"{machine.node.name} ({machine.id}) does not stop")
+            raise BusyError(f"{machine.node.name} ({machine.id}) is still stopping")
 
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """Move the timer on the node, then AWS's schedule, then the tag that `up` compares."""
+        """Move the end of the node's timer, of AWS's schedule, then of the tag that `up` reads."""
         if tell is None:
             return False
         running = [machine for machine in machines if machine.node.state == "running"]
@@ -170,8 +170,8 @@ class AwsDriver:
             except StepFailed as error:
                 raise CloudConfigError(
                     f"the end of {machine.node.name} cannot be moved: an earlier version of "
-                    "cloudtrain made it, with a timer that reads no other end",
-                    hint="`cloudtrain up --replace` exchanges it, or `cloudtrain down` first",
+                    "cloudtrain created it, with a timer that does not support this",
+                    hint="run `cloudtrain up --replace` to replace it, or `cloudtrain down`",
                 ) from error
         fan_out(
             running,

@@ -1,4 +1,4 @@
-"""vCPU quotas by instance family: limits and current use.
+"""vCPU quotas by instance family: limits and usage.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits
 """
@@ -46,7 +46,7 @@ _FAMILIES = (
 
 
 def quota_of(machine: str, *, spot: bool) -> Quota | None:
-    """The quota that counts for a machine type; None if not known."""
+    """Quota of a machine type; None if unknown."""
     for family, name, on_demand, on_spot in _FAMILIES:
         if family.match(machine):
             code, market = (on_spot, "spot") if spot else (on_demand, "on-demand")
@@ -57,7 +57,7 @@ def quota_of(machine: str, *, spot: bool) -> Quota | None:
 def needs(
     ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
 ) -> tuple[list[Need], list[str]]:
-    """Needs summed over all roles, and the machine types without a known quota."""
+    """Needs of all roles together, and the machine types without a known quota."""
     wanted: Counter[Quota] = Counter()
     unknown = set()
     for node in plan.nodes:
@@ -82,7 +82,7 @@ def needs(
 
 
 def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
-    """boto3's client of another service of the account; None if EC2 has a custom endpoint and
+    """boto3's client for another service of the account; None if EC2 has a custom endpoint and
     this service has none.
     """
     from botocore.config import Config
@@ -97,7 +97,7 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
 
 
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
-    """vCPUs in use without this cluster's, whose nodes are part of the need."""
+    """vCPUs in use, without this cluster's, which are part of the need."""
     wanted = requests.filters(instance_state_name=["pending", "running"])
     found = listing.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
     others = [
@@ -123,8 +123,8 @@ def _allowed(client: Any, quota: Quota, region: str) -> int | None:
             return int(client.get_service_quota(**wanted)["Quota"]["Value"])
     except CloudError as error:
         if error.code != "NoSuchResourceException":
-            return None  # the check tells that it is not told; EC2 itself refuses what is too much
-    try:  # No value was ever applied to this account: AWS's default counts (aws/aws-cli#6629).
+            return None  # the check says "not reported"; EC2 itself refuses what exceeds the quota
+    try:  # no value was ever applied to this account: AWS's default counts (aws/aws-cli#6629)
         with mapped(f"GetAWSDefaultServiceQuota {quota.code} in {region}"):
             return int(client.get_aws_default_service_quota(**wanted)["Quota"]["Value"])
     except CloudError:

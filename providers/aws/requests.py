@@ -18,7 +18,7 @@ USER_DATA = 16 * 1024
 """Bytes, before base64:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
 FASTER = {"Iops": 3000, "Throughput": 500}
-"""MiB/s: 125 without it, 0.02 $/hour for it. CUDA's libraries are read at each start, through
+"""MiB/s for 0.02 $/hour; the default is 125. CUDA's libraries are read at each start, through
 volumes that fetch an image's blocks at first use.
 https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type"""
 ALL = "-1"
@@ -26,8 +26,8 @@ ALL = "-1"
 
 
 def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, without
-    values of None.
+    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, dropping None
+    values.
     """
     found: dict[str, str] = {}
     for name, value in parameters.items():
@@ -59,14 +59,14 @@ def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
 
 
 def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """Tags that are set in the request that creates each of these kinds of resource."""
+    """Tags to set in the request that creates these kinds of resource."""
     tags = [{"Key": key, "Value": value} for key, value in labels.items()]
     return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
 
 
 def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:
-    """One instance that is deleted when it shuts down, without an instance profile, with IMDSv2
-    required.
+    """Request for one instance that is deleted when it shuts down, has no instance profile and
+    requires IMDSv2.
     """
     node, spot, ground = order.node, order.node.spot, order.ground
     image = ground.images[node.name]
@@ -111,22 +111,21 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
 def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
     """Disk size in GB: at least the image's, with GPUs 50 GB more.
 
-    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
-    installed.
+    CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
     default = image.size_gb + 50 if gpus else 50
     return max(wanted or default, image.size_gb)
 
 
 def user_data(document: str) -> str:
-    """Encode user data in base64, gzipped if it is too long for EC2; cloud-init unpacks it by
-    itself.
-    """
+    """Encode user data in base64, gzipped if it is too long for EC2; cloud-init decompresses it."""
     data = document.encode()
     if len(data) > USER_DATA:
         data = gzip.compress(data, mtime=0)
     if len(data) > USER_DATA:
-        raise CloudConfigError(f"the first-boot data is {len(data)} bytes, EC2 takes {USER_DATA}")
+        raise CloudConfigError(
+            f"the first-boot data has {len(data)} bytes, the limit is {USER_DATA}"
+        )
     return base64.b64encode(data).decode()
 
 
@@ -145,5 +144,5 @@ _SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
 
 
 def is_ssh(rule: Tree) -> bool:
-    """True for a rule of an answer (`ipPermissions`) that allows SSH and nothing else."""
+    """True for a rule of a response (`ipPermissions`) that allows SSH and nothing else."""
     return (rule.get("ipProtocol"), rule.get("fromPort"), rule.get("toPort")) == ("tcp", "22", "22")

@@ -24,7 +24,7 @@ class ResourceKind:
     deleted_by: str
     parameter: str
     passing: frozenset[str] = frozenset()
-    """States in which it goes by itself: what an instance uses is deleted with it."""
+    """States in which it is not listed: it is in use, and deleted together with its instance."""
 
 
 KINDS = (
@@ -71,7 +71,7 @@ BY_WORD = {kind.word: kind for kind in KINDS}
 
 
 def of_kind(ec2: Ec2Client, region: str, *, kind: ResourceKind) -> list[Resource]:
-    """Resources of this kind in that region, of every cluster."""
+    """Resources of this kind in that region, of all clusters."""
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []
     else:
@@ -97,7 +97,7 @@ def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
 
 
 def _by_name(name: str, region: str) -> labels.Labels | None:
-    """Cluster of a placement group by its name, for endpoints that keep no tags on those."""
+    """Cluster of a placement group by its name, for endpoints that do not tag placement groups."""
     found = re.match(rf"(.+)-{re.escape(region)}", name)
     cluster = labels.cluster_of(found[1]) if found else None
     return labels.read({labels.CLUSTER: cluster}) if cluster else None

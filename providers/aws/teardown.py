@@ -1,4 +1,4 @@
-"""Deletes instances first, then what they used. Every failure is reported, none stops the rest."""
+"""Deletes instances first, then what they used. All failures are reported; none stops the rest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.driver import Resource, Vm
 
 BATCH = 100
-"""Instances in one call."""
+"""Instances per call."""
 RELEASE = 10.0
-"""Seconds in which something in use is tried again: then it is looked anew who uses it."""
+"""Seconds for which a resource in use is retried before its users are listed again."""
 
 
 def delete_all(
@@ -44,7 +44,7 @@ def delete_all(
         _delete(ec2, resource)
 
     _gathered(failures, lambda: fan_out(regions, end, name=lambda region: region))
-    # A security group can go once no network interface is in it, and no instance lives.
+    # A security group can be deleted once no network interface and no instance uses it.
     for kinds in (("volume", "network interface"), ("security group", "placement group")):
         batch = [r for r in resources if r.kind in kinds and r.region not in living]
         _gathered(failures, lambda batch=batch: fan_out(batch, delete, name=str))  # type: ignore[misc]
@@ -66,8 +66,8 @@ def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) ->
 def _terminate(
     ec2: Ec2Client, region: str, ids: Sequence[str], launched: Callable[[str], bool]
 ) -> None:
-    """Terminate instances. One unknown id refuses the whole call: it is left out, or retried if
-    it may become known later.
+    """Terminate instances. One unknown id fails the whole call: it is skipped, or retried if it
+    may become known later.
     """
     waiting = set(ids)
 
@@ -92,7 +92,7 @@ def _terminate(
 
     if ec2.timing.until(ask, within=ec2.timing.listing) is None and waiting:
         raise NotFoundError(
-            f"TerminateInstances in {region}: {', '.join(sorted(waiting))} was made and is not "
+            f"TerminateInstances in {region}: {', '.join(sorted(waiting))} was created but is not "
             "known to EC2 yet",
             hint="run it again",
         )

@@ -1,4 +1,4 @@
-"""Values that the parts of the AWS driver pass to each other."""
+"""Values shared by the modules of the AWS driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class AwsImage:
     id: str
     name: str
     root: str
-    """The root disk's device name."""
+    """Device name of the root disk."""
     size_gb: int
 
 
@@ -28,8 +28,8 @@ class ClusterNetwork:
 
     subnet: Subnet
     group: str
-    """The security group's id."""
+    """Id of the security group."""
     placement_group: str
-    """Its name; "" where there is none."""
+    """Name of the placement group; "" if there is none."""
     images: Mapping[str, AwsImage]
     """By node name."""

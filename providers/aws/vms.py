@@ -1,6 +1,4 @@
-"""Launches one VM exactly once, however often it is requested and whatever happens to the
-answer.
-"""
+"""Launches one VM exactly once, even if the request is repeated or its answer is lost."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.serial_log import last_lines
 
 TOKENS = 32
-"""How many are tried whose instance has ended and is told of no more: EC2 does so for an hour."""
+"""Tokens to try. One whose instance has ended creates nothing, until EC2 forgets it in an hour."""
 
 THROTTLED = 2
-"""Times the usual tries, of a throttled call alone. EC2 lets one account make 2 instances a second
-after the first 5, so 128 at once are throttled for a minute:
+"""Factor on the tries of a throttled call. EC2 lets an account create 2 instances a second after
+the first 5, so 128 at once are throttled for a minute:
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
 
 
@@ -33,13 +31,13 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
 
     EC2 creates one instance per client token, and none for a token whose instance has ended: the
     next token is derived from the first, so that two callers get the same instance. A token is
-    bound to its parameters, even if the request was refused for want of capacity
+    bound to its parameters, even if the request was refused for lack of capacity
     (https://github.com/ubicloud/ubicloud/issues/5898): a later `up`, whose nodes end at another
-    time, uses a token of its own once no instance of the earlier one can appear.
+    time, uses its own token once no instance of the earlier one can appear.
     """
-    if order.node.machine is None:  # EC2 would take a type of its own choice
+    if order.node.machine is None:  # EC2 would choose a type
         raise CloudConfigError(
-            f"{order.node.name} has no machine type", hint=f"see nodes.{order.node.role}.machine"
+            f"{order.node.name} has no machine type", hint=f"set nodes.{order.node.role}.machine"
         )
     ended: set[str] = set()
     first = order.token
@@ -57,8 +55,8 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
             return machine
         ended |= {used for used, each in _listed(ec2, order) if each.node.state == "gone"}
     raise BusyError(
-        f"{order.node.name}: EC2 took none of {TOKENS} client tokens for a new instance",
-        hint="wait an hour, after which EC2 forgets ended instances, or take another `name`",
+        f"{order.node.name}: EC2 accepted none of {TOKENS} client tokens for a new instance",
+        hint="wait an hour, until EC2 forgets ended instances, or choose another `name`",
     )
 
 
@@ -83,7 +81,7 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
         except NotFoundError as error:
             if error.code == "IdempotentInstanceTerminated":
                 raise
-            return None  # the security or placement group is just made, and not known everywhere
+            return None  # the security or placement group is new and not known everywhere
 
     try:
         machine = ec2.timing.until(ask, within=ec2.timing.listing)
@@ -105,8 +103,8 @@ def _run(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm
 
     def ask() -> Vm | None:
         nonlocal doubt
-        # What stands in for EC2 may not know client tokens: after a call without an answer, it
-        # is asked first what there is.
+        # An emulator may not know client tokens: after a call without an answer, existing
+        # instances are listed first.
         found = _alive(ec2, order) if doubt else None
         if found is not None:
             return found
@@ -132,7 +130,7 @@ def _alive(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
     """The instance that an earlier `up` requested.
 
-    If that request may have gone unanswered, the instance is waited for as long as EC2 may list it
+    If the answer to that request may be lost, the instance is waited for as long as EC2 may list it
     late.
     """
     late = 0.0

@@ -8,15 +8,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 Tree = dict[str, Any]
-"""An element: its children by name; a leaf is its text, a set (`<item>`s) a list."""
+"""Element: its children by name. A leaf is its text, a set of `<item>`s a list."""
 
 
 def tree(xml: str) -> Tree:
-    """Parse a whole answer. Raises ValueError if it is truncated or not XML."""
+    """Parse a response. Raises ValueError if it is truncated or not XML."""
     try:
         found = _plain(ElementTree.fromstring(xml))
     except ElementTree.ParseError as error:
-        raise ValueError(f"the answer is not whole: {error}") from error
+        raise ValueError(f"the response is truncated or not XML: {error}") from error
     return found if isinstance(found, dict) else {"Errors": found}
 
 

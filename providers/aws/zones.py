@@ -27,7 +27,7 @@ from cloudtrain.providers.base.driver import Location
 
 T = TypeVar("T")
 Question = Callable[[Ec2Client, str], Iterable[T]]
-"""Of one region."""
+"""Query of one region."""
 
 
 class Regions:
@@ -52,41 +52,41 @@ class Regions:
     def _enabled(self) -> set[str]:
         """Regions that are enabled, listed from the placement's region.
 
-        That answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132): then the
-        partition's home region tells whether the credentials are wrong or the region is not
-        enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same words:
+        It answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132): then the
+        partition's home region shows whether the credentials are wrong or the region is not
+        enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same error:
         https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
         """
         first = self._first()
         home = next(home for prefix, home in _HOMES if first.startswith(prefix))
         try:
-            return self._told_by_one_of(first, home)
+            return self._listed_by_one_of(first, home)
         except CredentialsError as refusal:
             if refusal.code != "AuthFailure" or first == home:
                 raise
             try:
-                found = self._told_in(self._ec2, home)
+                found = self._listed_in(self._ec2, home)
             except CloudError:
                 raise refusal from None
             if first not in found:
                 return found
             raise CredentialsError(
                 refusal.message,
-                hint=f"{home} takes these credentials: a session token of the global STS endpoint "
-                "is refused in opt-in regions; set AWS_STS_REGIONAL_ENDPOINTS=regional and log in "
+                hint=f"{home} accepts these credentials, but opt-in regions refuse session tokens "
+                "of the global STS endpoint: set AWS_STS_REGIONAL_ENDPOINTS=regional and log in "
                 "again",
                 scope="region",
                 code=refusal.code,
             ) from refusal
 
-    def _told_by_one_of(self, first: str, home: str) -> set[str]:
+    def _listed_by_one_of(self, first: str, home: str) -> set[str]:
         """List the regions from the first one that answers: one region may be down."""
         for region in dict.fromkeys([first, home]):
             with suppress(TransientError, RateError):
-                return self._told_in(self._brief(), region)
-        return self._told_in(self._ec2, first)
+                return self._listed_in(self._brief(), region)
+        return self._listed_in(self._ec2, first)
 
-    def _told_in(self, ec2: Ec2Client, region: str) -> set[str]:
+    def _listed_in(self, ec2: Ec2Client, region: str) -> set[str]:
         answer = ec2.ask(region, "DescribeRegions")
         return {
             xml.text(each, "regionName")
@@ -95,11 +95,11 @@ class Regions:
         }
 
     def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> Listing[T]:
-        """Query the regions of `places`, or all regions, side by side.
+        """Query the regions of `places`, or all regions, in parallel.
 
-        Those and the placement's regions get all retries, the others few. `not_asked` has what does
-        not answer, and regions that this account may not use if another one answers and nobody
-        named it: an organization's policy may deny whole regions.
+        Those and the placement's regions get all retries, the others few. `not_asked` has regions
+        that do not answer, and those that this account may not use, unless `places` names them or
+        none answers: an organization's policy may deny whole regions.
         """
         wanted = {*self._wanted(), *self._of(places)}
         asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
@@ -138,9 +138,9 @@ class Regions:
     def places(self, plan: Plan) -> tuple[Location, ...]:
         """The placement's zones in its order.
 
-        A region stands for its zones that have the machines and the subnet, or for all of them if
-        EC2 reports none: the launch then says why. Raises CloudConfigError for names that do not
-        exist.
+        A region stands for its zones that have the machines and the subnet, or for all its zones if
+        EC2 reports none: the launch then gives the reason. Raises CloudConfigError for names that
+        do not exist.
         """
         found: list[Location] = []
         subnet = plan.config.network.subnet
@@ -166,7 +166,7 @@ class Regions:
         if not found:
             raise CloudConfigError(
                 f"network.subnet {subnet} is in none of {', '.join(plan.config.placement)}",
-                hint="name the zone of the subnet in `placement`",
+                hint="add the zone of the subnet to `placement`",
             )
         return tuple(dict.fromkeys(found))
 
@@ -175,8 +175,8 @@ class Regions:
             return _no_such("region", region, self.names())
         return CloudConfigError(
             f"placement: region {region} is not enabled for this account",
-            hint=f"aws account enable-region --region-name {region} (it takes minutes), "
-            f"or another region: there are {', '.join(sorted(self.names()))}",
+            hint=f"run `aws account enable-region --region-name {region}` (it takes minutes), "
+            f"or choose another region: {', '.join(sorted(self.names()))}",
             scope="region",
         )
 
@@ -219,7 +219,7 @@ class Regions:
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """Region to list the others from: one of the placement, whose endpoint surely has an
+        """Region to list the others from: one of the placement, whose endpoint is sure to have an
         address.
         """
         known = self._real()
@@ -233,11 +233,11 @@ _HOMES = (
     ("eusc-", "eusc-de-east-1"),
     ("", "us-east-1"),
 )
-"""A region of each partition that every account of it has, by how the regions' names start."""
+"""Region of each partition that every account has, by the prefix of the regions' names."""
 
 
 def _denied(error: CloudError) -> bool:
-    """True if this account may not use that region; expired credentials are no such answer."""
+    """True if this account may not use that region; expired credentials do not mean that."""
     return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 
@@ -251,8 +251,8 @@ def split(entry: str) -> tuple[str, str]:
     found = _REGION.match(entry)
     if found is None:
         raise CloudConfigError(
-            f"placement: {entry!r} is no zone or region of AWS",
-            hint="such as us-east-1a, or us-east-1 for each of its zones in turn",
+            f"placement: {entry!r} is not a zone or region of AWS",
+            hint="use a zone such as us-east-1a, or a region such as us-east-1 for all its zones",
         )
     return found[1], entry if found[2] else ""
 
@@ -261,5 +261,5 @@ def _no_such(what: str, name: str, known: Sequence[str]) -> CloudConfigError:
     near = difflib.get_close_matches(name, known, n=1)
     return CloudConfigError(
         f"placement: {what} {name} does not exist or is not enabled for this account",
-        hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}",
+        hint=f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}",
     )

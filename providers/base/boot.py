@@ -1,4 +1,4 @@
-"""First-boot data: our user, a host key that is known beforehand, an armed end."""
+"""First-boot data: our user, a known host key, and the timer that ends the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def user_data(
     later. It holds the private half of the bootstrap host key: never log it.
     """
     document: dict[str, Any] = {
-        # Without `default` in it, the image's own user (ubuntu, debian, …) is not made.
+        # Without `default` in it, the image's own user (ubuntu, debian, …) is not created.
         "users": [
             {
                 "name": USER,
@@ -32,13 +32,13 @@ def user_data(
                 "ssh_authorized_keys": [public_key],
             }
         ],
-        # Keys of the project or account that the metadata service hands out open nothing here.
+        # Keys that the project or account puts into the instance metadata give no access.
         "allow_public_ssh_keys": False,
         "disable_root": True,
         "ssh_pwauth": False,
-        # With `ssh_keys` no other key is made (cloudinit/config/cc_ssh.py), so `ssh_genkeytypes`
-        # is not needed; empty it would be refused by the schema (minItems: 1). The module runs
-        # once per instance: a host key that was changed later stays over reboots.
+        # With `ssh_keys` no other key is generated (cloudinit/config/cc_ssh.py), so
+        # `ssh_genkeytypes` is not needed; the schema refuses an empty one (minItems: 1). The
+        # module runs once per instance: a host key changed later survives reboots.
         "ssh_deletekeys": True,
         "ssh_keys": {
             "ed25519_private": host_key.private.reveal(),
@@ -52,7 +52,8 @@ def user_data(
     return f"#cloud-config\n{text}"
 
 
-# Each boot, as root, before sshd starts. One script for all lines: each has to end well.
+# bootcmd runs at each boot, as root, before sshd starts. All lines form one script: each must
+# exit with 0.
 
 _UNITS = (
     "apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service "
@@ -67,8 +68,8 @@ _NO_UPGRADES = (
     ">/dev/null 2>&1 || true",
 )
 
-# On GCE, google_guest_agent makes host keys of its own when it sees a new instance, unless told
-# otherwise here (google/guest-agent, instance_setup.go). It starts after this.
+# On GCE, google_guest_agent generates its own host keys on a new instance unless this file
+# disables it (google/guest-agent, instance_setup.go). It starts after this.
 _NO_OTHER_HOST_KEYS = (
     "{ [ ! -e /usr/bin/google_guest_agent ] || "
     "grep -qs '^set_host_keys' /etc/default/instance_configs.cfg || "
@@ -78,12 +79,12 @@ _NO_OTHER_HOST_KEYS = (
 
 
 END = "/var/lib/cloudtrain/end"
-"""Unix time in whole seconds, or `off`: where it is there, it counts instead of the user data's,
-which nothing can change while the instance runs."""
+"""Unix time in whole seconds, or `off`. If the file exists, it overrides the end in the user data,
+which cannot change while the instance runs."""
 
 
 def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
-    """A process that waits for the deadline by the clock.
+    """Command that waits in the background until the end by the clock, then shuts the node down.
 
     `shutdown -P +minutes` would not do: this early in a boot logind does not run yet, and before
     systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's halt_main:
@@ -103,12 +104,12 @@ def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
 
 
 CAN_MOVE = f"pgrep -f 'cat [{END[0]}]{END[1:]}' >/dev/null"
-"""sh, on the node: whether its timer reads END; that of nodes of earlier versions does not. The
-brackets keep the pattern from finding the shell that asks."""
+"""sh, on the node: succeeds if its timer reads END; the timer of earlier versions does not. The
+brackets keep the pattern from matching the shell that runs it."""
 
 
 def move_end_command(expires: float | None) -> str:
-    """Command line (sh, on the node, as a user with sudo) that sets another end."""
+    """Command line (sh, on the node, as a user with sudo) that changes the end."""
     text = "off" if expires is None else str(int(expires))
     folder = END.rpartition("/")[0]
     return (

@@ -1,4 +1,4 @@
-"""Creates nodes in one place, side by side, and rolls back if one of them cannot be had."""
+"""Creates nodes in one place in parallel, and rolls back if one of them fails."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cloudtrain.providers.base.timing import Timing
 T = TypeVar("T")
 
 AT_ONCE = 128
-"""Nodes that are asked for side by side."""
+"""Nodes that are requested in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Creation(Generic[GroundT]):
-    """One `create` call over all places that it tries. `there` has the nodes that existed
+    """One `create` call over all places that it tries. `there` holds the nodes that existed
     before, by name.
     """
 
@@ -41,16 +41,16 @@ class Creation(Generic[GroundT]):
     there: Mapping[str, Vm]
     expires: float | None
     moved: bool
-    """Whether the end of some of `there` was moved after they were listed."""
+    """True if the end of some node in `there` was moved after they were listed."""
     expected: Mapping[str, float]
-    """Nodes that an earlier call may have made → when it asked for them, Unix time."""
+    """Nodes that an earlier call may have created → time of its request (Unix)."""
     near: Sequence[str] = ()
-    """Zones and regions in which something of this cluster may be."""
+    """Zones and regions that may hold resources of this cluster."""
 
     def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
-        """Create every node of the plan there, or roll back those that this call requested.
+        """Create every node of the plan in `place`, or roll back those that this call requested.
 
-        `later` are the places that may be tried next: resources that serve those too are kept.
+        `later` are the places that may be tried next: resources that they can use are kept.
         """
         wishes, close = _Wishes(), False
         if any(node.name not in self.there for node in self.plan.nodes):
@@ -80,7 +80,7 @@ class Creation(Generic[GroundT]):
         return replace(self, plan=replace(self.plan, config=replace(config, network=network)))
 
     def _keep_details(self, failure: BaseException) -> None:
-        """Keep an administrator's details of a refusal in the event log."""
+        """Record the details of a refusal, for an administrator, in the event log."""
         failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
         details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
         for detail, error in details.items():
@@ -136,8 +136,10 @@ class Creation(Generic[GroundT]):
         )
 
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
-        """Wait until all nodes run and have an address. If all of them did when this call listed
-        what exists, and nothing of them was changed since, they are not listed again."""
+        """Wait until all nodes run and have an address.
+
+        They are not listed again if all of them did when this call began and none has changed.
+        """
         there = self._planned_there()
         if not made and not self.moved and all(_runs(machine.node) for machine in there):
             return {machine.node.name: machine.node for machine in there}
@@ -158,16 +160,16 @@ class Creation(Generic[GroundT]):
         nodes = self.timing.until(ask, within=self.timing.boot)
         if nodes is None:
             raise TransientError(
-                f"{place}: not every node runs after {self.timing.boot:.0f} s",
-                hint="what was asked for is given back; `cloudtrain up` tries again",
+                f"{place}: not all nodes are running after {self.timing.boot:.0f} s",
+                hint="the new nodes are deleted; run `cloudtrain up` to try again",
             )
         return nodes
 
     def _give_back(
         self, place: Location, wishes: _Wishes, later: Sequence[Location], failure: BaseException
     ) -> BaseException:
-        """Delete what this call requested; in a new cluster, also everything else that no later
-        place needs. Returns the error to raise.
+        """Delete what this call requested; for a new cluster, also every other resource that no
+        later place needs. Returns the error to raise.
         """
         needed: set[str] = set()
         if isinstance(failure, CapacityError | QuotaError):
@@ -195,9 +197,7 @@ class Creation(Generic[GroundT]):
         return roll_back(failure, lambda: clearance.clear(find, wishes.open, made), self.journal)
 
     def _is_new(self, machine: Vm) -> bool:
-        """True for what did not exist before and is not being created by another user under that
-        name.
-        """
+        """True if the VM did not exist before and is not of another user's cluster of that name."""
         is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
         return machine.node.name not in self.there and not is_others
 
@@ -207,7 +207,7 @@ class _Wishes:
     """Launch requests sent to one place."""
 
     open: dict[str, float] = field(default_factory=dict)
-    """Node → when it was asked for, Unix time; not those that were refused."""
+    """Node → time of its request (Unix), without those that were refused."""
     made: dict[str, Vm] = field(default_factory=dict)
 
 
@@ -216,7 +216,7 @@ def _runs(node: Node) -> bool:
 
 
 def can_retry_without_placement_group(error: CloudError) -> bool:
-    """True if the same place is tried once more, without the placement group that had no
+    """True if the place should be tried once more without the placement group, which had no
     capacity there.
     """
     return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
@@ -228,16 +228,16 @@ def refusal_covers(error: CloudError, refused: Location, place: Location) -> boo
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """Run `work` in a thread of its own; Ctrl-C is raised once it has ended, the third one at once.
+    """Run `work` in its own thread. Ctrl-C is raised once it has ended; the third one, immediately.
 
-    The cloud carries out a call that Ctrl-C cuts off all the same, after everything was listed and
-    rolled back.
+    A call that Ctrl-C cuts off is still executed by the cloud, possibly after the rollback has
+    listed what exists.
     """
     result: Future[T] = Future()
     threading.Thread(target=_fulfil, args=(result, work)).start()
     interrupts = 0
     while not result.done():
-        try:  # Thread.join, once interrupted, takes the thread for ended: bpo-45274
+        try:  # an interrupted Thread.join takes the thread for ended: bpo-45274
             result.exception()
         except KeyboardInterrupt:
             interrupts += 1
@@ -258,9 +258,9 @@ def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
 def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
     name = asked.node.name
     if now is not None and (now.error is not None or now.node.state == "gone"):
-        raise _named(name, now.error or TransientError("the cloud ended it while it started"))
+        raise _named(name, now.error or TransientError("the cloud stopped the VM during its start"))
     if now is None and late:
-        raise TransientError(f"{name}: the cloud took the request and does not list the node")
+        raise TransientError(f"{name}: the cloud accepted the request but does not list the node")
 
 
 def _named(node: str, error: CloudError) -> CloudError:
@@ -271,7 +271,7 @@ def _named(node: str, error: CloudError) -> CloudError:
 
 
 def _one_refusal(failure: BaseException) -> BaseException:
-    """Merge several nodes' refusals into one, with the widest scope of them."""
+    """Merge the refusals of several nodes into one with the widest scope."""
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())

@@ -33,9 +33,9 @@ class Vm:
     node: Node
     place: Location
     id: str
-    """The cloud's own; two VMs of one name have two ids."""
+    """The cloud's id; two VMs of one name have different ids."""
     error: CloudError | None = None
-    """Reason why the cloud ended it or never created it."""
+    """Why the cloud stopped or never created it."""
 
     @property
     def owner(self) -> Owner:
@@ -76,13 +76,13 @@ class LaunchRequest(Generic[GroundT]):
     one.
     """
     token: str
-    """Same token for the same request, so that repeating it creates one VM; 32 hex digits."""
+    """32 hex digits, the same for the same request, so that repeating it creates one VM."""
     expires: float | None
     """Unix time at which the cloud ends the VM."""
     asked: float | None = None
     """Unix time at which an earlier `up` requested this node, if its answer is not on record."""
     labels: dict[str, str]
-    """Set on the VM, and on everything that is created with it, by the same request."""
+    """Set by the request itself on the VM and on everything created with it."""
 
 
 Tell = Callable[[Node, str], None]
@@ -92,28 +92,28 @@ class CloudDriver(Protocol[GroundT]):
     """Driver for one account at one cloud. Safe to use from many threads.
 
     What exists is always queried, never cached. Every exception that leaves a driver is a
-    CloudError (or of `errors`): the cloud's own are mapped here. TransientError and RateError are
-    raised only after many retries.
+    CloudError (or another of `errors`): drivers map the cloud's own. TransientError and RateError
+    are raised only after many retries.
     """
 
     name: str
     ends_by_shutdown: bool
-    """True if a VM that shuts itself down is deleted, so that its user data can end it in time."""
+    """True if a VM that shuts itself down is no longer billed, so that its user data can end it."""
     soonest_end: float
-    """Seconds: a nearer end cannot be armed in time."""
+    """Seconds. A nearer end cannot be set in time."""
 
     def principal(self) -> Principal | None:
         """Identity of these credentials; None if not reported."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        """Findings on credentials, permissions, machines, accelerators, images, and quota against
-        the need of all roles.
+        """Findings on credentials, permissions, machines, accelerators, images, and the quota that
+        all roles need.
 
         Changes nothing. What this endpoint does not report is a finding that says so.
         """
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        """As Provider.rehearse; `no_dry_run` if this cloud has nothing of the kind."""
+        """As Provider.dry_run; `no_dry_run` if this cloud has no dry run."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """As TellsMachines.machine_facts."""
@@ -130,18 +130,18 @@ class CloudDriver(Protocol[GroundT]):
         place: Location | None = None,
         places: Sequence[str] = (),
     ) -> Listing[Vm]:
-        """List VMs under our label: of one cluster or all, in one place or everywhere.
+        """List VMs with our label: of one cluster or all, in one place or everywhere.
 
         Includes failed and ended VMs (state "gone") that the cloud still lists. `places` are the
-        zones and regions that count: others may be left out if that is cheaper. `not_asked` has
-        zones and regions that do not answer, and those that this account may not use, unless they
-        count: that is a PermissionsError.
+        zones and regions that must be listed: others may be skipped if that is cheaper. `not_asked`
+        has zones and regions that do not answer, and those that this account may not use. If one
+        of those is among `places`, raises PermissionsError.
         """
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> Listing[Resource]:
-        """List all other resources under our label or name, also without a VM; `places` as for
+        """List all other resources with our label or name, also without a VM; `places` as for
         machines.
         """
 
@@ -180,18 +180,18 @@ class CloudDriver(Protocol[GroundT]):
         """
 
     def console(self, machine: Vm) -> str:
-        """End of the VM's serial log, which needs no key; "" if there is none yet."""
+        """End of the VM's serial log; "" if there is none yet. Needs no SSH key."""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        """Delete all of these in the order that the cloud needs, side by side where possible.
+        """Delete all of these in the order that the cloud needs, in parallel where possible.
 
-        Returns when each is gone as far as the cloud reports; what is gone already is fine. Known
-        dependency errors are retried. One failure does not keep the others from being deleted; it
-        is raised at the end.
+        Returns once the cloud reports each as gone; one that is gone already is no error. Known
+        dependency errors are retried. A failure does not keep the others from being deleted; it is
+        raised at the end.
         """
 
 
 def no_dry_run(cloud: str) -> tuple[Finding, ...]:
-    """Finding for a driver whose `check --deep` asks no more than `check`."""
-    text = f"{cloud} is asked nothing beyond what `check` asks"
+    """Finding for a driver whose `check --deep` checks no more than `check`."""
+    text = f"{cloud} has no dry run: nothing is checked beyond `check`"
     return (Finding(what="rehearsal", ok=True, text=text, told=False),)

@@ -22,9 +22,9 @@ def pinned_image(
     exact: Callable[[str], T],
     id_of: Callable[[T], str],
 ) -> T:
-    """The recorded image for `key`, or the one that is chosen now.
+    """Recorded image for `key`, or a newly chosen one.
 
-    The journal keeps a new choice before a node is created from it; `id_of` "": nothing to keep.
+    A new choice is recorded before a node is created from it, unless `id_of` returns "".
     Raises CloudConfigError if the recorded image no longer exists.
     """
     known = plan.images.get(key)
@@ -38,8 +38,8 @@ def pinned_image(
     except (CloudConfigError, NotFoundError) as error:
         name = plan.config.name
         raise CloudConfigError(
-            f"{known}, the image that {name} was made with, is gone: {error.message}",
-            hint=f"`cloudtrain down {name}` and `up` make all nodes of today's image; or name "
-            "an image in `image:` and exchange them by `cloudtrain up --replace`",
+            f"{known}, the image of {name}, no longer exists: {error.message}",
+            hint=f"run `cloudtrain down {name}` and `up` to use today's image for all nodes, or "
+            "set `image:` and run `cloudtrain up --replace`",
             code=error.code,
         ) from error

@@ -1,4 +1,4 @@
-"""Labels of everything of ours; resources without them are never touched."""
+"""Labels of all our resources; a resource without them is never touched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLUSTER = "cloudtrain-cluster"
 ROLE = "cloudtrain-role"
 INDEX = "cloudtrain-index"
 OWNER = "cloudtrain-owner"
-"""A short hash of the account's principal; the login name, where no OWNER_NAME stands beside it."""
+"""Short hash of the account's principal; without OWNER_NAME, the login name."""
 OWNER_NAME = "cloudtrain-owner-name"
 MACHINE = "cloudtrain-machine"
 EXPIRES = "cloudtrain-expires"
@@ -22,7 +22,7 @@ EXPIRES = "cloudtrain-expires"
 
 
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
-    """Labels of a resource that belongs to no single node."""
+    """Labels of a resource that does not belong to one node."""
     whose = owner if owner and owner.id else Owner(id=login())
     told = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
     return {CLUSTER: cluster, **{key: value for key, value in told.items() if value}}
@@ -36,14 +36,14 @@ def of_node(
 
 
 def with_expiry(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
-    """Labels of a node whose end was moved."""
+    """Labels of a node with another end."""
     others = {key: value for key, value in labels.items() if key != EXPIRES}
     return others if expires is None else {**others, EXPIRES: str(int(expires))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(TaskId):
-    """Parsed labels; other people's values are taken as they are."""
+    """Parsed labels; values are not validated, as others may have set them."""
 
     cluster: str
     owner: Owner
@@ -80,10 +80,10 @@ def belongs_to_other_owner(there: Owner, owner: Owner) -> bool:
 
 
 def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
-    """Raise NameTakenError for resources that another owner's cluster of this name uses."""
+    """Raise NameTakenError for resources of another owner's cluster of this name."""
     if belongs_to_other_owner(there, owner):
         raise NameTakenError(
-            f"{what} is of a cluster of {there}", hint="give this cluster another `name:`"
+            f"{what} belongs to a cluster of {there}", hint="give this cluster another `name:`"
         )
 
 
@@ -91,7 +91,7 @@ def group_name(cluster: str) -> str:
     """Name of the cluster's network, firewall and resource group, at most 41 characters of
     `[a-z0-9-]`.
 
-    Resources that a cloud cannot label are found by it.
+    Resources that the cloud cannot label are found by it.
     """
     return f"cloudtrain-{cluster}"
 

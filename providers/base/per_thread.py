@@ -1,4 +1,4 @@
-"""One object per thread: libcloud's connections serve one thread at a time."""
+"""One object per thread: libcloud's connections are not thread-safe."""
 
 from __future__ import annotations
 

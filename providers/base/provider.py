@@ -33,7 +33,7 @@ class CloudProvider(Generic[GroundT]):
         self._caller = caller
         self._timing = timing
         self.whereabouts: Whereabouts | None = None
-        """Of the cluster that this is opened for, where that is known."""
+        """Whereabouts of this provider's cluster, if known."""
         self._told: tuple[Principal | None] | None = None
 
     def principal(self) -> Principal | None:
@@ -113,7 +113,7 @@ class CloudProvider(Generic[GroundT]):
             expected = None
         clearance.clear(finder.rest, expected or {})
         not_asked = finder.not_asked.values()
-        raise_if_not_asked(search.missed(not_asked), saw="all that was seen is deleted; ")
+        raise_if_not_asked(search.missed(not_asked), saw="everything found is deleted; ")
         return tuple(not_asked)
 
     def console(self, cluster: str, node: str) -> str:
@@ -149,9 +149,9 @@ class CloudProvider(Generic[GroundT]):
         alive = [m for m in found if m.node.state != "gone"]
         if not self._account.move_ends(alive, expires, tell):
             raise CloudConfigError(
-                f"the end of {', '.join(names)} cannot be moved: {self.name} keeps the end that a "
-                "VM was made with",
-                hint="`cloudtrain up --replace` exchanges them, or `cloudtrain down` first",
+                f"the end of {', '.join(names)} cannot be moved: {self.name} fixes it when the VM "
+                "is created",
+                hint="run `cloudtrain up --replace` to replace the nodes, or `cloudtrain down`",
             )
 
     def _fill(
@@ -182,8 +182,8 @@ class CloudProvider(Generic[GroundT]):
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
         """Nodes that exist, by name.
 
-        Of two VMs for one node the first created stays, and of several places the one with the most
-        nodes: the rest is of an interrupted creation and is deleted.
+        Of two VMs for one node the first created is kept, and of several places the one with the
+        most nodes: the rest comes from an interrupted creation and is deleted.
         """
         search = self._search(plan.config.name)
         found = [m for m in search.machines() if m.node.state != "gone"]
@@ -207,7 +207,8 @@ class CloudProvider(Generic[GroundT]):
 
     def _one_end(self, plan: Plan, there: Mapping[str, Vm]) -> tuple[float | None, bool]:
         """Give all nodes the cluster's end when one joins or is started again. Return that end,
-        and whether any was moved."""
+        and whether the end of any node was moved.
+        """
         expires = self._expires(plan, there)
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
@@ -236,7 +237,7 @@ class CloudProvider(Generic[GroundT]):
 
 
 def _differ(end: float | None, other: float | None) -> bool:
-    """True if two ends differ by more than what labels round away."""
+    """True if two ends differ by more than the rounding of labels."""
     return end is None or other is None or abs(end - other) > 1.0
 
 
@@ -251,12 +252,12 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
 
 
 def _nowhere(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
-    """Error with every placement's refusal in the cloud's own words."""
+    """Error with each placement's refusal in the cloud's own words."""
     kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
     lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
     hints = [error.hint for _, error in refusals if error.hint]
-    hint = hints[0] if hints else "add zones or regions to `placement`, or take another machine"
-    return kind("\n".join(["no placement has the nodes:", *lines]), hint=hint)
+    hint = hints[0] if hints else "add zones or regions to `placement`, or choose another machine"
+    return kind("\n".join(["no placement can provide the nodes:", *lines]), hint=hint)
 
 
 def _holding(

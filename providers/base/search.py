@@ -1,4 +1,4 @@
-"""Searches for one cluster: places that count must answer, others need not."""
+"""Searches for one cluster: the places where it may be must answer, others need not."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from cloudtrain.providers.base.labels import belongs_to_other_owner
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSearch:
-    """Search for one cluster in one account. Without known places, it may be anywhere: every
-    place counts.
+    """Search for one cluster in one account. If its places are unknown, it may be anywhere: every
+    place must answer.
     """
 
     account: CloudDriver[Any]
     where: Whereabouts
 
     def machines(self) -> Listing[Vm]:
-        """VMs in the places that count, and in others if that costs nothing. Raises
-        NotAskedError for a silent place that counts.
+        """VMs in the cluster's places, and in others if that costs nothing. Raises NotAskedError
+        if one of the cluster's places does not answer.
         """
         found = self.account.machines(self.where.cluster, places=self.where.places)
         raise_if_not_asked(self.counting(found.not_asked))
         return found
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Places in which the cluster may be."""
+        """Those of `not_asked` in which the cluster may be."""
         told = [each for each in not_asked if not each.denied]
         return [each for each in told if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Silent places in which something of it may be left, whatever its placement is now."""
+        """Those of `not_asked` that may hold leftovers, whatever the cluster's placement is now."""
         if self.where.complete:
             return self.counting(not_asked)
         return [each for each in not_asked if not each.denied]
@@ -44,17 +44,17 @@ class ClusterSearch:
 
 @dataclass
 class DeletionSearch:
-    """Repeated listing of what is to be deleted: in the places that count, then in the rest.
+    """Repeated listing of what is to be deleted: in the cluster's places, then in the rest.
 
-    Machines in the places `spared` are left alone: nobody has seen their contents.
+    Machines in the places `spared` are not deleted: their contents are unknown.
     """
 
     search: ClusterSearch
     spared: Collection[str] = ()
     owner: Owner | None = None
-    """Where told, what bears the labels of somebody else is left alone too."""
+    """If given, resources with another owner's labels are not deleted either."""
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
-    """Of the last look."""
+    """Places missing from the last listing."""
 
     def near(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
         account, where = self.search.account, self.search.where
@@ -63,8 +63,8 @@ class DeletionSearch:
         return self._seen(machines, resources)
 
     def rest(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
-        """List the other places. If the record names every place of the cluster, VMs only: they
-        are what costs.
+        """List everywhere. If the record names every place of the cluster, list VMs only: only
+        they are billed.
         """
         account, where = self.search.account, self.search.where
         machines = account.machines(where.cluster)
@@ -89,6 +89,6 @@ class DeletionSearch:
 def raise_if_not_asked(missed: Sequence[NotAsked], *, saw: str = "") -> None:
     if missed:
         raise NotAskedError(
-            f"{saw}not asked: {', '.join(map(str, missed))}",
-            hint="what is there may be running, and billed: run it again once it answers",
+            f"{saw}not checked: {', '.join(map(str, missed))}",
+            hint="nodes there may be running and billed: run it again once the cloud answers",
         )

@@ -1,4 +1,4 @@
-"""Deletes resources, lists them again until none is left, and waits for those that are listed
+"""Deletes resources and lists again until none is left, waiting for those that are listed
 late.
 """
 
@@ -23,12 +23,12 @@ from cloudtrain.providers.base.timing import Timing
 
 ROUNDS = 5
 IN_USE = 240.0
-"""Seconds in which a cloud lets go of what the deleted nodes used; listed anew all the while."""
+"""Seconds until a cloud releases what the deleted nodes used; it is listed again meanwhile."""
 Found = tuple[Sequence[Vm], Sequence[Resource]]
 
 
 class Teardown:
-    """Deletion that reports "gone" only after listing."""
+    """Deletion that reports resources as gone only after listing."""
 
     def __init__(self, account: CloudDriver[Any], timing: Timing, journal: Journal) -> None:
         self._account = account
@@ -36,7 +36,7 @@ class Teardown:
         self._journal = journal
         self._announced: set[str] = set()
         self._seen: dict[str, Vm] = {}
-        """What is there as far as is known, by id."""
+        """VMs known to exist, by id."""
 
     def clear(
         self,
@@ -44,12 +44,12 @@ class Teardown:
         expected: Mapping[str, float],
         made: Sequence[Vm] = (),
     ) -> None:
-        """Delete until `find` lists nothing, and every expected node was seen once or is overdue.
+        """Delete until `find` lists nothing and every expected node was seen once or is overdue.
 
-        `expected`: node name → Unix time of its request; while a node may still be listed late,
-        what it may use stays. `made` is known to exist without a list. Raises LeftoverError naming
-        what still exists after several rounds, or at once, with the cloud's own words, if the cloud
-        refuses for good.
+        `expected`: node name → time of its request (Unix). While a node may still be listed late,
+        the resources it may use are kept. `made`: VMs known to exist without a listing. Raises
+        LeftoverError naming what still exists after several rounds, or at once, in the cloud's own
+        words, if the cloud refuses permanently.
         """
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
@@ -85,7 +85,7 @@ class Teardown:
         return rounds >= ROUNDS
 
     def _settled(self, find: Callable[[], Found], late: dict[str, float]) -> Found:
-        """List what exists; if no node is seen, wait until none can be listed late any more."""
+        """List what exists. If no node is listed, wait until none can still be listed late."""
 
         def ask() -> Found | None:
             machines, resources = self._found(find)
@@ -97,13 +97,13 @@ class Teardown:
             return None
 
         names = ", ".join(sorted(late))
-        what = f"{names}: asked for a moment ago and not listed yet"
+        what = f"{names}: requested a moment ago and not listed yet"
         found = self._timing.until(ask, within=self._timing.listing, what=what)
         return found if found is not None else self._found(find)
 
     def _found(self, find: Callable[[], Found]) -> Found:
-        """List what exists. If a list fails, what is known to exist is deleted all the same, or
-        named.
+        """List what exists. If that fails, delete what is known to exist, or name it in the
+        error.
         """
         try:
             machines, resources = find()
@@ -113,7 +113,7 @@ class Teardown:
                 raise
             self._announce(known)
             if self._erase(known, ()) is not None:
-                raise _leftover(known, (), error, "may be still there, and billed") from error
+                raise _leftover(known, (), error, "may still exist and be billed") from error
             self._seen = {}
             raise
         self._seen = {m.id: m for m in machines if m.node.state != "gone"}
@@ -143,16 +143,16 @@ Failure = TypeVar("Failure", bound=BaseException)
 def roll_back(
     failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
 ) -> Failure:
-    """Call `delete`. Returns the error to raise: `failure`, with what went wrong meanwhile in its
-    hint.
+    """Call `delete`. Returns the error to raise: `failure`, its hint naming an error of the
+    rollback.
     """
     try:
         delete()
     except Exception as trouble:  # noqa: BLE001
         journal(CleanupFailed(text=str(trouble)))
         if isinstance(failure, CloudtrainError):
-            told = f"Giving back failed too: {trouble}"
-            return failure.copy_with(hint=f"{failure.hint}. {told}" if failure.hint else told)
+            text = f"The rollback failed too: {trouble}"
+            return failure.copy_with(hint=f"{failure.hint}. {text}" if failure.hint else text)
     return failure
 
 
@@ -160,13 +160,13 @@ def _leftover(
     machines: Sequence[Vm],
     resources: Sequence[Resource],
     failure: CloudtrainError | None,
-    state: str = "still there",
+    state: str = "not deleted",
 ) -> LeftoverError:
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [f"instance {m.node.name} ({m.id}) in {m.place}" for m in machines]
     things += [str(resource) for resource in resources]
     words = f": {failure.message}" if failure is not None else ""
-    hint = (failure.hint if failure is not None else None) or "run it again; it goes on from here"
+    hint = (failure.hint if failure is not None else None) or "run it again to continue"
     runs = any(machine.node.state != "stopped" for machine in machines)
-    billed = "instances are billed until they are gone; " if runs else ""
+    billed = "instances are billed until they are deleted; " if runs else ""
     return LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")

@@ -1,4 +1,4 @@
-"""How long a cloud is waited for, and how often it is asked again."""
+"""Timeouts, retries and polls of calls to a cloud."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CALLS = Retry(
     tries=9,
     deadline=90.0,
 )
-"""One call that is throttled or not answered: tries over a minute and a half in all, as the clouds
-count their rates by the minute."""
+"""A call that is throttled or not answered is retried for a minute and a half, as the clouds count
+rates by the minute."""
 
 POLLS = Retry(pause=0.2, backoff=1.1, longest=5.0)
-"""What is waited for is seen at most a tenth of its time too late."""
+"""A change is seen at most a tenth of the waiting time late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class Timing:
         also: type[CloudError] | None = None,
         unless: Callable[[CloudError], bool] | None = None,
     ) -> T:
-        """`work`, again while it raises TransientError or RateError (or `also`), and never sooner
-        than the cloud asked for.
+        """Run `work`, retrying TransientError and RateError (and `also`), never sooner than the
+        cloud allows.
 
-        Only for calls that do the same thing once however often they are made.
+        Only for idempotent calls.
         """
         answers = (RateError, also or RateError)
         return replace(self.calls, answers=answers).call(
@@ -60,14 +60,15 @@ class Timing:
         )
 
     def until(self, ask: Callable[[], T | None], *, within: float, what: str = "") -> T | None:
-        """The first answer that is not None; None where the time is over. `what` is waited for is
-        reported where that takes long."""
+        """First result of `ask` that is not None; None after `within` seconds. A long wait is
+        reported as waiting for `what`.
+        """
         polls = replace(self.polls, deadline=within)
         return poll_until(ask, polls, waits_for=what, clock=self.clock)
 
 
 def _report(error: CloudError, pause: float, taken: float) -> None:
-    report_wait(f"asked again in {pause:.0f} s: {error.message}", taken=taken + pause)
+    report_wait(f"retrying in {pause:.0f} s: {error.message}", taken=taken + pause)
 
 
 TIMING = Timing()

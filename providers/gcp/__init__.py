@@ -1,1 +1,1 @@
-"""Parts of the GCP driver; nothing outside it knows Google's API."""
+"""Driver for Google Compute Engine; nothing outside it knows Google's API."""

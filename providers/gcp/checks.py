@@ -21,7 +21,7 @@ from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.network import subnet_path
-from cloudtrain.providers.gcp.permissions import NOT_TOLD, missing
+from cloudtrain.providers.gcp.permissions import NOT_REPORTED, missing
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
@@ -34,7 +34,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
 
     def project() -> str:
         told.update(api.get(f"project {api.project}", f"projects/{api.project}"))
-        return f"{api.project}, the credentials are good"
+        return f"{api.project}, credentials accepted"
 
     first = _finding("project", project)
     if not first.ok:
@@ -57,7 +57,9 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
     if found and images:
         findings.append(_finding("quota", lambda: _quota(api, plan, found, images, told)))
-    return tuple(replace(each, told=each.told and NOT_TOLD not in each.text) for each in findings)
+    return tuple(
+        replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
+    )
 
 
 def _finding(what: str, ask: Callable[[], str]) -> Finding:
@@ -65,7 +67,7 @@ def _finding(what: str, ask: Callable[[], str]) -> Finding:
         return Finding(what=what, ok=True, text=ask())
     except NotFoundError as error:
         if faults.is_unknown_question(error):
-            return Finding(what=what, ok=True, text=NOT_TOLD)
+            return Finding(what=what, ok=True, text=NOT_REPORTED)
         return Finding(
             what=what, ok=False, text=str(error), hint=error.hint, error=CloudConfigError
         )
@@ -78,7 +80,7 @@ def _permissions(api: GcpClient) -> str:
     if isinstance(lacking, str):
         return lacking
     if lacking:
-        raise PermissionsError(f"not given: {', '.join(lacking)}", hint=faults.ROLE)
+        raise PermissionsError(f"missing: {', '.join(lacking)}", hint=faults.ROLE)
     return "all that up and down need"
 
 
@@ -96,8 +98,8 @@ def _quota(
     images: Mapping[str, GcpImage],
     project: Json,
 ) -> str:
-    """Quota finding. Bad only if no placement suffices, as `up` goes on to the next. Nodes that
-    exist take nothing.
+    """Quota finding. It fails only if no placement suffices, as `up` tries the next one. Nodes that
+    exist need no further quota.
     """
     there = {m.node.name for m in resources.machines(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]
@@ -121,7 +123,7 @@ def _quota(
         raise QuotaError("\n".join(lines), hint=faults.MORE)
     text = f"enough in {', '.join(good)}"
     text += f", not in {'; '.join(lines)}" if lines else ""
-    return f"{text}; perhaps not (inferred): {'; '.join(doubts)}" if doubts else text
+    return f"{text}; perhaps not enough (inferred): {'; '.join(doubts)}" if doubts else text
 
 
 def _vcpus(api: GcpClient, plan: Plan, place: Location) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Client for one project: paging, retries, and operations followed to their end."""
+"""Client for one project: paging, retries, and waiting for operations."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 OPERATION = 300.0
-"""Seconds until an operation is done."""
+"""Seconds to wait for an operation."""
 BUSY = 120.0
-"""Seconds in which what stands in the way has to go."""
+"""Seconds to wait for a resource that is in the way to be gone."""
 
 
 class GcpClient:
     """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`.
 
-    Every error is one of `errors`, with `what` and Google's own words; TransientError and RateError
-    come only after many retries.
+    Every error is one of `errors`, with `what` and Google's own words. TransientError and RateError
+    are raised only after many retries.
     """
 
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
@@ -79,8 +79,8 @@ class GcpClient:
     def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
         """All pages of a list.
 
-        Raises TransientError for a page that leaves something out: an unreachable zone may hold
-        machines. For an aggregated list, `unreachable_places` reports it instead.
+        Raises TransientError for an incomplete page: an unreachable zone may hold machines. For an
+        aggregated list, `unreachable_places` reports that instead.
         """
         wanted: dict[str, str] = {"maxResults": "500", **params}
         while True:
@@ -133,12 +133,11 @@ class GcpClient:
         new_vm: bool = False,
         undo: Callable[[], None] = lambda: None,
     ) -> Json:
-        """Send a call that changes something and wait for its operation; call `undo` if that
-        failed.
+        """Send a call that changes something and wait for its operation; call `undo` if it fails.
 
-        A passing failure is a BusyError: `persist` retries it. The request id is new in each `run`
-        and the same in its retries: with a longer-lived id, Google would answer with an operation
-        of an hour ago and create nothing.
+        A transient failure is a BusyError, which `persist` retries. Each `run` has a new request
+        id, which its retries share: with an older id, Google would answer with an operation of an
+        hour ago and create nothing.
         """
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
@@ -151,11 +150,11 @@ class GcpClient:
         return operation
 
     def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
-        """Retry `attempt` while it raises BusyError, for so many seconds."""
+        """Retry `attempt` while it raises BusyError, for at most `within` seconds."""
 
         def report(_: BusyError, __: float, taken: float) -> None:
-            words = "what is in the way has to go first"
-            report_wait(f"waiting, {within:.0f} s at most: {words}", taken=taken)
+            words = "another resource must be gone first"
+            report_wait(f"waiting at most {within:.0f} s: {words}", taken=taken)
 
         polls = replace(self.timing.polls, deadline=within)
         return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
@@ -171,20 +170,20 @@ class GcpClient:
 
         done = self.timing.until(ask, within=OPERATION)
         if done is None:
-            raise TransientError(f"{what}: not done after {OPERATION:.0f} s")
+            raise TransientError(f"{what}: timed out after {OPERATION:.0f} s")
         return done
 
     def _progress(self, what: str, path: str) -> Json:
-        """Wait for an operation: Google answers `wait` when it is done, or after two minutes.
+        """Wait for an operation. Google answers `wait` once it is done, or after two minutes.
 
-        Its rate quota allows for one call per node, not for polling:
+        Its rate quota is enough for one call per node, not for polling:
         /compute/docs/api/best-practices.
         """
         if self._waits:
             try:
                 return self._waiter.call(what, "POST", f"{path}/wait")
             except NotFoundError:
-                pass  # not every endpoint has it
+                pass  # not every endpoint supports it
         try:
             latest = self.get(what, path)
         except NotFoundError as error:
@@ -201,13 +200,13 @@ class GcpClient:
         body: Json | None,
     ) -> Json:
         answer = self._send(what, method, action, params, body)
-        if answer.status == 401:  # the token may have been revoked before its time
+        if answer.status == 401:  # the token may have been revoked before it expired
             self.credentials.headers(renew=True)
             answer = self._send(what, method, action, params, body)
         if 200 <= answer.status < 300 and isinstance(answer.object, dict):
             return answer.object
         if 200 <= answer.status < 300:
-            raise TransientError(f"{what}: the answer is no JSON object")
+            raise TransientError(f"{what}: the response is not a JSON object")
         raise faults.of_answer(
             what, answer.status, answer.object, answer.headers, text=str(answer.body)
         )
@@ -261,7 +260,7 @@ _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
 def unreachable_places(what: str, page: Json) -> list[NotAsked]:
-    """Zones and regions that this page of a list leaves out, each once, in Google's words:
+    """Zones and regions missing from this page of a list, each once, in Google's words:
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
     """
     missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
@@ -273,7 +272,7 @@ def unreachable_places(what: str, page: Json) -> list[NotAsked]:
             words = str(warning.get("message") or warning["code"])
             missing[place.rpartition("/")[2]] = words
     return [
-        NotAsked(place=place, why=f"{what}: {words or 'it is not reachable'}")
+        NotAsked(place=place, why=f"{what}: {words or 'unreachable'}")
         for place, words in missing.items()
     ]
 
@@ -282,6 +281,6 @@ def _refuse_partial(what: str, page: Json) -> None:
     missing = unreachable_places(what, page)
     if missing:
         raise TransientError(
-            f"{what}: not everything could be listed: {', '.join(map(str, missing))}",
-            hint="what is there may be running: ask again once the zone answers",
+            f"{what}: the list is incomplete: {', '.join(map(str, missing))}",
+            hint="nodes there may be running: run it again once the zone answers",
         )

@@ -14,7 +14,7 @@ from cloudtrain.providers.gcp import faults
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
-"""`gcloud auth application-default login` asks for both:
+"""`gcloud auth application-default login` requests both:
 https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login"""
 _UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
 
@@ -40,8 +40,8 @@ class Credentials:
             _, project = self._default()
         if not project:
             raise CloudConfigError(
-                "no project is named",
-                hint="`project:` in the file, GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+                "no project is set",
+                hint="set `project:` or GOOGLE_CLOUD_PROJECT, or run `gcloud config set project`",
             )
         return project
 
@@ -67,7 +67,7 @@ class Credentials:
             try:
                 email = _email(credentials)
             except _UNREADABLE as error:
-                raise _refused("asking Google who we are", error) from error
+                raise _refused("asking Google for the account's e-mail address", error) from error
         return Principal(id=email, name=email.partition("@")[0]) if email else None
 
     def _default(self) -> tuple[Any, str | None]:
@@ -76,7 +76,7 @@ class Credentials:
 
             try:
                 with warnings.catch_warnings():
-                    # It warns of a user's credentials without a quota project; we send none.
+                    # It warns about user credentials without a quota project; we send none.
                     warnings.simplefilter("ignore", UserWarning)
                     credentials, project = google.auth.default(scopes=(SCOPE,))
             except _UNREADABLE as error:
@@ -89,9 +89,12 @@ class Credentials:
 
 
 def _email(credentials: Any) -> str | None:
-    """Of a service account it stands in the credentials (or the metadata server tells it), of a
-    person in the identity token that comes with a new access token where it is asked for:
-    https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload"""
+    """E-mail address of the account; None if unknown.
+
+    A service account's is in the credentials or comes from the metadata server. A person's is in
+    the identity token that is requested with a new access token:
+    https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload
+    """
     from google.auth import exceptions, jwt
     from google.auth.transport.requests import Request
 
@@ -114,7 +117,7 @@ def _email(credentials: Any) -> str | None:
     )
     try:
         asked.refresh(Request())  # type: ignore[no-untyped-call]
-    except exceptions.RefreshError:  # these credentials were made for other scopes only
+    except exceptions.RefreshError:  # these credentials were issued for other scopes only
         return None
     decode: Any = jwt.decode
     claims = decode(asked.id_token, verify=False) if asked.id_token else {}
@@ -122,8 +125,8 @@ def _email(credentials: Any) -> str | None:
 
 
 def _refused(what: str, error: Exception) -> CloudError:
-    """CredentialsError for a refusal. A ValueError is an unreadable key or file, whose text may
-    contain parts of it.
+    """CredentialsError for a refusal. A ValueError means an unreadable key or file, and its text
+    may contain parts of it: it is not shown.
     """
     if isinstance(error, faults.FOREIGN):
         return faults.of_exception(what, error)

@@ -34,6 +34,6 @@ FACTS = Cloud(
         source="https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption",
     ),
     # https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling
-    fixed_end="Google moves the end of a stopped VM alone",
+    fixed_end="Google moves the end of stopped VMs only",
     tpus=True,
 )

@@ -1,4 +1,4 @@
-"""Maps Google's refusals: each reason and code is a class of `errors`, with a scope."""
+"""Maps Google's errors: each reason and code becomes a class of `errors`, with a scope."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from cloudtrain.errors import (
 
 @dataclass(frozen=True)
 class Fault:
-    """One row. `scope` None: taken from the message."""
+    """One row of the tables. `scope` None: derived from the message."""
 
     error: type[CloudError]
     scope: Scope | None = "account"
     hint: str | None = None
 
 
-LOGIN = "`gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENTIALS"
-ENABLE = "`gcloud services enable compute.googleapis.com --project PROJECT`, then wait a minute"
+LOGIN = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+ENABLE = "run `gcloud services enable compute.googleapis.com --project PROJECT`, then wait a minute"
 BILLING = "link an active billing account: https://console.cloud.google.com/billing"
-GOOGLE_CLOSED = "https://console.cloud.google.com/billing tells why it was disabled"
+GOOGLE_CLOSED = "see https://console.cloud.google.com/billing for why it was disabled"
 QUOTA_PROJECT = (
-    "the project that calls are counted for is not yours to use: `gcloud auth application-default "
-    "set-quota-project PROJECT`, or roles/serviceusage.serviceUsageConsumer on it"
+    "you may not use the quota project: run `gcloud auth application-default set-quota-project "
+    "PROJECT`, or get roles/serviceusage.serviceUsageConsumer on it"
 )
 PERIMETER = (
     "a VPC Service Controls perimeter of your organization forbids it: its administrators find it "
-    "by that identifier, and can let this machine in with an access level"
+    "by that identifier and can admit this machine with an access level"
 )
-PROJECTS = (
-    "`project:` takes a project's id, neither its name nor its number: `gcloud projects list`"
+PROJECTS = "set `project:` to the project's id, not its name or number (`gcloud projects list`)"
+ROLE = "grant roles/compute.admin on the project, which is enough (docs/gcp.md)"
+MORE = (
+    "request more at https://console.cloud.google.com/iam-admin/quotas, or choose another placement"
 )
-ROLE = "roles/compute.admin on the project has all that is needed (docs/gcp.md)"
-MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take another place"
-UNTOLD = "untold"
-"""The code of a NotFoundError where the endpoint does not know the method itself."""
+UNKNOWN_METHOD = "unknown method"
+"""Code of a NotFoundError if the endpoint does not know the method itself."""
 
 CAPACITY = Fault(CapacityError, "zone")
 QUOTA = Fault(QuotaError, None, MORE)
 RATE = Fault(RateError)
 TRANSIENT = Fault(TransientError)
 BUSY = Fault(BusyError)
-NAME = Fault(NameTakenError, hint="choose another `name`, or delete what has it")
+NAME = Fault(NameTakenError, hint="choose another `name`, or delete the resource that has it")
 PERMISSION = Fault(PermissionsError, hint=ROLE)
 DISABLED = Fault(PermissionsError, hint=ENABLE)
 AUTH = Fault(CredentialsError, hint=LOGIN)
@@ -73,7 +73,7 @@ CONFIG = Fault(CloudConfigError)
 NOT_FOUND = Fault(NotFoundError)
 
 CODES: dict[str, Fault] = {
-    # Operation error codes and HTTP reasons in one: `quotaExceeded` is `QUOTA_EXCEEDED`.
+    # Operation error codes and HTTP reasons alike: `quotaExceeded` is `QUOTA_EXCEEDED`.
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
     "ZONE_RESOURCE_POOL_EXHAUSTED": CAPACITY,
@@ -143,16 +143,16 @@ CODES: dict[str, Fault] = {
 }
 
 OF_A_NEW_VM: dict[str, Fault] = {
-    # What the same codes mean in an operation that makes a VM: the zone had no room after all.
+    # In an operation that creates a VM, these codes mean that the zone had no capacity after all.
     "RESOURCE_NOT_READY": CAPACITY,
     "RESOURCE_NOT_FOUND": CAPACITY,
 }
 PREEMPTED = re.compile(r"preempt", re.IGNORECASE)
-"""In the words of UNSUPPORTED_OPERATION: the VM was taken back while it was made. It also tells of
-what no zone can do: this machine with that disk."""
+"""Matches messages of UNSUPPORTED_OPERATION: the VM was preempted during its creation. The code
+also stands for what no zone supports, such as a machine with a certain disk."""
 
 STATUSES: dict[int, Fault] = {
-    # Where no reason is known; 4xx of no other meaning is a mistake of the request.
+    # Used if no reason is known. Any other 4xx is an error in the request.
     401: AUTH,
     402: Fault(PermissionsError, hint=BILLING),
     403: PERMISSION,
@@ -193,17 +193,17 @@ _WORDS = (
         Fault(CloudConfigError, hint=PROJECTS),
     ),
 )
-"""Meanings that only the message tells, whatever the code says."""
+"""Meanings that only the message shows; they override the code."""
 
 
 def of_answer(
     what: str, status: int, body: Any, headers: Mapping[str, str] | None = None, *, text: str = ""
 ) -> CloudError:
-    """Error for an HTTP answer that is a refusal. `body` is its JSON, or None."""
+    """Error for an HTTP error response. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         words = error if isinstance(error, str) else text
-        code = UNTOLD if status in (404, 405, 501) else str(status)
+        code = UNKNOWN_METHOD if status in (404, 405, 501) else str(status)
         return _error(what, _of_status(status), code, words or f"HTTP {status}", headers)
     codes = _codes_of(error)
     words = str(error.get("message") or f"HTTP {status}")
@@ -213,7 +213,7 @@ def of_answer(
     if status >= 500 and status != 501 and kind in (CONFIG, NOT_FOUND):
         kind = TRANSIENT
     if status in (405, 501):
-        code = UNTOLD
+        code = UNKNOWN_METHOD
     return _error(what, kind, code, words, headers)
 
 
@@ -262,16 +262,19 @@ FOREIGN: tuple[type[Exception], ...] = (
     types.LibcloudError,
     OSError,
 )
-"""All that may leave libcloud's connection and google-auth."""
+"""All exceptions of libcloud's connection and google-auth."""
 
-_ENDPOINT = "`endpoints.compute` or CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE says where it is"
+_ENDPOINT = "check `endpoints.compute` or CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 _EXCEPTIONS: tuple[tuple[type[BaseException], Fault], ...] = (
-    # The first that fits: subclasses stand before what they are made of.
+    # The first match counts: subclasses come before their base classes.
     (google.TransportError, TRANSIENT),
     (google.TimeoutError, TRANSIENT),
     (google.ResponseError, TRANSIENT),
     (google.GoogleAuthError, AUTH),
-    (requests.SSLError, Fault(CloudConfigError, hint="REQUESTS_CA_BUNDLE names your authorities")),
+    (
+        requests.SSLError,
+        Fault(CloudConfigError, hint="set REQUESTS_CA_BUNDLE to your CA certificates"),
+    ),
     (requests.InvalidURL, Fault(CloudConfigError, hint=_ENDPOINT)),
     (requests.InvalidSchema, Fault(CloudConfigError, hint=_ENDPOINT)),
     (requests.MissingSchema, Fault(CloudConfigError, hint=_ENDPOINT)),
@@ -322,7 +325,7 @@ def _harmless(words: str) -> str:
 
 
 def _words_of(error: BaseException) -> str:
-    """Message of an exception; google-auth appends the whole answer to its own words."""
+    """Message of an exception, without the whole response that google-auth passes as well."""
     return str(error.args[0] if error.args else "") or type(error).__name__
 
 
@@ -357,7 +360,7 @@ def _of_words(words: str) -> Fault | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of the header: a number or a date (RFC 9110, 10.2.3)."""
+    """Seconds of the Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
     value = {k.lower(): v for k, v in headers.items()}.get("retry-after", "").strip()
     if value.isdecimal():
         return float(value)
@@ -366,5 +369,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def is_unknown_question(error: NotFoundError) -> bool:
-    """True if the endpoint does not know the request, rather than the resource."""
-    return error.code == UNTOLD or "The resource '" not in error.message
+    """True if the endpoint does not know the request, as opposed to the resource."""
+    return error.code == UNKNOWN_METHOD or "The resource '" not in error.message

@@ -18,16 +18,16 @@ from cloudtrain.providers.gcp.credentials import Credentials
 
 GOOGLE = "https://compute.googleapis.com/compute/v1"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
-"""gcloud's: https://cloud.google.com/sdk/gcloud/reference/topic/configurations"""
+"""gcloud's variable: https://cloud.google.com/sdk/gcloud/reference/topic/configurations"""
 
 SECONDS = 60.0
-"""Of one HTTP call."""
+"""Timeout of an HTTP call."""
 WAITING = 150.0
-"""Of one that waits for an operation: Google keeps it for up to 120."""
+"""Timeout of a call that waits for an operation: Google holds it for up to 120 s."""
 
 
 def endpoint(config: ClusterConfig) -> str | None:
-    """URL of a custom Compute Engine endpoint without a last slash; None for Google's own."""
+    """URL of a custom Compute Engine endpoint without trailing slash; None for Google's own."""
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
         return None
@@ -38,14 +38,15 @@ def endpoint(config: ClusterConfig) -> str | None:
         usable = False
     if not usable:
         raise CloudConfigError(
-            f"{url!r} is no endpoint", hint="it is like https://compute.googleapis.com/compute/v1/"
+            f"{url!r} is not an endpoint",
+            hint="use a URL such as https://compute.googleapis.com/compute/v1/",
         )
     path = parts.path.rstrip("/") or "/compute/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 class GcpResponse(GCEResponse):  # type: ignore[misc, unused-ignore]
-    """HTTP response with all errors and headers, which libcloud's own drops; faults.py maps
+    """HTTP response with all errors and headers, which libcloud's own drops; `faults` maps
     them.
     """
 
@@ -76,7 +77,7 @@ class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
         super().connect(host, port, base_url, **kwargs)  # type: ignore[no-untyped-call]
         http: Any = self.connection
         if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
-            # What google-auth trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            # As google-auth does; libcloud reads SSL_CERT_FILE and certifi only.
             http.ca_cert = None
         # A line for this host in ~/.netrc would replace the token.
         http.session.auth = _unchanged

@@ -1,4 +1,4 @@
-"""Chooses a node's boot image, and reports what the image itself requires."""
+"""Chooses a node's boot image and reads its requirements."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _WITH_DRIVER = re.compile(
 )
 """https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
 _FAMILIES = "family eq common-cu.*-ubuntu-2[24]04.*"
-"""A regular expression: `filter` of images.list, with `eq`. The project has thousands of images."""
+"""`filter` of images.list, a regular expression after `eq`: the project has thousands of images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GcpImage:
     source: str
-    """As `initializeParams.sourceImage` takes it."""
+    """Path in the form of `initializeParams.sourceImage`."""
     disk_gb: int = 0
-    """The least that a disk of it has; 0 where this endpoint does not tell."""
+    """Minimum disk size; 0 if this endpoint does not report it."""
     uefi: bool = False
     told: bool = True
-    """Whether this endpoint tells of it."""
+    """False if this endpoint does not report the image."""
     exact: str = ""
-    """The one image that `source`, which may be a family, was when it was looked up; "" where this
-    endpoint does not tell."""
+    """Image to which `source`, which may be a family, resolved; "" if this endpoint does not report
+    it."""
     installs_driver: bool = False
-    """Its first boot puts NVIDIA's driver on, where metadata says so."""
+    """True if its first boot installs NVIDIA's driver when the metadata says so."""
 
 
 class Images:
@@ -59,14 +59,14 @@ class Images:
             found = self._deep_learning()
             if found is None:
                 raise CloudConfigError(
-                    f"{DEEP_LEARNING} has no Ubuntu image with CUDA that we know",
-                    hint="`image:` takes PROJECT/FAMILY too",
+                    f"{DEEP_LEARNING} has no known Ubuntu image with CUDA",
+                    hint="set `image:` to PROJECT/FAMILY",
                 )
             return found
         return self._named(wanted)
 
     def _ubuntu(self) -> GcpImage:
-        """Ubuntu 22.04; 24.04 once Google has withdrawn that."""
+        """Ubuntu 22.04; 24.04 once Google no longer offers it."""
         first = self._named("ubuntu-22.04")
         if first.told:
             return first
@@ -74,8 +74,8 @@ class Images:
         return second if second.told else first
 
     def exactly(self, path: str) -> GcpImage:
-        """This very image. Raises CloudConfigError, NotFoundError if it does not exist or is
-        obsolete.
+        """Exactly this image. Raises CloudConfigError if it is obsolete, NotFoundError if it does
+        not exist.
         """
         told = self._api.get(f"image {path}", path)
         state = str((told.get("deprecated") or {}).get("state") or "")
@@ -91,12 +91,12 @@ class Images:
             except NotFoundError as error:
                 if wanted not in UBUNTU:
                     raise CloudConfigError(error.message, code=error.code) from error
-                told = {}  # these exist: an endpoint that does not tell of them may still take them
+                told = {}  # Google's own exist: an endpoint that does not list them may accept them
             self._known[wanted] = _image(path, told)
         return self._known[wanted]
 
     def _deep_learning(self) -> GcpImage | None:
-        """Deep Learning VM image on Ubuntu 22.04 or else 24.04, with the newest CUDA and driver.
+        """Deep Learning VM image on Ubuntu 22.04, else 24.04, with the newest CUDA and driver.
         None if none is listed.
         """
         if isinstance(self._newest, bool):
@@ -117,9 +117,7 @@ class Images:
                     if best is None or rank > best[0]:
                         best = rank, image
         except (NotFoundError, CloudConfigError, PermissionsError):
-            return (
-                None  # an endpoint without them or their filter; an organization's own images only
-            )
+            return None  # the endpoint lacks them or the filter, or the organization forbids them
         if best is None:
             return None
         family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
@@ -127,7 +125,7 @@ class Images:
 
 
 def _is_deprecated(image: Json) -> bool:
-    """True unless ACTIVE, which only announces an end: "deprecated.state" of
+    """True for any `deprecated.state` but ACTIVE, which only announces a deprecation:
     https://cloud.google.com/compute/docs/reference/rest/v1/images
     """
     return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
@@ -151,8 +149,8 @@ def path_of(wanted: str, project: str) -> str:
         return f"projects/{project}/global/images/{second}"
     if "/" in first:
         raise CloudConfigError(
-            f"image {wanted!r} is not understood",
-            hint="a URL, PROJECT/FAMILY, family/NAME, or the name of an image of this project",
+            f"image {wanted!r} is invalid",
+            hint="use a URL, PROJECT/FAMILY, family/NAME or the name of an image of this project",
         )
     return f"projects/{first}/global/images/family/{second}"
 

@@ -29,7 +29,7 @@ STATES: dict[str, NodeState] = {
     "TERMINATED": "stopped",
 }
 LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"})
-"""On its way to stopped, or to be gone: nothing can be asked of it meanwhile."""
+"""Being stopped or deleted: the VM accepts no request meanwhile."""
 
 
 def to_vm(instance: Json) -> Vm | None:
@@ -64,7 +64,7 @@ def to_vm(instance: Json) -> Vm | None:
 
 
 def _addresses(instance: Json) -> tuple[str, str]:
-    """Address for us, "" while unknown; address for the other nodes."""
+    """Address for our connections, "" while unknown, and address for the other nodes."""
     interfaces = instance.get("networkInterfaces") or [{}]
     internal = str(interfaces[0].get("networkIP") or "")
     outside = interfaces[0].get("accessConfigs")
@@ -85,7 +85,7 @@ def _ends(instance: Json) -> float | None:
 
 
 def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
-    """Resource of a kind without labels: ours by both name and description."""
+    """Resource of a kind without labels; it is ours only if both name and description say so."""
     told = read_description(str(item.get("description") or ""))
     if told is None:
         return None
@@ -95,7 +95,7 @@ def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resour
 
 
 def to_disk(item: Json) -> Resource | None:
-    """Disk with our label that no VM uses any more."""
+    """Disk with our label that no VM uses."""
     told = labels.read(item.get("labels") or {})
     if told is None or item.get("users"):
         return None
@@ -123,7 +123,7 @@ def last(url: object) -> str:
 
 
 def timestamp(text: object) -> float | None:
-    """Unix time of an RFC 3339 date, as `2026-11-21T05:30:00.123-08:00`."""
+    """Unix time of an RFC 3339 date such as `2026-11-21T05:30:00.123-08:00`."""
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""A node at Google: machine, GPUs, disk, and what its family supports."""
+"""Machine, GPUs and disk of a node on Google Cloud, and what its family supports."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ATTACHABLE = {
 }
 
 COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
-"""Families that a compact placement policy takes; n1 and e2 are not among them:
+"""Families that a compact placement policy accepts; n1 and e2 are not among them:
 https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
 
 FAST = frozenset({"a2", "a3", "a4", "h3"})
-"""Of these, the ones with 100 Gbit/s and more between VMs:
+"""Those of COMPACT with 100 Gbit/s and more between VMs:
 https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22."""
 
 PERSISTENT_DISK = frozenset(
@@ -32,7 +32,7 @@ PERSISTENT_DISK = frozenset(
         *{"n1", "n2", "n2d", "t2a", "t2d", "z3"},
     }
 )
-"""Families that take Persistent Disk; all later ones take Hyperdisk alone:
+"""Families that support Persistent Disk; all later ones support Hyperdisk only:
 https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support (2026-11-22)"""
 
 QUOTAS = {
@@ -45,14 +45,14 @@ QUOTAS = {
     "H100": "NVIDIA_H100_GPUS",
     "L4": "NVIDIA_L4_GPUS",
 }
-"""Regional quotas; those of later GPUs are counted elsewhere, which this API does not tell."""
+"""Regional quotas; those of later GPUs are counted elsewhere, and this API does not report them."""
 
 CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
 """Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
-document, 2026-11-22). Of any other the metric is inferred from these."""
+document, 2026-11-22). The metric of any other family is inferred from these."""
 
 SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
-"""They count as CPUS, all others as `<family>_CPUS`."""
+"""Families counted as CPUS; all others are counted as `<family>_CPUS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Shape:
     machine: str
     gpus: Accelerator | None = None
     attached: str | None = None
-    """The accelerator type that has to be asked for; None where the machine brings its own."""
+    """Accelerator type to request; None if the machine type includes its accelerators."""
 
     @property
     def family(self) -> str:
@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def has_gpus(self) -> bool:
-        """True also for an unknown machine with the name of one with GPUs."""
+        """True also for an unknown machine of a family with GPUs."""
         return self.gpus is not None or self.bundled
 
     @property
@@ -90,21 +90,21 @@ class Shape:
 def shape(node: NodePlan) -> Shape:
     """Shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
 
-    The plan has named machine and accelerator and refused known mismatches; an unknown machine is
-    taken to include its accelerators, as all but n1 do.
+    The plan has set machine and accelerator and refused known mismatches. An unknown machine is
+    assumed to include its accelerators, as all but n1 do.
     """
     machine, wanted = node.machine, node.accelerator
     if machine is None:
         raise CloudConfigError(
-            f"{node.name}: no machine type is named",
-            hint=f"`nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
+            f"{node.name}: no machine type is set",
+            hint=f"set it: `nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
         )
     if wanted is None or family(machine) != "n1":
         return Shape(machine=machine, gpus=wanted)
     if wanted.kind not in ATTACHABLE:
         raise CloudConfigError(
             f"{node.name}: {wanted} cannot be attached to {machine}",
-            hint=f"n1 machines take {', '.join(ATTACHABLE)}",
+            hint=f"n1 machines support {', '.join(ATTACHABLE)}",
         )
     return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
 

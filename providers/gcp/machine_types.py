@@ -1,4 +1,4 @@
-"""Machine types as Google describes them."""
+"""Machine types as Google reports them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def parse(name: str, told: Json) -> MachineFacts:
     )
 
 
-def misfit(node: NodePlan, told: Json) -> str | None:
-    """Reason why this node cannot have this type; None if nothing that Google reports
+def mismatch(node: NodePlan, told: Json) -> str | None:
+    """Why this node cannot have its machine type; None if nothing that Google reports
     contradicts it.
     """
     if not told or node.machine is None:

@@ -1,5 +1,5 @@
-"""Network, firewall and placement policy of one cluster: created or adopted, never another
-owner's.
+"""Network, firewall and placement policy of one cluster: created, or adopted if they are the
+same owner's.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class NetworkBuilder:
         return replace(image, source=image.exact or image.source)
 
     def _existing(self, subnet: str) -> tuple[str, str]:
-        """The config's network and subnetwork. Raises CloudConfigError for one that we cannot
-        protect.
+        """Network and subnetwork of the config. Raises CloudConfigError if our firewall rules
+        cannot protect it.
         """
         path = subnet_path(subnet, self.api.project, self.place.region)
         try:
@@ -96,8 +96,8 @@ class NetworkBuilder:
         network = _path(str(told.get("network", "")))
         if not network.startswith(f"projects/{self.api.project}/"):
             raise CloudConfigError(
-                f"network.subnet {subnet} is of another project ({network})",
-                hint="its firewall cannot be ours: name a subnetwork of a network of this project",
+                f"network.subnet {subnet} belongs to another project ({network})",
+                hint="firewall rules are created in this project: use a subnetwork of its networks",
             )
         return network, path
 
@@ -144,7 +144,7 @@ class NetworkBuilder:
                 announced.append(name)
             try:
                 self.api.run(what, "POST", collection, body=body)
-            except NameTakenError as taken:  # by an answer that was lost, or not listed yet
+            except NameTakenError as taken:  # the answer was lost, or it is not listed yet
                 raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
             return None
 
@@ -155,14 +155,14 @@ class NetworkBuilder:
         network = body.get("network")
         if told is None or told.cluster != self.cluster:
             raise NameTakenError(
-                f"{what}: there is one of that name that cloudtrain has not made",
+                f"{what} exists, and cloudtrain did not create it",
                 hint="choose another `name`, or delete it",
             )
         labels.refuse_other_owner(what, told.owner, self.plan.owner)
         if network is not None and last(there.get("network")) != last(network):
             raise NameTakenError(
-                f"{what}: it is of network {last(there.get('network'))}, not {last(network)}",
-                hint=f"`cloudtrain down {self.cluster}` deletes it",
+                f"{what} is in network {last(there.get('network'))}, not {last(network)}",
+                hint=f"run `cloudtrain down {self.cluster}` to delete it",
             )
 
 
@@ -177,12 +177,12 @@ def subnet_path(subnet: str, project: str, region: str) -> str:
     found = re.fullmatch(r"(projects/[^/]+/)?regions/([^/]+)/subnetworks/[^/]+", path)
     if found is None:
         raise CloudConfigError(
-            f"network.subnet {subnet!r} is not understood", hint="the name of a subnetwork"
+            f"network.subnet {subnet!r} is invalid", hint="use the name of a subnetwork"
         )
     if found[2] != region:
         raise CloudConfigError(
-            f"network.subnet {subnet} is in {found[2]}, `placement` is in {region}",
-            hint="a name alone means the subnetwork of that name in each region",
+            f"network.subnet {subnet} is in {found[2]}, but `placement` is in {region}",
+            hint="use the name alone, for the subnetwork of that name in each region",
         )
     return path if found[1] else f"projects/{project}/{path}"
 

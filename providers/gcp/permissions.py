@@ -1,7 +1,7 @@
-"""Permissions of every call that the driver makes, and which of them the credentials lack.
+"""Permissions that the driver's calls need, and which of them the credentials lack.
 
-https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; nobody has tried on a
-real project whether exactly this role is enough.
+https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; this exact role has
+not been tried on a real project.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.gcp.client import GcpClient
 
-NOT_TOLD = "not told by this endpoint"
+NOT_REPORTED = "not reported by this endpoint"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"
 
@@ -75,7 +75,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "zoneOperations.wait": ("zoneOperations.get",),
     "zones.list": ("zones.list",),
 }
-"""Method of the API → what it needs, all below `compute.`"""
+"""Method of the API → permissions that it needs, without `compute.`"""
 
 NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each in needed}))
 """roles/compute.admin has them all: https://cloud.google.com/iam/docs/roles-permissions/compute"""
@@ -88,7 +88,7 @@ def role() -> str:
 
 
 def block() -> str:
-    """The block to paste of docs/gcp.md."""
+    """Block of docs/gcp.md for users to paste."""
     lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
     lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
     lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
@@ -97,7 +97,7 @@ def block() -> str:
 
 
 RESOURCE_MANAGER = (
-    "not asked: the project has no Resource Manager API, which `up` does not need; "
+    "not checked: the Resource Manager API, which `up` does not need, is disabled; to check, run "
     "`gcloud services enable cloudresourcemanager.googleapis.com --project {}`"
 )
 
@@ -105,12 +105,11 @@ RESOURCE_MANAGER = (
 def missing(api: GcpClient) -> tuple[str, ...] | str:
     """Missing permissions, or the reason why they cannot be queried.
 
-    A custom endpoint has no resource manager beside it, and Google's may not be enabled for the
-    project.
+    A custom endpoint has no Resource Manager, and Google's may be disabled for the project.
     """
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:
-        return NOT_TOLD
+        return NOT_REPORTED
     try:
         told = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
             "permissions",
@@ -121,6 +120,6 @@ def missing(api: GcpClient) -> tuple[str, ...] | str:
     except CloudError as error:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
             return RESOURCE_MANAGER.format(api.project)
-        return f"{NOT_TOLD}: {error.message}"
+        return f"{NOT_REPORTED}: {error.message}"
     given = set(told.get("permissions") or ())
     return tuple(permission for permission in NEEDED if permission not in given)

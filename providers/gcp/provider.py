@@ -28,8 +28,8 @@ class GcpDriver:
 
     name = "gcp"
     ends_by_shutdown = False
-    """False: a VM that shuts itself down is stopped and its disk billed; `maxRunDuration` ends
-    it.
+    """False: a VM that shuts itself down is only stopped and its disk billed, so `maxRunDuration`
+    ends it.
     """
     soonest_end = 60.0
 

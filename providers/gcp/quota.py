@@ -1,4 +1,4 @@
-"""Quota that a plan needs, and what is left of the project's."""
+"""Quota that a plan needs and the project still has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Quotas = Mapping[str, tuple[float, float]]
 """Metric → limit and usage."""
 
 SHORT_LIVED = 7 * 24 * 3600.0
-"""Seconds: GPUs of VMs that are deleted after at most this may be taken from preemptible quota:
+"""Seconds. GPUs of VMs that live no longer than this may use preemptible quota:
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
 
 
@@ -34,11 +34,11 @@ def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Quota that does not suffice for all nodes, in words."""
+    """Quota that does not suffice for all nodes, as text."""
 
     lines: tuple[str, ...]
     inferred: tuple[str, ...]
-    """Under a metric that is guessed by the machine's name: Google may count it elsewhere."""
+    """Lines on metrics that are inferred from the machine's name: Google may count it elsewhere."""
 
 
 def shortage(
@@ -49,7 +49,7 @@ def shortage(
     region: Quotas,
     project: Quotas,
 ) -> Shortage:
-    """Insufficient quota. A quota that is not reported, or whose need is not known, is not judged.
+    """Insufficient quota. A quota that is not reported, or whose need is unknown, is not compared.
 
     `vcpus`: by machine type.
     """
@@ -102,7 +102,7 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
     """The metric with more left, if either may be used. One that is not reported may suffice and
-    is not judged.
+    is not compared.
     """
     other = f"PREEMPTIBLE_{metric}"
     if metric not in region:

@@ -1,7 +1,7 @@
 """Request bodies, built by pure functions.
 
-Field by field after https://cloud.google.com/compute/docs/reference/rest/v1; 64-bit numbers are
-strings there.
+The fields follow https://cloud.google.com/compute/docs/reference/rest/v1, where 64-bit numbers are
+strings.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Json = dict[str, Any]
 
 LONGEST = 120 * 24 * 3600
 SHORTEST = 30
-"""Seconds: what `maxRunDuration` takes."""
+"""Seconds: limits of `maxRunDuration`."""
 
 NOTICE = "120"
-"""Seconds from the notice of a preemption to the signal that ends the VM; none without it.
+"""Seconds from the preemption notice to the signal that ends the VM; without it there is no notice.
 `Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
 
 DISK_GB, GPU_DISK_GB = 50, 100
-"""Where the config names no size: CUDA and TensorFlow for it are 20 GB."""
+"""Defaults: CUDA and TensorFlow with CUDA take 20 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +41,15 @@ class ClusterNetwork:
     network: str
     subnetwork: str
     tag: str
-    """The firewall's: what bears it may be reached."""
+    """Network tag to which the firewall rules apply."""
     policy: str | None = None
-    """The compact placement policy, where there is one."""
+    """Compact placement policy, if there is one."""
     images: Mapping[str, GcpImage] = field(default_factory=dict)
     """By node name."""
 
 
 RULES = ("-ssh", "-inside")
-"""What the names of the two firewall rules end in."""
+"""Suffixes of the names of the two firewall rules."""
 
 
 def network(cluster: str) -> Json:
@@ -57,7 +57,7 @@ def network(cluster: str) -> Json:
         "name": labels.group_name(cluster),
         "description": description(cluster),
         "autoCreateSubnetworks": False,
-        "mtu": 8896,  # the largest there is; for gradients between nodes
+        "mtu": 8896,  # the maximum, for gradients between nodes
         "routingConfig": {"routingMode": "REGIONAL"},
     }
 
@@ -115,7 +115,7 @@ def policy(cluster: str) -> Json:
 
 
 def description(cluster: str, owner: Owner | None = None) -> str:
-    """Stands in for labels on resources that have none; `read_description` parses it."""
+    """Replaces labels on resources that cannot have any; `read_description` parses it."""
     told = labels.of_cluster(cluster, owner)
     facts = [f"{word}={told[key]}" for key, word in _FACTS.items() if key in told]
     return f"made by cloudtrain: {' '.join(facts)}"
@@ -139,7 +139,7 @@ def read_description(text: str) -> labels.Labels | None:
 
 
 def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:
-    """VM. `now`: Unix time; the API takes the VM's life in seconds from now."""
+    """Body of a VM. `now`: Unix time; the API takes the VM's lifetime in seconds."""
     node, ground = order.node, order.ground
     wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
     image = ground.images[node.name]
@@ -164,7 +164,7 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
         "networkInterfaces": [_interface(order)],
         "scheduling": _scheduling(order, now),
         "metadata": {"items": _metadata(order, image)},
-        "serviceAccounts": [],  # no identity: who takes the node over gets nothing of the project
+        "serviceAccounts": [],  # no identity: an intruder on the node has no access to the project
     }
     if wanted.attached and wanted.gpus:
         body["guestAccelerators"] = [
@@ -175,7 +175,7 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
         ]
     if image.uefi:
         body["shieldedInstanceConfig"] = {
-            # Secure Boot takes no kernel module that the image's maker has not signed: NVIDIA's.
+            # Secure Boot refuses kernel modules that the image's vendor has not signed: NVIDIA's.
             "enableSecureBoot": not wanted.has_gpus,
             "enableVtpm": True,
             "enableIntegrityMonitoring": True,
@@ -186,10 +186,9 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
 
 
 def least_disk(node: NodePlan, image: GcpImage) -> int:
-    """Disk size in GB; never less than the image's, which Google refuses. With GPUs 50 GB more.
+    """Disk size in GB, never less than the image's, which Google refuses; with GPUs 50 GB more.
 
-    CUDA's libraries for TensorFlow take 7 GB, and another 3 GB of downloads while they are
-    installed.
+    CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
     default = max(GPU_DISK_GB, image.disk_gb + 50) if shape(node).has_gpus else DISK_GB
     return max(node.disk_gb or default, image.disk_gb, 10)
@@ -222,7 +221,7 @@ def _scheduling(order: LaunchRequest[ClusterNetwork], now: float) -> Json:
 
 
 def scheduling_with_end(scheduling: Json, expires: float | None) -> Json:
-    """Scheduling of a stopped VM that is about to be started, with its end at that time."""
+    """Scheduling of a stopped VM that is about to be started, with its end at `expires`."""
     told = {
         key: value
         for key, value in scheduling.items()
@@ -246,7 +245,7 @@ def _metadata(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> list[Jso
     items = {
         "user-data": order.user_data,
         "startup-script": startup_script(order.user_data),
-        # Nobody else's keys: not the project's, not those of its users.
+        # Block the keys of the project and of its users.
         "block-project-ssh-keys": "TRUE",
         "enable-oslogin": "FALSE",
         "serial-port-enable": "FALSE",

@@ -1,4 +1,4 @@
-"""Lists everything of ours in one project."""
+"""Lists all our resources in one project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.providers.gcp.requests import RULES
 T = TypeVar("T")
 
 ZONES = 4
-"""So many zones are asked themselves: the list of a zone knows a new VM before the project's."""
+"""Zones that are also listed one by one: a zone's list has a new VM before the project's."""
 
 
 def machines(
@@ -43,7 +43,7 @@ def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> Listing[Json]:
     except (TransientError, RateError) as error:
         return Listing((), [NotAsked(place=zone, why=error.message)])
     except (NotFoundError, CloudConfigError):
-        return Listing()  # no such zone: `places` says so
+        return Listing()  # no such zone: `places` reports that
 
 
 def _read(items: Listing[Json], cluster: str | None) -> Listing[Vm]:
@@ -92,10 +92,10 @@ def _joined(answers: Sequence[Listing[T]]) -> Listing[T]:
 
 
 def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> Listing[Json]:
-    """Items of all pages; an aggregated list has them by zone or region, under the collection's
+    """Items of all pages; an aggregated list groups them by zone or region, under the collection's
     name.
 
-    `cluster` only makes the answer shorter: items are matched by their labels here.
+    `cluster` only makes the response shorter: items are matched by their labels here.
     """
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):
@@ -111,5 +111,5 @@ def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> 
             where = {kind.removesuffix("s"): name} if name else {}
             found += [{**item, **where} for item in part.get(collection) or ()]
     if any(not each.place for each in missed):
-        raise TransientError(f"{what}: not everything could be listed: {missed[0].why}")
+        raise TransientError(f"{what}: the list is incomplete: {missed[0].why}")
     return Listing(found, missed)

@@ -1,4 +1,4 @@
-"""First boot of an image without cloud-init: Google's own agent runs this script instead."""
+"""Startup script for images without cloud-init, run by Google's guest agent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MARKER = "/var/lib/cloudtrain-first-boot"
 
 
 def startup_script(user_data: str) -> str:
-    """POSIX sh script that does, once, what the cloud-config `user_data` asks for.
+    """POSIX sh script that applies the cloud-config `user_data` once.
 
-    Google runs a startup script at each boot. With cloud-init, or after its first run, it ends at
-    once: a host key that was rotated since must not be restored. It holds the private half of the
-    host key, as `user_data` does: never log it.
+    Google runs a startup script at each boot. With cloud-init, or after its first run, it does
+    nothing: a host key that was rotated since must not be restored. It holds the private half of
+    the host key, as `user_data` does: never log it.
     """
     document: dict[str, Any] = yaml.safe_load(user_data)
     lines = [
@@ -51,7 +51,7 @@ def _user(user: dict[str, Any]) -> list[str]:
     sudo = shlex.quote(f"{user['name']} {user['sudo']}")
     return [
         f"id {name} >/dev/null 2>&1 || useradd --create-home --shell {shell} {name}",
-        # As cloud-init's lock_passwd, but `*`: sshd without PAM refuses `!`.
+        # Like cloud-init's lock_passwd, but with `*`: sshd without PAM refuses `!`.
         f"usermod --password '*' {name}",
         f"home=$(getent passwd {name} | cut -d: -f6)",
         'mkdir -p "$home/.ssh"',

@@ -1,4 +1,4 @@
-"""Deletes our resources in the order that Google needs."""
+"""Deletes our resources in the order that Google requires."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PATHS = {
     "network": "global/networks/{0.name}",
 }
 ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",))
-"""After the VMs: each group needs all before it to be gone."""
+"""Order after the VMs: each group requires that all before it are gone."""
 
 AT_ONCE = 128
 RELEASE = 10.0
-"""Seconds in which something in use is tried again: then it is looked anew who uses it."""
+"""Seconds for which a resource in use is retried before its users are listed again."""
 
 
 def delete_all(api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
@@ -31,7 +31,7 @@ def delete_all(api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resou
     _side_by_side(
         {f"instance {m.node.name} in {m.place}": instance_path(m) for m in machines}, api, failures
     )
-    for kinds in () if failures else ORDER:  # nothing goes that a living VM uses
+    for kinds in () if failures else ORDER:  # keep what a remaining VM uses
         paths = {str(r): PATHS[r.kind].format(r) for r in resources if r.kind in kinds}
         _side_by_side(paths, api, failures)
     if len(failures) == 1:
@@ -49,7 +49,7 @@ def delete(api: GcpClient, what: str, path: str) -> None:
         try:
             api.run(f"deleting {what}", "DELETE", path)
         except NotFoundError as error:
-            if is_unknown_question(error):  # of the path, not of the thing: it may well be there
+            if is_unknown_question(error):  # the path is unknown: the resource may exist
                 raise
 
     api.persist(attempt, within=RELEASE)

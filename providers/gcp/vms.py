@@ -1,4 +1,4 @@
-"""Launches one VM: created, adopted if it exists, deleted if its creation failed."""
+"""Launches one VM: creates it, adopts an existing one, deletes one whose creation failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VmLaunch:
 
     @property
     def _what(self) -> str:
-        return f"making {self.order.node.name} in {self.order.place}"
+        return f"creating {self.order.node.name} in {self.order.place}"
 
     @property
     def _collection(self) -> str:
@@ -38,7 +38,7 @@ class VmLaunch:
             )
         except NameTakenError as taken:
             return self._adopt(taken)
-        except NotFoundError as error:  # the zone, or what the VM is to be made of
+        except NotFoundError as error:  # the zone, the machine type or the image
             raise CloudConfigError(error.message, code=error.code) from error
         machine = listing.to_vm(self._instance() or {})
         return machine or self._unlisted(operation)
@@ -59,7 +59,9 @@ class VmLaunch:
         if machine is None or not self._is_wanted(machine):
             raise taken
         if instance.get("status") in listing.LEAVING:
-            raise BusyError(f"{self._what}: the one before it is not gone yet", code=taken.code)
+            raise BusyError(
+                f"{self._what}: its predecessor is still being deleted", code=taken.code
+            )
         if machine.node.state == "stopped":
             start(self.api, machine, self.order.expires)
         return machine
@@ -70,7 +72,7 @@ class VmLaunch:
         return (machine.cluster, node.rank) == (cluster, wanted.rank)
 
     def _free_disk(self, taken: NameTakenError) -> None:
-        """Delete a boot disk that outlived its VM and has the name that the new disk needs."""
+        """Delete a boot disk that outlived its VM and blocks the name of the new disk."""
         name, zone = self.order.node.name, self.order.place.zone
         path = f"zones/{zone}/disks/{name}"
         found = self.api.find(f"disk {name}", path)
@@ -82,9 +84,7 @@ class VmLaunch:
         teardown.delete(self.api, str(disk), path)
 
     def _undo(self) -> None:
-        """Delete the VM of a failed operation: some leave it behind (RESOURCE_NOT_FOUND among
-        them).
-        """
+        """Delete the VM of a failed operation; RESOURCE_NOT_FOUND, for one, leaves it behind."""
         machine = listing.to_vm(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
             teardown.delete(
@@ -116,7 +116,7 @@ class VmLaunch:
 def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
     """Start a stopped or suspended VM; one that is still stopping is waited for.
 
-    `maxRunDuration` counts anew from each start, so a stopped VM gets its end as a time.
+    `maxRunDuration` restarts with each start, so a stopped VM gets its end as a time.
     """
     path = teardown.instance_path(machine)
     what = f"starting {machine.node.name} in {machine.place}"
@@ -124,7 +124,7 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
     def attempt() -> None:
         status = api.get(what, path).get("status")
         if status in listing.LEAVING:
-            raise BusyError(f"{what}: it is {status}")
+            raise BusyError(f"{what}: the VM is {status}")
         if status == "SUSPENDED":
             api.run(what, "POST", f"{path}/resume")
         elif listing.STATES.get(str(status)) == "stopped":
@@ -134,7 +134,7 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
     try:
         api.persist(attempt, within=OPERATION)
     except NotFoundError as error:
-        hint = "it was being deleted; `cloudtrain up` again makes it anew"
+        hint = "the VM was being deleted: run `cloudtrain up` to recreate it"
         raise NotFoundError(error.message, hint=hint, code=error.code) from error
 
 
@@ -154,7 +154,7 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
 
 
 SERIAL_LOG = 16 * 1024
-"""Bytes of it that are asked for."""
+"""Bytes that are requested."""
 
 
 def serial_log(api: GcpClient, machine: Vm) -> str:
@@ -162,7 +162,7 @@ def serial_log(api: GcpClient, machine: Vm) -> str:
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
     """
     told = api.call(
-        f"the serial log of {machine.node.name}",
+        f"serial log of {machine.node.name}",
         "GET",
         f"zones/{machine.place.zone}/instances/{machine.node.name}/serialPort",
         params={"port": "1", "start": str(-SERIAL_LOG)},

@@ -1,4 +1,4 @@
-"""Zones: which exist, and which have the machines of a plan."""
+"""Zones that exist, and those that offer the machines of a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.providers.gcp.machine_shapes import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
-    """The placement in its order, a region as its zones that have the machines.
+    """The placement in its order, each region as its zones that offer the machines.
 
     Raises CloudConfigError for one that does not exist, or lacks what the plan needs.
     """
@@ -29,7 +29,7 @@ def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
             missing = sorted({what for place in found for what in lacks[place]})
             raise CloudConfigError(
                 f"placement {entry} has no {', '.join(missing)}",
-                hint="https://cloud.google.com/compute/docs/regions-zones tells where it is",
+                hint="see https://cloud.google.com/compute/docs/regions-zones for zones that do",
             )
         wanted.update(dict.fromkeys(good))
     return tuple(wanted)
@@ -51,8 +51,8 @@ def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
             names = sorted({p.zone for p in known} | {p.region for p in known})
             near = difflib.get_close_matches(entry, names, n=3)
             raise CloudConfigError(
-                f"there is no zone or region {entry}, or it is down",
-                hint=f"nearest: {', '.join(near)}" if near else None,
+                f"no zone or region {entry}, or it is down",
+                hint=f"did you mean {' or '.join(near)}?" if near else None,
             )
     return found
 
@@ -61,7 +61,7 @@ def lacking(
     api: GcpClient, zones: Sequence[Location], plan: Plan
 ) -> Mapping[Location, tuple[str, ...]]:
     """Machines and accelerators of the plan that each zone lacks; none if this endpoint does not
-    report them.
+    report any.
     """
     kinds = {
         collection: sorted(names)
@@ -77,12 +77,12 @@ def lacking(
         for name in names
     ]
     answers = fan_out(questions, lambda q: _told(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
-    _refuse_misfits(plan, dict(zip(questions, answers, strict=True)))
+    _refuse_mismatches(plan, dict(zip(questions, answers, strict=True)))
     absent = {q for q, told in zip(questions, answers, strict=True) if told is None}
     for collection, names in kinds.items():
         for name in names:
             of_it = [q for q in questions if q[1:] == (collection, name)]
-            if set(of_it) <= absent and _tells_nothing(api, of_it[0][0], collection):
+            if set(of_it) <= absent and _reports_none(api, of_it[0][0], collection):
                 absent -= set(of_it)
     return {
         place: tuple(q[2] for q in questions if q in absent and q[0] == place) for place in zones
@@ -97,22 +97,22 @@ def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json |
         return {} if faults.is_unknown_question(error) else None
 
 
-def _refuse_misfits(plan: Plan, answers: Mapping[tuple[Location, str, str], Json | None]) -> None:
-    """Raise CloudConfigError for machines that do not fit; a zone's answer counts before any
-    table.
-    """
+def _refuse_mismatches(
+    plan: Plan, answers: Mapping[tuple[Location, str, str], Json | None]
+) -> None:
+    """Raise CloudConfigError for machines that do not match the plan by the zones' answers."""
     by_name = {q[2]: told for q, told in answers.items() if q[1] == "machineTypes" and told}
     found = (
-        machine_types.misfit(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes
+        machine_types.mismatch(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes
     )
     wrong = dict.fromkeys(text for text in found if text)
     if wrong:
-        hint = "see nodes.….machine and accelerator"
+        hint = "check nodes.….machine and accelerator"
         raise CloudConfigError("; ".join(wrong), hint=hint)
 
 
-def _tells_nothing(api: GcpClient, place: Location, collection: str) -> bool:
-    """True if this endpoint has no machine types at all."""
+def _reports_none(api: GcpClient, place: Location, collection: str) -> bool:
+    """True if this endpoint lists nothing in `collection`."""
     try:
         what = f"{collection} in {place}"
         pages = api.pages(what, f"zones/{place.zone}/{collection}")

@@ -164,5 +164,5 @@ def test_a_deep_check_that_fails_leaves_nothing_either(account: Account) -> None
     done = account.project.cloudtrain("check", account.config(), "--deep", "--json")
     assert done.returncode == 3, done.stdout
     (trial,) = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "trial"]
-    assert "no placement has the nodes" in trial["text"]
+    assert "no placement can provide the nodes" in trial["text"]
     assert (account.cloud.holdings(), account.nodes.running()) == ([], [])

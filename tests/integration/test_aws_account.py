@@ -112,8 +112,8 @@ def test_a_region_is_its_zones_that_have_the_machines_in_the_placement_s_order(a
         ("eu-west-11", "region eu-west-11 does not exist", "did you mean eu-west-1"),
         ("us-east-9", "region us-east-9 does not exist", "did you mean us-east-1"),
         ("us-east-1x", "zone us-east-1x does not exist", "did you mean us-east-1"),
-        ("us-east4-c", "'us-east4-c' is no zone or region of AWS", "such as us-east-1a"),
-        ("europe", "'europe' is no zone or region of AWS", "such as us-east-1a"),
+        ("us-east4-c", "'us-east4-c' is not a zone or region of AWS", "such as us-east-1a"),
+        ("europe", "'europe' is not a zone or region of AWS", "such as us-east-1a"),
     ],
 )
 def test_a_place_that_does_not_exist_is_told_with_the_nearest(
@@ -159,7 +159,7 @@ def test_a_named_subnet_without_a_way_in_is_refused(aws: Cloud) -> None:
     private = plan_of(aws, placement=("us-east-1",), network=Network(subnet=subnet, private=True))
     (finding,) = findings(private)["network"]
     assert finding.ok
-    assert "no route out" in finding.text
+    assert "no route to the internet" in finding.text
     gateway = ec2().create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     ec2().attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
     table = ec2().describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
@@ -244,7 +244,7 @@ def test_a_group_of_somebody_else_is_not_touched(aws: Cloud) -> None:
     vpc = ec2().describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2().create_security_group(GroupName="cloudtrain-mnist", Description="x", VpcId=vpc)
     plan = plan_of(aws)
-    with pytest.raises(NameTakenError, match="not of cloudtrain"):
+    with pytest.raises(NameTakenError, match="is not cloudtrain's"):
         account_of(plan).ground(plan, HERE, CALLER, silent)
     assert rules(group["GroupId"]) == []
     assert account_of(plan).resources() == ()
@@ -372,7 +372,7 @@ def test_an_endpoint_that_knows_no_image_is_told_so(aws: Cloud) -> None:
     ec2.ask("us-east-1", "DescribeVpcs")
     aws.app.backend("us-east-1").amis.clear()
     with pytest.raises(
-        CloudConfigError, match=r"image ubuntu-22\.04 or ubuntu is not in us-east-1"
+        CloudConfigError, match=r"image ubuntu-22\.04 or ubuntu does not exist in us-east-1"
     ):
         images.find(ec2, "us-east-1", ("ubuntu-22.04", "ubuntu"))
 
@@ -944,7 +944,7 @@ def test_check_finds_all_well_and_makes_nothing(aws: Cloud) -> None:
     ]
     assert all(each.ok for group in found.values() for each in group)
     assert found["quota"][0].text == (
-        "us-east-1: G and VT on-demand: 12 vCPUs wanted, 0 run already, 128 allowed"
+        "us-east-1: G and VT on-demand: 12 vCPUs needed, 0 in use, 128 allowed"
     )
     assert found["permissions"][0].text == (
         "RunInstances g4dn.xlarge, CreateSecurityGroup, CreatePlacementGroup allowed"
@@ -958,7 +958,7 @@ def test_check_sums_the_need_of_all_roles_and_what_runs(aws: Cloud) -> None:
     found = findings(plan_of(aws, placement=("us-east-1a",)))
     (quota,) = found["quota"]
     assert (quota.ok, quota.error) == (False, QuotaError)
-    assert "12 vCPUs wanted, 12 run already, 20 allowed" in quota.text
+    assert "12 vCPUs needed, 12 in use, 20 allowed" in quota.text
     assert "--quota-code L-DB2E81BA --desired-value 24" in quota.hint
     assert findings(plan_of(aws, name="other"))["quota"][0].ok  # its own are not counted twice
 
@@ -967,7 +967,7 @@ def test_a_quota_that_was_never_changed_is_aws_s_default(aws: Cloud) -> None:
     aws.set(unapplied_quotas=["L-DB2E81BA"], quotas={**aws.app.quotas, "L-DB2E81BA": 0})
     (quota,) = findings(plan_of(aws, placement=("us-east-1a",)))["quota"]
     assert (quota.ok, quota.error) == (False, QuotaError)
-    assert "12 vCPUs wanted, 0 run already, 0 allowed" in quota.text
+    assert "12 vCPUs needed, 0 in use, 0 allowed" in quota.text
 
 
 def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: Cloud) -> None:
@@ -980,7 +980,7 @@ def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: C
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        (NodeGroup(machine="g4dn.huge"), "g4dn.huge is not in us-east-1"),
+        (NodeGroup(machine="g4dn.huge"), "g4dn.huge is not available in us-east-1"),
         (
             NodeGroup(machine="g4dn.xlarge", accelerator=Accelerator(kind="V100")),
             "g4dn.xlarge has T4:1, not V100:1",
@@ -1094,8 +1094,8 @@ def test_an_endpoint_that_has_ec2_alone_tells_no_quota_and_no_name(
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", aws.url)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     found = findings(plan_of(aws))
-    assert found["credentials"][0].text == "accepted; who you are is not told by this endpoint"
-    assert "not told by this endpoint" in found["quota"][0].text
+    assert found["credentials"][0].text == "accepted; the identity is not reported by this endpoint"
+    assert "not reported by this endpoint" in found["quota"][0].text
     assert all(each.ok for group in found.values() for each in group)
 
 

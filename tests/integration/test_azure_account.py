@@ -420,7 +420,7 @@ def test_a_vm_that_is_lost_in_creation_is_listed_with_its_reason(azure: Cloud, p
     azure.fault("answer", action="DELETE*", status=403, code="AuthorizationFailed", times=1)
     with pytest.raises(CapacityError) as caught:
         first(plan, account)
-    assert "Giving back failed too" in str(caught.value.hint)
+    assert "The rollback failed too" in str(caught.value.hint)
     (machine,) = account.machines()
     assert machine.node.state == "stopped"
     assert isinstance(machine.error, CapacityError)

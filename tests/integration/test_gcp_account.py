@@ -227,7 +227,7 @@ def test_a_network_of_somebody_else_is_never_taken(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     body = {"name": "cloudtrain-mnist", "autoCreateSubnetworks": False}
     account._api.run("a stranger's", "POST", "global/networks", body=body)
-    with pytest.raises(NameTakenError, match="cloudtrain has not made"):
+    with pytest.raises(NameTakenError, match="cloudtrain did not create it"):
         gcp.ground(account, plan)
     assert account.resources("mnist") == ()
 
@@ -252,7 +252,7 @@ def test_a_subnet_that_exists_gets_only_the_rules(gcp: Gcp) -> None:
     [
         ("no-such", "no-such"),
         ("regions/us-west1/subnetworks/default", "is in us-west1"),
-        ("a/b", "not understood"),
+        ("a/b", "is invalid"),
     ],
 )
 def test_a_subnet_that_does_not_fit_is_a_mistake_of_the_config(
@@ -376,7 +376,7 @@ def test_a_vm_of_somebody_else_with_that_name_is_left_alone(gcp: Gcp) -> None:
     account.launch(order(plan, ground))
     instance(gcp)["labels"] = {"team": "another"}
     with pytest.raises(
-        NameTakenError, match=r"making mnist-chief0 in us-east4-c: .*already exists"
+        NameTakenError, match=r"creating mnist-chief0 in us-east4-c: .*already exists"
     ):
         account.launch(order(plan, ground))
     assert "instance mnist-chief0 us-east4-c RUNNING" in gcp.cloud.holdings()
@@ -466,7 +466,7 @@ def test_an_operation_that_keeps_failing_ends_the_call(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     ground = gcp.ground(account, plan)
     gcp.app.fail("instances.insert", "RESOURCE_OPERATION_RATE_EXCEEDED", times=999)
-    with pytest.raises(BusyError, match="making mnist-chief0"):
+    with pytest.raises(BusyError, match="creating mnist-chief0"):
         account.launch(order(plan, ground))
     assert gcp.slept < 200
 
@@ -624,7 +624,7 @@ def test_the_endpoints_of_the_config_go_before_the_environments(gcp: Gcp) -> Non
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://host/", "http://", "http://h:x/"])
 def test_an_endpoint_that_is_none_is_a_mistake_of_the_config(gcp: Gcp, url: str) -> None:
-    with pytest.raises(CloudConfigError, match="is no endpoint"):
+    with pytest.raises(CloudConfigError, match="is not an endpoint"):
         gcp.account(endpoints=Endpoints(compute=url))
 
 

@@ -46,8 +46,8 @@ def check(gcp: Gcp, **changes: Any) -> dict[str, Finding]:
 def test_a_plan_that_can_be_made_is_told_in_words(gcp: Gcp) -> None:
     found = check(gcp, nodes=groups(accelerator=T4), placement=("us-east4-c",))
     assert {what: (f.ok, f.text) for what, f in found.items()} == {
-        "project": (True, "test-project, the credentials are good"),
-        "permissions": (True, "not told by this endpoint"),
+        "project": (True, "test-project, credentials accepted"),
+        "permissions": (True, "not reported by this endpoint"),
         "machines": (True, "3 × n1-standard-8 with T4:1 in us-east4-c"),
         "image": (
             True,
@@ -309,7 +309,7 @@ def test_permissions_that_are_missing_are_named_where_they_can_be_asked(gcp: Gcp
         os.environ[OVERRIDE] = f"{url}/"
         found = check(gcp)["permissions"]
     assert found.error is PermissionsError
-    assert found.text == "not given: compute.networks.create"
+    assert found.text == "missing: compute.networks.create"
     with serve.serving(resource_manager(NEEDED)) as url:
         os.environ[OVERRIDE] = url
         assert check(gcp)["permissions"].text == "all that up and down need"

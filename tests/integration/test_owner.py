@@ -215,7 +215,7 @@ def test_what_one_person_is_just_making_is_not_built_upon_by_another(
     held = cloud.holdings()
     be(eve, monkeypatch, tmp_path / "of eve")
     clouds, plan, identity = making()
-    with pytest.raises(CloudError, match="is of a cluster of"):
+    with pytest.raises(CloudError, match="belongs to a cluster of"):
         clouds.create(plan, identity, no_journal)
     path = file_of(cloud, tmp_path / "eve")
     for _ in range(2):

@@ -100,7 +100,7 @@ class FakeProvider:
             if node.name not in self.cannot_destroy:
                 self._unmake(self.cloud[cluster], node.name)
         if left := self.nodes(cluster):
-            raise LeftoverError(f"still there: {', '.join(node.name for node in left)}")
+            raise LeftoverError(f"not deleted: {', '.join(node.name for node in left)}")
         self.cloud.pop(cluster, None)
         return self.not_asked
 
@@ -117,7 +117,7 @@ class FakeProvider:
                 if node.name not in self.cannot_destroy:
                     self._unmake(self.cloud[cluster], node.name)
         if left := [node.name for node in self.nodes(cluster) if node.name in names]:
-            raise LeftoverError(f"still there: {', '.join(left)}")
+            raise LeftoverError(f"not deleted: {', '.join(left)}")
 
     def move_ends(
         self,

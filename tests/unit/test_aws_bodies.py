@@ -126,7 +126,7 @@ def test_long_first_boot_data_is_packed_and_too_long_data_is_refused() -> None:
     long = "#cloud-config\n" + "# the same line again\n" * 1000
     assert gzip.decompress(base64.b64decode(requests.user_data(long))).decode() == long
     noise = "".join(random.Random(1).choices("0123456789abcdef", k=60_000))
-    with pytest.raises(CloudConfigError, match="EC2 takes 16384"):
+    with pytest.raises(CloudConfigError, match="the limit is 16384"):
         requests.user_data(noise)
 
 

@@ -263,7 +263,7 @@ def test_gc_names_what_is_left_over(cloud: Labelled) -> None:
     cloud.cannot_destroy = frozenset({"lost-chief0"})
     result = run("gc", "--provider", "gcp", "--yes")
     assert result.exit_code == 6
-    assert "still there: lost-chief0" in result.stderr
+    assert "not deleted: lost-chief0" in result.stderr
 
 
 def test_a_record_without_the_keys_knows_nothing(cloud: Labelled) -> None:

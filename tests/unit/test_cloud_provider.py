@@ -112,7 +112,7 @@ def test_no_capacity_anywhere_names_every_place_and_leaves_nothing(rig: Rig) -> 
     with pytest.raises(CapacityError) as raised:
         rig.create()
     assert raised.value.message.split("\n") == [
-        "no placement has the nodes:",
+        "no placement can provide the nodes:",
         "east-a: mnist-worker1: no T4 in east-a",
         "east-b: mnist-worker1: no T4 in east-b",
         "west-a: mnist-worker1: no T4 in west-a",
@@ -322,7 +322,7 @@ def test_what_cannot_be_erased_is_named(rig: Rig) -> None:
     with pytest.raises(LeftoverError) as raised:
         rig.provider.destroy("mnist", rig.journal)
     assert raised.value.message == (
-        f"still there: instance mnist-worker0 ({stuck}) in east-a, network mnist"
+        f"not deleted: instance mnist-worker0 ({stuck}) in east-a, network mnist"
         " (network mnist ), subnet mnist (subnet mnist east) in east: the network is in use"
     )
 
@@ -337,8 +337,8 @@ def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig
     with pytest.raises(CredentialsError, match="mnist-worker1: expired") as raised:
         rig.create()
     assert raised.value.hint is not None
-    assert "still there: instance mnist-chief0" in raised.value.hint
-    assert any(line.startswith("left over still there: instance") for line in rig.lines)
+    assert "not deleted: instance mnist-chief0" in raised.value.hint
+    assert any(line.startswith("left over not deleted: instance") for line in rig.lines)
 
 
 def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(rig: Rig) -> None:
@@ -422,11 +422,11 @@ def test_a_refusal_for_good_is_told_at_once_with_what_is_billed(
 ) -> None:
     rig.create()
     asked, before = erasing(rig, *[refusal] * 9), rig.account.clock.time
-    with pytest.raises(LeftoverError, match="still there: instance mnist-chief0") as raised:
+    with pytest.raises(LeftoverError, match="not deleted: instance mnist-chief0") as raised:
         rig.provider.destroy("mnist", rig.journal)
     assert len(asked) == 1
     assert rig.account.clock.time == before
-    assert "billed until they are gone" in str(raised.value.hint)
+    assert "billed until they are deleted" in str(raised.value.hint)
 
 
 def test_credentials_that_have_expired_are_tried_once_more(rig: Rig) -> None:
@@ -487,7 +487,7 @@ def test_what_was_made_is_named_where_the_cloud_answers_no_more(rig: Rig) -> Non
     erasing(rig, *[expired] * 9)
     with pytest.raises(CredentialsError) as raised:
         rig.create(cloud_plan(make_plan(workers=0)))
-    assert "may be still there, and billed: instance mnist-chief0 (i-1-mnist-chief0) in east-a" in (
+    assert "may still exist and be billed: instance mnist-chief0 (i-1-mnist-chief0) in east-a" in (
         str(raised.value.hint)
     )
     assert "made mnist-chief0 i-1-mnist-chief0 east-a" in rig.lines
@@ -527,7 +527,7 @@ def test_a_place_that_counts_must_answer(rig: Rig, place: str) -> None:
     known_in(rig, place)
     rig.account.silent = {"east-a"}
     for ask in (lambda: rig.provider.nodes("mnist"), rig.create):
-        with pytest.raises(NotAskedError, match=r"not asked: east-a \(it does not answer\)"):
+        with pytest.raises(NotAskedError, match=r"not checked: east-a \(it does not answer\)"):
             ask()
     assert rig.account.orders == []
 
@@ -542,7 +542,7 @@ def test_where_nothing_is_known_of_a_cluster_every_place_counts(rig: Rig) -> Non
 def test_destroy_deletes_all_that_is_seen_before_it_names_what_was_not_asked(rig: Rig) -> None:
     rig.create()
     rig.account.silent = {"west-a"}
-    with pytest.raises(NotAskedError, match="all that was seen is deleted; not asked: west-a"):
+    with pytest.raises(NotAskedError, match="everything found is deleted; not checked: west-a"):
         rig.provider.destroy("mnist", rig.journal)
     assert rig.account.holds() == []
 

@@ -295,7 +295,7 @@ def test_images_are_named_in_many_ways(wanted: str, path: str) -> None:
 
 
 def test_a_name_that_is_no_image_is_refused() -> None:
-    with pytest.raises(CloudConfigError, match="not understood"):
+    with pytest.raises(CloudConfigError, match="is invalid"):
         path_of("a/b/c", "p")
 
 

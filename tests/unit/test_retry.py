@@ -170,7 +170,7 @@ def test_a_long_retry_after_is_told_before_it_is_waited_for() -> None:
     call = failing(RateError("instances: too many calls", retry_after=45.0), times=1)
     with waits_reported_to(heard.append):
         assert fake_account.Clock().timing().call(call) == "done"  # type: ignore[arg-type]
-    assert heard == ["asked again in 45 s: instances: too many calls"]
+    assert heard == ["retrying in 45 s: instances: too many calls"]
 
 
 def test_a_call_that_is_made_again_is_told_once_it_takes_long() -> None:
