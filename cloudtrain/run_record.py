@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
+from cloudtrain.codec import ANY_TEXT, UNIX_TIME
 from cloudtrain.model import TaskId
+
+ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}
+"""Every one up to it is looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +20,7 @@ class Task(TaskId):
 
     node: str
     port: int
-    attempt: int = 0
+    attempt: int = field(default=0, metadata=ATTEMPT_NUMBER)
     """Number of its current attempt, from 1; 0 before the first. Each task counts its own."""
 
     @property
@@ -45,7 +49,7 @@ class Cause:
         "stalled",
         "deadline",
         "require",
-    ]
+    ] = field(metadata=ANY_TEXT)
     text: str
     exit_code: int | None = None
     """The task's own; negative for a signal."""
@@ -63,11 +67,10 @@ class RunAttempt:
     a task was started alone.
     """
 
-    number: int
+    number: int = field(metadata=ATTEMPT_NUMBER)
     """From 1."""
-    started: float
-    """Unix time."""
-    ended: float | None = None
+    started: float = field(metadata=UNIX_TIME)
+    ended: float | None = field(default=None, metadata=UNIX_TIME)
     exits: Mapping[str, int] = field(default_factory=dict)
     """Task → exit code, negative for a signal."""
     cause: Cause | None = None
@@ -84,18 +87,18 @@ class Run:
     id: str
     cluster: str
     command: str
-    tasks: tuple[Task, ...]
-    """Each in its current attempt."""
     state: RunState
-    created: float
-    code: str = "none"
-    """What ran: a commit, or the digest of a folder."""
-    attempts: tuple[RunAttempt, ...] = ()
-    ended: float | None = None
+    created: float = field(metadata=UNIX_TIME)
+    ended: float | None = field(default=None, metadata=UNIX_TIME)
     exit_code: int | None = None
     """The contract's exit code of `train`; set once the run has ended."""
+    code: str = "none"
+    """What ran: a commit, or the digest of a folder."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
+    tasks: tuple[Task, ...]
+    """Each in its current attempt."""
+    attempts: tuple[RunAttempt, ...] = ()
 
     def __post_init__(self) -> None:
         """In a record of an earlier version each task is in the run's last attempt."""
@@ -132,6 +135,13 @@ class Run:
         }
         cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
+
+
+def run_to_json(run: Run) -> dict[str, Any]:
+    """The record as it is stored and printed; codec.decode reads it."""
+    tasks = [{"name": task.name, **asdict(task)} for task in run.tasks]
+    clustered = run.attempts[-1].clustered if run.attempts else None
+    return {**asdict(run), "clustered": clustered, "tasks": tasks}
 
 
 def _utc(moment: float | None) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import LandedFile, read_manifest
+from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Run
+from cloudtrain.run_record import Run, run_to_json
 from cloudtrain.state.folder import CLUSTER_NAME, RUN_ID
-from cloudtrain.state.run_json import run_from_json, run_to_json, time_from_json
 
 RECORD = "run.json"
 FORMAT = 1
@@ -36,6 +36,14 @@ class StoredRun:
 
     run: Run
     as_of: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordHead:
+    """What a record has beside the run's own keys."""
+
+    format: Literal[1]
+    as_of: float | None = field(default=None, metadata=UNIX_TIME)
 
 
 def record_of(run: Run, as_of: float | None = None) -> bytes:
@@ -144,13 +152,10 @@ class StoredRuns:
 def stored_run(run: str, text: bytes) -> StoredRun:
     """Parse a record. Raises ValueError with the reason: others may write to a store too."""
     facts = json.loads(text)
-    found = run_from_json(facts)
-    if facts.get("format") != FORMAT:
-        raise ValueError(f"format {facts.get('format')!r} is not {FORMAT}")
+    head, found = decode(_RecordHead, facts), decode(Run, facts)
     if found.id != run:
         raise ValueError(f"it is the record of run {found.id!r}")
-    as_of = None if facts.get("as_of") is None else time_from_json(facts, "as_of")
-    return StoredRun(run=found, as_of=as_of)
+    return StoredRun(run=found, as_of=head.as_of)
 
 
 class LandedLogs:

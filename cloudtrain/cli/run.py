@@ -40,7 +40,7 @@ def command(
     """
     plan = plan_of(file)
     from cloudtrain.commands.run import run as run_all
-    from cloudtrain.state.run_json import run_to_json
+    from cloudtrain.run_record import run_to_json
 
     with shown(as_json=as_json) as screen:
         run = run_all(

@@ -27,8 +27,7 @@ from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
 from cloudtrain.retry import Retry, poll_until
-from cloudtrain.run_record import Run
-from cloudtrain.state.run_json import run_to_json
+from cloudtrain.run_record import Run, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.model import ClusterConfig

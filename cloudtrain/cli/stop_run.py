@@ -18,7 +18,7 @@ def command(name: str | None, as_json: bool) -> None:
     cluster = name_of(name)
     refuse_file_of_another_folder(name)
     from cloudtrain.commands.stop_run import stop_run
-    from cloudtrain.state.run_json import run_to_json
+    from cloudtrain.run_record import run_to_json
 
     with shown(as_json=as_json) as screen:
         run = stop_run(cluster, console=screen)

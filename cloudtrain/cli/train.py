@@ -36,7 +36,7 @@ def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_
     """
     target, config = target_of(name)
     from cloudtrain.commands.train import train
-    from cloudtrain.state.run_json import run_to_json
+    from cloudtrain.run_record import run_to_json
 
     arguments = ctx.meta["passed_on"]
     with shown(as_json=as_json) as screen:

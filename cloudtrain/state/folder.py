@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.codec import decode
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.events import ClusterGone, Event, Line, to_line
 from cloudtrain.model import Problem
 from cloudtrain.retry import CLOCK, Clock
-from cloudtrain.run_record import Run
+from cloudtrain.run_record import Run, run_to_json
 from cloudtrain.state import session_leases
 from cloudtrain.state.files import DiskFull, append_line, make_folder, named_faults, write_whole
 from cloudtrain.state.lock import LockHolder, holder, locked
-from cloudtrain.state.run_json import run_from_json, run_to_json
 
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -231,7 +231,7 @@ class Records:
         """One run by its id. Raises UsageError, ConfigError naming a file that cannot be read."""
         path = self._runs / self._checked(run) / "run.json"
         try:
-            return run_from_json(json.loads(path.read_bytes()))
+            return decode(Run, json.loads(path.read_bytes()))
         except FileNotFoundError:
             listed = ", ".join(self._run_ids()) or "none"
             raise UsageError(

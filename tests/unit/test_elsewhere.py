@@ -124,13 +124,16 @@ def test_a_run_that_was_copied_without_the_index_is_found_by_its_id(store: Artif
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"format": 2}, "format 2 is not 1"),
+        ({"format": 2}, "`format` should be 1"),
         ({"id": "another"}, "it is the record of run 'another'"),
-        ({"state": "dancing"}, "`state` is missing or not one that a run can have"),
-        ({"created": float("nan")}, "`created` is missing or not a time"),
-        ({"ended": 1e300}, "`ended` is missing or not a time"),
-        ({"as_of": "now"}, "`as_of` is missing or not a time"),
-        ({"tasks": "none"}, "`tasks` is missing or not a list"),
+        (
+            {"state": "dancing"},
+            "'succeeded', 'failed' or 'stopped'",
+        ),
+        ({"created": float("nan")}, "`created` should be a finite number"),
+        ({"ended": 1e300}, "`ended` should be less than 253370764800"),
+        ({"as_of": "now"}, "`as_of` should be a valid number"),
+        ({"tasks": "none"}, "`tasks` should be a list"),
     ],
 )
 def test_a_record_that_makes_no_sense_is_one_clear_error(

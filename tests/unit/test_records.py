@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.codec import decode
 from cloudtrain.errors import CloudtrainError, ConfigError, LockedError, UsageError
 from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
-from cloudtrain.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.run_record import Cause, Run, RunAttempt, Task, run_to_json
 from cloudtrain.shell import Secret
 from cloudtrain.state import Records, home, known_clusters, resolve
-from cloudtrain.state.run_json import run_from_json, run_to_json
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -54,7 +54,7 @@ RUN = Run(
 
 
 def test_a_run_comes_back_as_it_was_saved() -> None:
-    assert run_from_json(json.loads(json.dumps(run_to_json(RUN)))) == RUN
+    assert decode(Run, json.loads(json.dumps(run_to_json(RUN)))) == RUN
     records = Records("mnist")
     records.save_run(RUN)
     assert records.run(RUN.id) == RUN
@@ -64,7 +64,7 @@ def test_a_run_comes_back_as_it_was_saved() -> None:
 @pytest.mark.parametrize("value", [None, [], {"a": 1}, True])
 def test_a_run_with_a_wrong_value_is_refused_by_its_key(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):
-        run_from_json({**run_to_json(RUN), key: value})
+        decode(Run, {**run_to_json(RUN), key: value})
 
 
 def test_folders_are_0700_and_files_0600_whatever_the_umask() -> None:

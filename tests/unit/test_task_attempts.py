@@ -12,10 +12,11 @@ import pytest
 
 from cloudtrain import layout
 from cloudtrain.cluster.session import Session, adopt_identity
+from cloudtrain.codec import decode
 from cloudtrain.commands.logs import logs
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.run_record import Run, RunAttempt, Task, run_to_json
 from cloudtrain.runs.monitor import monitor, new_watch, take
 from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
@@ -25,7 +26,6 @@ from cloudtrain.runs.task_launch import TaskLaunch, set_work_aside
 from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_states
 from cloudtrain.shell import Command
 from cloudtrain.state import Records
-from cloudtrain.state.run_json import run_from_json, run_to_json
 from cloudtrain.stores import open_store
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
@@ -120,7 +120,7 @@ def test_the_record_has_each_tasks_own_attempt() -> None:
     told = json.loads(json.dumps(run_to_json(RUN)))
     assert [task["attempt"] for task in told["tasks"]] == [1, 2, 1]
     assert [attempt["number"] for attempt in told["attempts"]] == [1]
-    assert run_from_json(told) == RUN
+    assert decode(Run, told) == RUN
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -129,7 +129,7 @@ def test_in_a_record_of_an_earlier_version_all_are_at_the_runs_last_attempt(coun
     told = run_to_json(replace(RUN, attempts=attempts))
     for task in told["tasks"]:
         del task["attempt"]
-    assert [task.attempt for task in run_from_json(told).tasks] == [count] * 3
+    assert [task.attempt for task in decode(Run, told).tasks] == [count] * 3
 
 
 @pytest.mark.parametrize("value", [None, "1", True, [], 1.5, -1, 10**9])
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_no_number_is_refused(value: object) -> None:
     told = run_to_json(RUN)
     told["tasks"][1]["attempt"] = value
     with pytest.raises(ValueError, match="attempt"):
-        run_from_json(told)
+        decode(Run, told)
 
 
 def test_a_start_of_the_run_takes_every_task_to_its_next_attempt(session: Session) -> None:
