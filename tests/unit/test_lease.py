@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from cloudtrain.cluster import lease
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import to_json
-from cloudtrain.errors import LeasedError, StoreError
+from cloudtrain.errors import CloudtrainError, LeasedError, StoreError
 from cloudtrain.model import ArtifactRules, ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import Swapped
@@ -77,10 +78,16 @@ class Machines:
         found: dict[str, Any] = json.loads((self.folder / "store" / PLACE).read_text())
         return found
 
-    def leave(self, data: str) -> None:
+    def written(self) -> float:
+        return (self.folder / "store" / PLACE).stat().st_mtime
+
+    def leave(self, data: str, *, ago: float = 0.0) -> None:
+        """By the store's clock, so many seconds ago."""
         store = open_store(self.uri)
         store.delete(PLACE)
         store.swap(PLACE, data.encode(), "")
+        then = self.written() - ago
+        os.utime(self.folder / "store" / PLACE, (then, then))
 
 
 @pytest.fixture
@@ -88,9 +95,10 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     return Machines(tmp_path, monkeypatch)
 
 
-def quick(monkeypatch: pytest.MonkeyPatch, lasts: float = 1.0, every: float = 0.1) -> None:
-    monkeypatch.setattr(lease, "LASTS", lasts)
-    monkeypatch.setattr(lease, "EVERY", every)
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes between two renewals."""
+    monkeypatch.setattr(lease, "EVERY", 0.001)
 
 
 def test_another_machine_is_told_who_is_at_work_and_gets_in_once_it_has_ended(
@@ -129,15 +137,14 @@ def test_one_command_costs_two_requests(
 
 
 def test_a_holder_that_crashed_blocks_another_machine_no_longer_than_its_lease(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
+    machines: Machines,
 ) -> None:
     with machines.holding():
         left = json.dumps(machines.on_store())
-    machines.leave(left)
     machines.be("two")
+    machines.leave(left, ago=lease.LASTS / 2)
     assert machines.is_refused()
-    quick(monkeypatch)
-    time.sleep(1.1)
+    machines.leave(left, ago=lease.LASTS + 0.1)
     assert not machines.is_refused()
 
 
@@ -151,19 +158,20 @@ def test_a_holder_that_crashed_on_this_machine_blocks_nobody_there(machines: Mac
     assert machines.is_refused()
 
 
-def test_it_is_renewed_as_long_as_the_command_goes_on(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick(monkeypatch)
+@pytest.mark.usefixtures("hasty")
+def test_it_is_renewed_as_long_as_the_command_goes_on(machines: Machines) -> None:
     with machines.holding():
+        number, at = machines.on_store()["renewed"], machines.written()
+        eventually(lambda: machines.on_store()["renewed"] > number + 2)
+        eventually(lambda: machines.written() > at)
         machines.be("two")
-        time.sleep(1.5)
         assert machines.is_refused()
     assert not machines.is_refused()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
+    machines: Machines,
 ) -> None:
     """As after a laptop has slept: another machine has come and gone meanwhile."""
     with machines.holding():
@@ -172,7 +180,6 @@ def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
     with machines.holding("down"):
         theirs = json.dumps(machines.on_store())
     machines.be("one")
-    quick(monkeypatch, lasts=30.0)
     with machines.holding():
         machines.leave(theirs)
         eventually(lambda: machines.told.lines)
@@ -193,23 +200,30 @@ def test_who_only_follows_a_run_is_not_refused(machines: Machines) -> None:
 
 @pytest.mark.parametrize("data", ["", "{}", "[]", "null", '{"format": 9}', "{" * 5000])
 def test_a_lease_that_cannot_be_read_is_somebodys_for_as_long_as_one_lasts(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch, data: str
+    machines: Machines, data: str
 ) -> None:
-    machines.leave(data)
+    machines.leave(data, ago=lease.LASTS / 2)
     assert machines.is_refused()
-    quick(monkeypatch)
-    time.sleep(1.1)
+    machines.leave(data, ago=lease.LASTS + 0.1)
     assert not machines.is_refused()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_store_that_refuses_or_is_not_there_stops_nothing(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machines.folder / "file").touch()
     away = ArtifactRules(store=(machines.folder / "file").as_uri())
-    quick(monkeypatch)
+    refused: list[CloudtrainError] = []
+    explain = lease.LeaseRenewer._explain
+
+    def counted(renewer: lease.LeaseRenewer, error: CloudtrainError) -> None:
+        refused.append(error)
+        explain(renewer, error)
+
+    monkeypatch.setattr(lease.LeaseRenewer, "_explain", counted)
     with machines.holding(artifacts=away):
-        time.sleep(0.5)
+        eventually(lambda: len(refused) > 3)
     assert len(machines.told.lines) == 1
     assert machines.told.lines[0].startswith("no lease on mnist in its store: ")
 
@@ -224,8 +238,8 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
         raise StoreError("it never answered")
 
     monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", silent)
-    monkeypatch.setattr(lease, "FIRST_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "FAREWELL", 0.2)
+    monkeypatch.setattr(lease, "FIRST_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "FAREWELL", 0.01)
     begun = time.monotonic()
     with machines.holding():
         pass
