@@ -1,0 +1,189 @@
+"""On real nodes: one task is started alone again, and all that follows goes by its number."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+
+from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
+from cloudtrain.commands.train import new_run
+from cloudtrain.errors import RunFailed
+from cloudtrain.run_record import Run
+from cloudtrain.runs.start import next_attempts, start_attempt, start_tasks
+from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.tail import AttemptEnded, Follower
+from cloudtrain.runs.task_launch import task_launch
+from cloudtrain.runs.tasks import save_run, task_states
+from cloudtrain.runs.work_folders import cluster_facts
+from cloudtrain.state import Records
+from tests.support.landing_parts import Heard
+from tests.support.project import Project, until
+
+TASK = """
+me=$CLOUDTRAIN_ROLE$CLOUDTRAIN_INDEX
+echo "$me started, pid $$"
+if [ $me = worker0 ] && ! [ -e again ]; then touch again; exit 7; fi
+echo "$me goes on"
+until [ -e "$1/$me" ]; do sleep 0.1; done
+exit "$(cat "$1/$me")"
+"""
+
+
+class Rig:
+    """A cluster of three tasks: worker0's first attempt exits 7, all others run until they are told
+    their exit code.
+    """
+
+    def __init__(self, project: Project, monkeypatch: pytest.MonkeyPatch, **train: object) -> None:
+        self.project = project
+        self.ends = project.folder / "ends"
+        self.ends.mkdir()
+        (project.code / "task.sh").write_text(TASK)
+        config = project.config(
+            strategy="custom",
+            nodes={"chief": {}, "worker": {"count": 2}},
+            train={"command": f"sh task.sh {quote(str(self.ends))}", "grace": "1s", **train},
+        )
+        done = project.cloudtrain("up", config)
+        assert done.returncode == 0, done.stderr
+        monkeypatch.setenv("CLOUDTRAIN_HOME", str(project.home))
+        self.records = Records(project.name)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        console = Heard()
+        console.task_output = lambda task, data: None  # type: ignore[method-assign]
+        with (
+            self.records.lock("train"),
+            open_session(Handle(recorded_config(self.records)), console) as session,
+        ):
+            yield session
+
+    def restarted_alone(self, session: Session) -> tuple[Run, dict[str, int | None]]:
+        """A run whose worker0 is in its second attempt, and the processes before that."""
+        session, run = start_attempt(session, new_run(session, ()))
+        follower = Follower(
+            run,
+            session.transport,
+            lambda task: session.records.log_path(run.id, task.name, task.attempt),
+            session.console,
+        )
+        for task in run.tasks:
+            node = session.node(task.node)
+            assert node is not None
+            follower.follow(task, node)
+        while not isinstance(event := follower.events.get(timeout=30), AttemptEnded):
+            pass
+        follower.close()
+        assert (event.task.name, event.end.exit_code) == ("worker0", 7)
+        before = task_states(session, run)
+        run = save_run(session, next_attempts(run, {"worker0"}))
+        again = next(task for task in run.tasks if task.name == "worker0")
+        launch = task_launch(session.plan, run, again, cluster_facts(session, run))
+        start_tasks(session, run, (launch,))
+        return run, {name: state.pid for name, state in before.items()}
+
+    def log(self, run: str, task: str, attempt: int) -> list[str]:
+        """The log as it landed, without pids."""
+        path = self.project.store / run / "logs" / f"{task}.attempt-{attempt}.log"
+        return [line.partition(", pid")[0] for line in path.read_text().splitlines()]
+
+    def record(self) -> dict[str, Any]:
+        (record,) = self.project.runs()
+        return record
+
+    def logs(self) -> set[str]:
+        return {path.name for path in self.project.store.glob("*/logs/*")}
+
+
+def test_it_is_followed_and_then_the_whole_run_restarts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(project, monkeypatch, max_restarts=1, retry_exit_codes=[3])
+    with rig.session() as session:
+        run, pids = rig.restarted_alone(session)
+        states = task_states(session, run)
+        assert {name: state.state for name, state in states.items()} == {
+            "chief0": "running",
+            "worker0": "running",
+            "worker1": "running",
+        }
+        assert (states["chief0"].pid, states["worker1"].pid) == (pids["chief0"], pids["worker1"])
+        assert states["worker0"].pid not in (None, pids["worker0"])
+        (rig.ends / "worker0").write_text("3")
+        with pytest.raises(RunFailed, match="worker0") as raised:
+            supervise_run(session, run)
+        assert raised.value.task_exit_code == 3
+        ended = session.records.run(run.id)
+    assert [attempt.number for attempt in ended.attempts] == [1, 2]
+    assert [attempt.exits["worker0"] for attempt in ended.attempts] == [3, 3]
+    assert [task.attempt for task in ended.tasks] == [2, 3, 2]
+    assert rig.logs() == {
+        *(f"chief0.attempt-{number}.log" for number in (1, 2)),
+        *(f"worker0.attempt-{number}.log" for number in (1, 2, 3)),
+        *(f"worker1.attempt-{number}.log" for number in (1, 2)),
+    }
+    assert rig.log(run.id, "worker0", 1) == ["worker0 started"]
+    for number in (2, 3):
+        assert rig.log(run.id, "worker0", number) == ["worker0 started", "worker0 goes on"]
+    assert rig.log(run.id, "chief0", 1) == ["chief0 started", "chief0 goes on"]
+
+
+def test_stop_run_ends_all_and_lands_the_logs_of_both_attempts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(project, monkeypatch)
+    with rig.session() as session:
+        run, _ = rig.restarted_alone(session)
+    stopped = project.cloudtrain("stop-run")
+    assert stopped.returncode == 0, stopped.stderr
+    assert not [words for words in project.processes().values() if "task.sh" in words]
+    assert rig.record()["state"] == "stopped"
+    assert [task["attempt"] for task in rig.record()["tasks"]] == [1, 2, 1]
+    assert rig.record()["attempts"][0]["exits"] == dict.fromkeys(
+        ("chief0", "worker0", "worker1"), -15
+    )
+    assert rig.log(run.id, "worker0", 1) == ["worker0 started"]
+    assert rig.log(run.id, "worker0", 2) == ["worker0 started", "worker0 goes on"]
+    assert rig.log(run.id, "worker1", 1) == ["worker1 started", "worker1 goes on"]
+    shown = project.cloudtrain("logs").stdout
+    assert shown.count("worker0 started") == 2
+    assert shown.count("worker1 started") == 1
+
+
+def test_a_run_that_an_earlier_version_started_is_followed_stopped_and_landed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(project, monkeypatch, max_restarts=1, retry_exit_codes=[7])
+    started = project.cloudtrain("train", "--detach")
+    assert started.returncode == 0, started.stderr
+    (path,) = project.home.glob("clusters/*/runs/*/run.json")
+    until(lambda: len(json.loads(path.read_text())["attempts"]) == 2, 60, "the whole run restarts")
+    until(lambda: json.loads(path.read_text())["state"] == "running", 60)
+    for pid, words in project.processes().items():
+        if f"cloudtrain attend {project.name}" in words:
+            os.kill(pid, signal.SIGKILL)
+    forget_task_attempts(path)
+    stopped = project.cloudtrain("stop-run")
+    assert stopped.returncode == 0, stopped.stderr
+    assert not [words for words in project.processes().values() if "task.sh" in words]
+    assert rig.record()["state"] == "stopped"
+    assert [task["attempt"] for task in rig.record()["tasks"]] == [2, 2, 2]
+    run = rig.record()["id"]
+    assert rig.log(run, "worker0", 1) == ["worker0 started"]
+    assert rig.log(run, "worker0", 2) == ["worker0 started", "worker0 goes on"]
+
+
+def forget_task_attempts(path: Path) -> None:
+    record = json.loads(path.read_text())
+    for task in record["tasks"]:
+        del task["attempt"]
+    path.write_text(json.dumps(record))
