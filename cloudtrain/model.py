@@ -389,10 +389,25 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """One landed file. `path` is `<task>/<path in the task's work folder>`."""
+    """One file in a store. `path` is its own path there; in a run's manifest it is `<task>/<path in
+    the task's work folder>`.
+
+    `at` is where it lies below the run's prefix. It differs from `path` while a run goes on: a
+    changed file is put beside its last landed version, never over it, so that what a manifest lists
+    is whole at every moment. `mtime` (ns) and `stamp` are the node's: a file that still has its
+    stamp has not changed.
+    """
 
     path: str
     size: int
     sha256: str
+    """Empty if it was only listed, not read."""
     md5: str = ""
-    """In hex, where it is known: what a store can tell of a file without reading it."""
+    """In hex; empty if unknown. Stores can report it without reading the file."""
+    at: str = ""
+    mtime: int = 0
+    stamp: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.at:
+            object.__setattr__(self, "at", self.path)

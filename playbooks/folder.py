@@ -26,7 +26,11 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEntry:
-    """One file or symlink, by its path in the folder."""
+    """One file or symlink, by its path in the folder.
+
+    Unlike a task's file (node/listing.py), a symlink is delivered as one, not followed, and the
+    executable bit counts.
+    """
 
     path: str
     executable: bool = False

@@ -16,9 +16,9 @@ from typing import IO
 
 from cloudtrain import layout
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
-from cloudtrain.artifacts.manifest import LandedFile, read_manifest
+from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
-from cloudtrain.model import Node
+from cloudtrain.model import Artifact, Node
 from cloudtrain.node.patterns import literal
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
@@ -59,7 +59,7 @@ def put_checkpoints(
         return describe(folder, landed, spool) if landed else None
 
 
-def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, LandedFile]:
+def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, Artifact]:
     """Files of the last complete checkpoint that landed, by path in its folder."""
     manifest = read_manifest(store, run)
     if manifest is None or manifest.checkpoint is None or manifest.checkpoint.folder != folder:
@@ -69,7 +69,7 @@ def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, 
 
 
 @contextmanager
-def _spooled(run: str, landed: Mapping[str, LandedFile], store: ArtifactStore) -> Iterator[_Spool]:
+def _spooled(run: str, landed: Mapping[str, Artifact], store: ArtifactStore) -> Iterator[_Spool]:
     """The checkpoint, downloaded once for any number of nodes."""
     try:
         with tempfile.TemporaryFile() as file:
@@ -84,7 +84,7 @@ def _spooled(run: str, landed: Mapping[str, LandedFile], store: ArtifactStore) -
 
 
 def pack(
-    run: str, landed: Mapping[str, LandedFile], store: ArtifactStore, file: IO[bytes]
+    run: str, landed: Mapping[str, Artifact], store: ArtifactStore, file: IO[bytes]
 ) -> dict[str, int]:
     """Pack the files, each checked against the manifest; returns where the content of each
     starts.
@@ -136,7 +136,7 @@ class _Target:
     folder: str
     transport: Transport
 
-    def put(self, landed: Mapping[str, LandedFile], spool: _Spool, stop: Stop) -> None:
+    def put(self, landed: Mapping[str, Artifact], spool: _Spool, stop: Stop) -> None:
         if self._holds(self.folder, landed, stop):
             return
         new = f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new"
@@ -152,7 +152,7 @@ class _Target:
     def remove(self) -> None:
         self._run("remove", REMOVE, self.folder)
 
-    def _holds(self, folder: str, landed: Mapping[str, LandedFile], stop: Stop) -> bool:
+    def _holds(self, folder: str, landed: Mapping[str, Artifact], stop: Stop) -> bool:
         """True if the folder has exactly these files."""
         folder = normpath(folder)
         inside = f"{literal(folder)}/**"
@@ -196,7 +196,7 @@ cd "$1" && rm -rf "./$2"
 """
 
 
-def describe(folder: str, landed: Mapping[str, LandedFile], spool: _Spool) -> str:
+def describe(folder: str, landed: Mapping[str, Artifact], spool: _Spool) -> str:
     """Name of the newest checkpoint in the folder, as TensorFlow or Keras names it."""
     for path in sorted(landed, key=lambda path: (path.count("/"), path)):
         content = spool.start_of(path, landed[path].size)

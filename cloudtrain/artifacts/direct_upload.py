@@ -21,6 +21,7 @@ from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node import formats
+from cloudtrain.node.listing import File
 from cloudtrain.paths import shown
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.shell import Secret
@@ -58,17 +59,16 @@ class UploadResult:
 def upload_from_node(
     node: Node,
     folder: str,
-    places: Mapping[str, str],
-    sizes: Mapping[str, int],
+    due: Mapping[str, File],
     upload: Upload,
 ) -> UploadResult:
-    """Have the node upload `places` (source in the folder → path in the store).
+    """Have the node upload files, by their paths in the store.
 
     Raises NodeUnreachable, and what `stop` raises.
     """
-    if not places or upload.store.presigner is None:
+    if not due or upload.store.presigner is None:
         return UploadResult()
-    exchange = _Exchange(places, sizes, upload.store.presigner, upload)
+    exchange = _Exchange(due, upload.store.presigner, upload)
     first = next(exchange.uploads, None)
     if first is None:
         return exchange.sent
@@ -94,63 +94,57 @@ def lock_of(folder: str) -> str:
 class _Exchange:
     """Conversation with an uploader."""
 
-    def __init__(
-        self,
-        places: Mapping[str, str],
-        sizes: Mapping[str, int],
-        presigner: Presigner,
-        upload: Upload,
-    ) -> None:
+    def __init__(self, due: Mapping[str, File], presigner: Presigner, upload: Upload) -> None:
         self.sent = UploadResult()
         self.over = threading.Event()
-        self.uploads = self._uploads(places, sizes)
+        self.uploads = self._uploads(due)
         self._presigner, self._pool, self._stop = presigner, upload.pool, upload.stop
-        self._asked: dict[int, tuple[str, PresignedUpload]] = {}
+        self._asked: dict[int, tuple[File, PresignedUpload]] = {}
         self._number = 0
         self._rest = b""
         self._complaint = b""
         self._commits: list[tuple[str, Artifact, Future[None]]] = []
 
-    def _uploads(
-        self, places: Mapping[str, str], sizes: Mapping[str, int]
-    ) -> Iterator[tuple[str, PresignedUpload]]:
-        """Presigned uploads of the sources that a node may upload, signed as they are needed."""
+    def _uploads(self, due: Mapping[str, File]) -> Iterator[tuple[File, PresignedUpload]]:
+        """Presigned uploads of the files that a node may upload, signed as they are needed."""
 
-        def one(source: str) -> PresignedUpload | None:
-            return self._presigner.sign_upload(places[source], sizes[source], expires_in=lasts)
+        def one(item: tuple[str, File]) -> PresignedUpload | None:
+            path, file = item
+            return self._presigner.sign_upload(path, file.size, expires_in=lasts)
 
-        sources = iter(places)
-        while window := list(islice(sources, WINDOW)):
-            size = sum(sizes[source] for source in (*self._waiting(), *window))
+        items = iter(due.items())
+        while window := list(islice(items, WINDOW)):
+            files = [file for _, file in window]
+            size = sum(file.size for file in (*self._waiting(), *files))
             lasts = min(LONGEST, LASTS + size / SLOWEST)
             try:
-                for source, upload in zip(window, self._pool.map(one, window), strict=True):
+                for file, upload in zip(files, self._pool.map(one, window), strict=True):
                     if upload is None:
                         return
-                    yield source, upload
+                    yield file, upload
             except CloudtrainError as error:  # upload_via_client reports it in full, or succeeds
                 self.sent.why = error.message
                 return
 
-    def _waiting(self) -> list[str]:
-        return [source for source, _ in list(self._asked.values())]
+    def _waiting(self) -> list[File]:
+        return [file for file, _ in list(self._asked.values())]
 
-    def orders(self, folder: str, first: tuple[str, PresignedUpload]) -> Iterator[bytes]:
+    def orders(self, folder: str, first: tuple[File, PresignedUpload]) -> Iterator[bytes]:
         yield program("uploader").source
         yield _line({"folder": folder, "lock": lock_of(folder)})
         yield self._order(*first)
-        for source, upload in self.uploads:
+        for file, upload in self.uploads:
             if self.over.is_set():
                 return
-            yield self._order(source, upload)
+            yield self._order(file, upload)
 
-    def _order(self, source: str, upload: PresignedUpload) -> bytes:
+    def _order(self, file: File, upload: PresignedUpload) -> bytes:
         self._number = number = self._number + 1
-        self._asked[number] = (source, upload)
+        self._asked[number] = (file, upload)
         return _line(
             {
                 "n": number,
-                "source": source,
+                "source": file.source,
                 "requests": [revealed(request) for request in upload.requests],
                 "had": sorted(upload.uploaded),
                 "piece": upload.chunk,
@@ -173,8 +167,8 @@ class _Exchange:
         self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
 
     def _take(self, told: dict[str, Any]) -> None:
-        source, upload = self._asked.pop(told["n"])
-        why = told.get("why")
+        file, upload = self._asked.pop(told["n"])
+        source, why = file.source, told.get("why")
         if why in ("changed", "unread"):
             self.sent.changed.add(source)
         elif why is not None:

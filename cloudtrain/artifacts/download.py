@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.artifacts.manifest import LandedFile, Manifest, read_manifest
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.errors import CloudtrainError, NodesError, StoreError
+from cloudtrain.model import Artifact
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console
@@ -56,19 +57,19 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
     return manifest
 
 
-def by_folder(manifest: Manifest) -> Mapping[str, list[LandedFile]]:
-    groups: dict[str, list[LandedFile]] = defaultdict(list)
+def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:
+    groups: dict[str, list[Artifact]] = defaultdict(list)
     for path in sorted(manifest.files):
         groups[path.partition("/")[0]].append(manifest.files[path])
     return groups
 
 
 def download_files(
-    run: str, files: Sequence[LandedFile], store: ArtifactStore, here: FileStore
+    run: str, files: Sequence[Artifact], store: ArtifactStore, here: FileStore
 ) -> list[bool]:
     """Download files; returns for each whether it had to be downloaded."""
 
-    def work(landed: LandedFile) -> bool:
+    def work(landed: Artifact) -> bool:
         if is_here(landed, here):
             return False
         here.upload(landed.path, verified(landed, run, store))
@@ -87,10 +88,9 @@ def all_of(errors: Sequence[CloudtrainError]) -> StoreError:
     return StoreError("\n".join(lines[:SHOWN] + more), hint=errors[0].hint)
 
 
-def is_here(landed: LandedFile, here: FileStore) -> bool:
-    with suppress(
-        OSError, CloudtrainError
-    ):  # an unreadable file is downloaded again, which reports why
+def is_here(landed: Artifact, here: FileStore) -> bool:
+    # An unreadable file is downloaded again, which reports why.
+    with suppress(OSError, CloudtrainError):
         if (here.root / landed.path).stat().st_size == landed.size:
             return digest_of(here.download(landed.path)) == landed.sha256
     return False
@@ -103,7 +103,7 @@ def digest_of(pieces: Iterator[bytes]) -> str:
     return digest.hexdigest()
 
 
-def verified(landed: LandedFile, run: str, store: ArtifactStore) -> Iterator[bytes]:
+def verified(landed: Artifact, run: str, store: ArtifactStore) -> Iterator[bytes]:
     """The file's bytes; raises StoreError after the last of them if they are wrong, so that the
     caller discards them.
     """

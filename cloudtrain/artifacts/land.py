@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from cloudtrain import layout
 from cloudtrain.artifacts.inventory import SILENCE, Stop, failed, take_inventory
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import LandedFile, Manifest
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
@@ -34,7 +35,7 @@ from cloudtrain.errors import (
     NotLanded,
     StoreError,
 )
-from cloudtrain.model import ArtifactRules, Node
+from cloudtrain.model import Artifact, ArtifactRules, Node
 from cloudtrain.node.patterns import matches
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import is_inside, shown
@@ -303,7 +304,7 @@ def _unlanded(
 
 def _land_here(
     ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
-) -> LandedFile | None:
+) -> Artifact | None:
     """Land a local file; None if it has already landed unchanged."""
     digest = hashlib.sha256()
     for piece in read():
@@ -311,9 +312,8 @@ def _land_here(
     known = ledger.manifest.files.get(path)
     if known is not None and known.sha256 == digest.hexdigest():
         return None
-    place = ledger.place(path)
-    artifact = ledger.store.upload(ledger.key(place), read())
-    return LandedFile(path=path, size=artifact.size, sha256=artifact.sha256, at=place)
+    stored = ledger.store.upload(ledger.key(ledger.place(path)), read())
+    return ledger.landed(path, replace(stored, md5=""))
 
 
 def _read(path: Path) -> Iterator[bytes]:

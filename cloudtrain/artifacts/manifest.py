@@ -17,20 +17,6 @@ NAME = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LandedFile(Artifact):
-    """One verified file of a run. `at` is its path below the run's prefix in the store.
-
-    `at` differs from `path` during a run: a changed file is put beside its last landed version,
-    never over it, so that what a manifest lists is complete at every moment. `mtime` (ns) and
-    `stamp` are the node's: a file that still has its stamp has not changed.
-    """
-
-    at: str
-    mtime: int = 0
-    stamp: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """Files of `<task>/<folder>` from one moment."""
 
@@ -44,13 +30,13 @@ class Manifest:
     """Landed files of a run. `complete` once everything has landed after its tasks ended."""
 
     run: str
-    files: Mapping[str, LandedFile] = field(default_factory=dict)
+    files: Mapping[str, Artifact] = field(default_factory=dict)
     """By path, `<task>/<path in the task's work folder>`. Landed files are never dropped."""
     checkpoint: Checkpoint | None = None
     complete: bool = False
     warnings: tuple[str, ...] = ()
 
-    def with_files(self, landed: Iterable[LandedFile]) -> Manifest:
+    def with_files(self, landed: Iterable[Artifact]) -> Manifest:
         """Add files. One that takes the place of a folder, or the reverse, replaces it."""
         new = {each.path: each for each in landed}
         folders = {folder for path in new for folder in _folders(path)}
@@ -75,7 +61,7 @@ class Manifest:
         gone = set(paths)
         return self._holding({path: f for path, f in self.files.items() if path not in gone})
 
-    def _holding(self, files: Mapping[str, LandedFile]) -> Manifest:
+    def _holding(self, files: Mapping[str, Artifact]) -> Manifest:
         """Set the files; a checkpoint that lacks one of its files is dropped."""
         whole = self.checkpoint is not None and files.keys() >= set(self.checkpoint.paths)
         return replace(
@@ -85,7 +71,7 @@ class Manifest:
             complete=self.complete and files == self.files,
         )
 
-    def task_files(self, task: str) -> dict[str, LandedFile]:
+    def task_files(self, task: str) -> dict[str, Artifact]:
         """The task's files, by path in its work folder."""
         prefix = f"{task}/"
         return {
@@ -142,7 +128,7 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _file_to_json(landed: LandedFile) -> dict[str, Any]:
+def _file_to_json(landed: Artifact) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": landed.path, "size": landed.size, "sha256": landed.sha256}
     if landed.at != landed.path:
         facts["at"] = landed.at
@@ -176,13 +162,13 @@ def from_json(facts: object) -> Manifest:
     return manifest
 
 
-def _file_from_json(facts: object) -> LandedFile:
+def _file_from_json(facts: object) -> Artifact:
     each = _object(facts, "an entry of files")
     path = _path(_get(each, "path", str))
     size, digest = _get(each, "size", int), _get(each, "sha256", str)
     if size < 0 or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"size or sha256 of {path!r} is invalid")
-    return LandedFile(
+    return Artifact(
         path=path,
         size=size,
         sha256=digest,

@@ -13,13 +13,13 @@ from dataclasses import replace
 from cloudtrain.artifacts.manifest import (
     NAME,
     Checkpoint,
-    LandedFile,
     Manifest,
     downloaded_manifest,
     write_manifest,
 )
 from cloudtrain.errors import CloudtrainError, StoreError
 from cloudtrain.model import Artifact
+from cloudtrain.node.listing import times
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 
@@ -64,7 +64,12 @@ class ManifestWriter:
         """Path in the store of a place below the run's prefix."""
         return f"{self.manifest.run}/{place}"
 
-    def add(self, files: Iterable[LandedFile], checkpoint: Checkpoint | None = None) -> None:
+    def landed(self, path: str, stored: Artifact, stamp: str = "") -> Artifact:
+        """Entry of `path` in the manifest, for a file stored at its place and its node's stamp."""
+        mtime, _ = times(stamp)
+        return replace(stored, path=path, at=self.place(path), mtime=mtime, stamp=stamp)
+
+    def add(self, files: Iterable[Artifact], checkpoint: Checkpoint | None = None) -> None:
         """Add landed files. A checkpoint replaces its folder: other files in it are dropped."""
         with self._lock:
             new = self.manifest.with_files(files)
@@ -142,7 +147,7 @@ class ManifestWriter:
         }
         return found - _places(self.manifest)
 
-    def _promoted(self, landed: LandedFile) -> LandedFile:
+    def _promoted(self, landed: Artifact) -> Artifact:
         self.store.copy(self.key(landed.at), self.key(landed.path))
         return replace(landed, at=landed.path)
 
@@ -166,7 +171,7 @@ def _not_held(store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artif
     ]
 
 
-def _is_held(store: ArtifactStore, run: str, landed: LandedFile, held: Artifact | None) -> bool:
+def _is_held(store: ArtifactStore, run: str, landed: Artifact, held: Artifact | None) -> bool:
     if held is None or held.size != landed.size:
         return False
     if not held.md5 or not landed.md5 or held.md5 == landed.md5:

@@ -18,6 +18,7 @@ from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.model import Artifact, Node
+from cloudtrain.node.listing import File
 from cloudtrain.paths import shown
 from cloudtrain.shell import Command, script
 
@@ -41,24 +42,23 @@ _CHUNK = 1 << 20
 def upload_via_client(
     node: Node,
     folder: str,
-    places: Mapping[str, str],
-    sizes: Mapping[str, int],
+    due: Mapping[str, File],
     upload: Upload,
 ) -> dict[str, Artifact]:
-    """Stream `places` (source in the folder → path in the store); returns complete files by
-    source.
+    """Stream files, by their paths in the store; returns complete files by source.
 
     Side by side with the stream the node itself computes checksums: a file that changed while it
     was read, or that cannot be read, is not among the results. Raises StoreError, NodeUnreachable,
     NodeError, and what `stop` raises.
     """
-    if not places:
+    if not due:
         return {}
     stop = Stop(upload.stop)
+    sources = [file.source for file in due.values()]
     with ThreadPoolExecutor(1) as beside:
-        sums = beside.submit(checksums, node, folder, places, upload.transport, stop)
+        sums = beside.submit(checksums, node, folder, sources, upload.transport, stop)
         try:
-            arrived = stream(node, folder, places, sizes, replace(upload, stop=stop))
+            arrived = stream(node, folder, due, replace(upload, stop=stop))
         except BaseException:
             stop.set()
             raise
@@ -73,14 +73,13 @@ def upload_via_client(
 def stream(
     node: Node,
     folder: str,
-    places: Mapping[str, str],
-    sizes: Mapping[str, int],
+    due: Mapping[str, File],
     upload: Upload,
 ) -> dict[str, Artifact]:
     """Read the node's stream and store its files. Raises NodeError for much more than announced."""
-    most = {source: sizes[source] + GROWTH for source in places}
-    receiver = _Receiver(node, places, most, upload)
-    left = sum(map(sizes.__getitem__, places)) + GROWTH + (_HEADERS + 2 * PATH_MAX) * len(places)
+    receiver = _Receiver(node, due, upload)
+    left = sum(file.size for file in due.values()) + GROWTH
+    left += (_HEADERS + 2 * PATH_MAX) * len(due)
 
     def take(data: bytes) -> None:
         nonlocal left
@@ -94,7 +93,7 @@ def stream(
         done = upload.transport.run(
             node,
             packing(folder),
-            stdin=names_on_stdin(places),
+            stdin=names_on_stdin(file.source for file in due.values()),
             on_stdout=take,
             timeout=SILENCE,
         )
@@ -132,17 +131,10 @@ class _Receiver:
     A failure of the store is raised by the next `write`, or else by `finish`.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        places: Mapping[str, str],
-        most: Mapping[str, int],
-        upload: Upload,
-    ) -> None:
-        """`most`: largest accepted size of each file in bytes."""
+    def __init__(self, node: Node, due: Mapping[str, File], upload: Upload) -> None:
         self.arrived: dict[str, Artifact] = {}
-        self._node, self._most = node, most
-        self._places, self._store, self._pool = places, upload.store, upload.pool
+        self._node, self._store, self._pool = node, upload.store, upload.pool
+        self._due = {file.source: (path, file) for path, file in due.items()}
         self._waiting: deque[tuple[str, Future[Artifact]]] = deque()
         self._error: BaseException | None = None
         read_end, self._write_end = os.pipe()
@@ -189,14 +181,14 @@ class _Receiver:
             while member := archive.next():
                 archive.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
                 source = member.name.removeprefix("./")
-                if member.isreg() and source in self._places:
+                if member.isreg() and source in self._due:
                     self._take(source, member.size, archive.extractfile(member))
 
     def _take(self, source: str, size: int, data: IO[bytes] | None) -> None:
         assert data is not None, "a regular file has data"
-        if size > self._most[source]:
+        place, file = self._due[source]
+        if size > file.size + GROWTH:
             raise _too_much(self._node, source)
-        place = self._places[source]
         if size > SMALL:
             self.arrived[source] = self._store.upload(place, _pieces(data))
             return

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.manifest import LandedFile, read_manifest
+from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.model import Artifact
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.run_record import Run, run_to_json
@@ -179,9 +180,9 @@ class LandedLogs:
                 raise
             return self._bytes(newer)
 
-    def _bytes(self, landed: LandedFile) -> bytes:
+    def _bytes(self, landed: Artifact) -> bytes:
         return b"".join(verified(landed, self._run, self._store))
 
-    def _listed(self) -> Mapping[str, LandedFile]:
+    def _listed(self) -> Mapping[str, Artifact]:
         manifest = read_manifest(self._store, self._run)
         return {} if manifest is None else manifest.files

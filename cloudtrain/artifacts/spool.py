@@ -12,19 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolFile
+from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolCheckpoint
 from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node import formats
-from cloudtrain.node.listing import nanoseconds
+from cloudtrain.node.listing import times
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Console, Transport
@@ -245,32 +244,33 @@ class _Taker:
 
     def _merge(self, name: SpoolName, opened: SpoolArchive) -> bool:
         """Land the archive's files; True if every file that the node read whole is intact."""
-        ledger, intact = self.ledger, {}
-        for file in opened.files:
-            if file.is_intact:
-                intact[file.name] = file
-            elif file.whole:
-                text = f"{shown(name.path)}: {shown(file.name)} differs from what its node read"
+        index, ledger, intact = opened.index, self.ledger, {}
+        for member, file in index.files.items():
+            if opened.digests[member] == file.sha256:
+                intact[member] = file
+            else:
+                text = f"{shown(name.path)}: {shown(member)} differs from what its node read"
                 self._console.warn(text)
         mine = {
-            file.path: file
-            for file in intact.values()
-            if file.name.startswith(formats.ARCHIVED_WORK)
+            member[len(formats.ARCHIVED_WORK) :]: file
+            for member, file in intact.items()
+            if member.startswith(formats.ARCHIVED_WORK)
         }
-        together = _checkpoint(name.task, opened.checkpoint, mine, ledger)
-        inside = tuple(opened.checkpoint["files"]) if opened.checkpoint else ()
+        known = ledger.manifest.task_files(name.task)
+        together = _checkpoint(name.task, index.checkpoint, mine, ledger)
+        inside = index.checkpoint.stamps if index.checkpoint else {}
         due = {
             f"{name.task}/{path}": file
             for path, file in mine.items()
-            if (path not in inside or together) and _is_newer(file, name.task, ledger)
+            if (path not in inside or together) and _is_newer(file, known.get(path))
         }
         ledger.add(opened.land(due), together)
         log = intact.get(f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}")
         if log is not None:
             self._take_log(log, name, opened)
-        return all(file.name in intact for file in opened.files if file.whole)
+        return len(intact) == len(index.files)
 
-    def _take_log(self, file: SpoolFile, name: SpoolName, opened: SpoolArchive) -> None:
+    def _take_log(self, file: Artifact, name: SpoolName, opened: SpoolArchive) -> None:
         """A log only grows: the longest is the newest."""
         path = f"logs/{name.task}.attempt-{name.attempt}.log"
         known = self.ledger.manifest.files.get(path)
@@ -304,37 +304,35 @@ def _lengthen(log: Path, size: int, rest: Callable[[int], Iterator[bytes]]) -> N
 
 
 def _checkpoint(
-    task: str, told: Mapping[str, Any] | None, mine: Mapping[str, SpoolFile], ledger: ManifestWriter
+    task: str, told: SpoolCheckpoint | None, mine: Mapping[str, Artifact], ledger: ManifestWriter
 ) -> Checkpoint | None:
     """The archive's checkpoint, if complete (each file in it, or landed with the same stamp) and
     newer than the landed one.
     """
-    if told is None or not told["whole"]:
+    if told is None or not told.is_whole:
         return None
-    stamps: Mapping[str, str] = told["files"]
     known = ledger.manifest.task_files(task)
-    for path, stamp in stamps.items():
+    for path, stamp in told.stamps.items():
         sent, landed = mine.get(path), known.get(path)
-        if sent is not None and _is_newer(sent, task, ledger):
+        if sent is not None and _is_newer(sent, landed):
             if sent.stamp != stamp:
                 return None
         elif landed is None or landed.stamp != stamp:
             return None
     old = ledger.manifest.checkpoint
     if old is not None:
-        times = [_changed(ledger.manifest.files[path].stamp) for path in old.paths]
-        if max(map(_changed, stamps.values())) <= max(times):
+        landed_at = max(_changed(ledger.manifest.files[path].stamp) for path in old.paths)
+        if max(map(_changed, told.stamps.values())) <= landed_at:
             return None
-    paths = tuple(f"{task}/{path}" for path in sorted(stamps))
-    return Checkpoint(task=task, folder=told["folder"], paths=paths)
+    paths = tuple(f"{task}/{path}" for path in sorted(told.stamps))
+    return Checkpoint(task=task, folder=told.folder, paths=paths)
 
 
-def _is_newer(file: SpoolFile, task: str, ledger: ManifestWriter) -> bool:
+def _is_newer(file: Artifact, landed: Artifact | None) -> bool:
     """Compare by the inode's change time, which no program can set back."""
-    landed = ledger.manifest.files.get(f"{task}/{file.path}")
     return landed is None or _changed(file.stamp) > _changed(landed.stamp)
 
 
 def _changed(stamp: str) -> int:
-    """Change time in ns: the second of a stamp's times (inventory.py)."""
-    return nanoseconds(stamp.split("/")[1]) if stamp.count("/") == 2 else 0
+    """Change time in ns."""
+    return times(stamp)[1]

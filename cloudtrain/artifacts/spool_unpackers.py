@@ -11,19 +11,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from cloudtrain import layout
 from cloudtrain.artifacts import direct_upload
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE
-from cloudtrain.artifacts.manifest import LandedFile
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.artifacts.spool_archive import SpoolFile, landed, parse_index
+from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Node
+from cloudtrain.model import Artifact, Node
+from cloudtrain.node.listing import File
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Transport
 from cloudtrain.run_record import Run
@@ -147,30 +146,36 @@ class UnpackedSpool:
     ) -> None:
         if "bad" in facts:
             raise ValueError(shown(str(facts["bad"])))
-        members = {str(name): (int(size), n) for n, (name, size, _) in enumerate(facts["members"])}
-        digests = [str(sha256) for _, _, sha256 in facts["members"]]
-        files, self.checkpoint = parse_index(str(facts["about"]), members)
-        self.files = tuple(replace(each, found=digests[each.at]) for each in files)
+        members = facts["members"]
+        self.digests = {str(name): str(sha256) for name, _, sha256 in members}
+        self._numbers = {str(name): str(number) for number, (name, _, _) in enumerate(members)}
+        self.index = parse_index(
+            str(facts["about"]), {str(name): int(size) for name, size, _ in members}
+        )
         self._node, self._folder = node, folder
         self._ledger, self._upload = ledger, upload
 
-    def land(self, due: Mapping[str, SpoolFile]) -> list[LandedFile]:
-        """Land these files. Raises UnpackingUnavailable unless all are stored as they were read."""
+    def land(self, due: Mapping[str, Artifact]) -> list[Artifact]:
+        """Land members. Raises UnpackingUnavailable unless all are stored as they were read."""
         ledger = self._ledger
-        places = {str(file.at): ledger.key(ledger.place(path)) for path, file in due.items()}
-        sizes = {str(file.at): file.size for file in due.values()}
-        sent = direct_upload.upload_from_node(self._node, self._folder, places, sizes, self._upload)
+        files = {
+            ledger.key(ledger.place(path)): File(
+                path, self._numbers[member.path], member.size, member.stamp
+            )
+            for path, member in due.items()
+        }
+        sent = direct_upload.upload_from_node(self._node, self._folder, files, self._upload)
         stored = []
-        for path, file in due.items():
-            artifact = sent.arrived.get(str(file.at))
-            if artifact is None or artifact.sha256 != file.sha256:
+        for path, member in due.items():
+            artifact = sent.arrived.get(self._numbers[member.path])
+            if artifact is None or artifact.sha256 != member.sha256:
                 raise UnpackingUnavailable(
                     f"{self._node.name}: {sent.why or 'its copy has changed'}"
                 )
-            stored.append(landed(path, file, artifact, ledger))
+            stored.append(ledger.landed(path, artifact, member.stamp))
         return stored
 
-    def rest(self, path: str, log: SpoolFile, start: int) -> Iterator[bytes]:
+    def rest(self, path: str, log: Artifact, start: int) -> Iterator[bytes]:
         """The rest of the log, downloaded from the store, where it has landed."""
         ledger, skip = self._ledger, start
         whole = ledger.manifest.files[path]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.artifacts.direct_upload import upload_from_node
 from cloudtrain.artifacts.inventory import Inventory, Stop, checksums, take_inventory
-from cloudtrain.artifacts.manifest import Checkpoint, LandedFile
+from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.relay import upload_via_client
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.model import Artifact, Node
-from cloudtrain.node.listing import File
+from cloudtrain.node.listing import File, times
 from cloudtrain.protocols import Transport
 
 ROUNDS = 3
@@ -38,7 +38,7 @@ class SyncSource:
 class SyncResult:
     """Result of a sync. `files` landed as they were on the node; `unsettled` kept changing."""
 
-    files: tuple[LandedFile, ...]
+    files: tuple[Artifact, ...]
     checkpoint: Checkpoint | None
     unsettled: tuple[str, ...]
     inventory: Inventory
@@ -66,13 +66,13 @@ def _sync(
     source: SyncSource,
     ledger: ManifestWriter,
     upload: Upload,
-    known: dict[str, LandedFile],
+    known: dict[str, Artifact],
     *,
     again: Callable[[str], bool],
 ) -> SyncResult:
     """`again`: True for files to retry if they change while they are read."""
     carrier = _Carrier(source, ledger, upload)
-    fresh: dict[str, LandedFile] = {}
+    fresh: dict[str, Artifact] = {}
     for number in range(ROUNDS + 1):
         inventory = take_inventory(source.node, source.folder, source.patterns, upload.transport)
         due = [file for file in inventory.files if is_due(file, known)]
@@ -90,7 +90,7 @@ def _sync(
     return replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
 
 
-def known_files(task: str, ledger: ManifestWriter) -> dict[str, LandedFile]:
+def known_files(task: str, ledger: ManifestWriter) -> dict[str, Artifact]:
     """Landed files, by path in the work folder."""
     known = ledger.manifest.task_files(task)
     if ledger.manifest.complete:
@@ -98,7 +98,7 @@ def known_files(task: str, ledger: ManifestWriter) -> dict[str, LandedFile]:
     return {path: replace(landed, stamp="") for path, landed in known.items()}
 
 
-def is_due(file: File, known: Mapping[str, LandedFile]) -> bool:
+def is_due(file: File, known: Mapping[str, Artifact]) -> bool:
     landed = known.get(file.path)
     return landed is None or (landed.size, landed.stamp) != (file.size, file.stamp)
 
@@ -106,11 +106,11 @@ def is_due(file: File, known: Mapping[str, LandedFile]) -> bool:
 def unchanged(
     source: SyncSource,
     due: Iterable[File],
-    known: Mapping[str, LandedFile],
+    known: Mapping[str, Artifact],
     transport: Transport,
     stop: Stop,
     heard: Callable[[int], None] = lambda count: None,
-) -> dict[str, LandedFile]:
+) -> dict[str, Artifact]:
     """Files that only look changed: touched, or copied to a replacement node.
 
     `heard` is called with the number of files compared so far.
@@ -119,7 +119,7 @@ def unchanged(
     names = dict.fromkeys(file.source for file in alike)
     sums = checksums(source.node, source.folder, names, transport, stop, heard)
     return {
-        file.path: replace(known[file.path], mtime=file.mtime, stamp=file.stamp)
+        file.path: replace(known[file.path], mtime=times(file.stamp)[0], stamp=file.stamp)
         for file in alike
         if known[file.path].sha256 == sums.get(file.source)
     }
@@ -128,7 +128,7 @@ def unchanged(
 def _outcome(
     source: SyncSource,
     inventory: Inventory,
-    fresh: Mapping[str, LandedFile],
+    fresh: Mapping[str, Artifact],
     unsettled: tuple[str, ...],
 ) -> SyncResult:
     """Result; an unsettled checkpoint keeps its landed version, an empty folder is none."""
@@ -156,19 +156,19 @@ class _Carrier:
         self._source, self._ledger, self._upload = source, ledger, upload
         self.detour: str | None = None
 
-    def bring(self, due: Sequence[File], known: Mapping[str, LandedFile]) -> dict[str, LandedFile]:
+    def bring(self, due: Sequence[File], known: Mapping[str, Artifact]) -> dict[str, Artifact]:
         """Upload `due`; returns landed files by path, without changing or unreadable ones."""
         landed = unchanged(self._source, due, known, self._upload.transport, self._upload.stop)
         return landed | self._moved([file for file in due if file.path not in landed])
 
-    def _moved(self, due: Iterable[File]) -> dict[str, LandedFile]:
+    def _moved(self, changed: Iterable[File]) -> dict[str, Artifact]:
         """Upload files that differ; one with several names, by links, is uploaded once."""
         names: dict[str, list[File]] = defaultdict(list)
-        for file in due:
+        for file in changed:
             names[file.source].append(file)
-        places = {source: self._key(files[0]) for source, files in names.items()}
+        due = {self._key(files[0]): files[0] for files in names.values()}
         landed = {}
-        for source, artifact in self._stored(names, places).items():
+        for source, artifact in self._stored(due).items():
             first, *others = names[source]
             landed[first.path] = self._landed(first, artifact)
             for other in others:
@@ -176,33 +176,21 @@ class _Carrier:
                 landed[other.path] = self._landed(other, artifact)
         return landed
 
-    def _stored(
-        self, names: Mapping[str, Sequence[File]], places: Mapping[str, str]
-    ) -> dict[str, Artifact]:
+    def _stored(self, due: Mapping[str, File]) -> dict[str, Artifact]:
         """Have the node upload the files; those that it cannot upload go through this machine."""
         source, upload = self._source, self._upload
-        sizes = {name: files[0].size for name, files in names.items()}
-        sent = upload_from_node(source.node, source.folder, places, sizes, upload)
+        sent = upload_from_node(source.node, source.folder, due, upload)
         rest = {
-            name: place
-            for name, place in places.items()
-            if name not in sent.arrived and name not in sent.changed
+            key: file
+            for key, file in due.items()
+            if file.source not in sent.arrived and file.source not in sent.changed
         }
         if rest and sent.why is not None:
             self.detour = f"uploading {len(rest)} files through this machine: {sent.why}"
-        return sent.arrived | upload_via_client(source.node, source.folder, rest, sizes, upload)
+        return sent.arrived | upload_via_client(source.node, source.folder, rest, upload)
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))
 
-    def _landed(self, file: File, artifact: Artifact) -> LandedFile:
-        path = f"{self._source.task}/{file.path}"
-        return LandedFile(
-            path=path,
-            size=artifact.size,
-            sha256=artifact.sha256,
-            md5=artifact.md5,
-            at=self._ledger.place(path),
-            mtime=file.mtime,
-            stamp=file.stamp,
-        )
+    def _landed(self, file: File, artifact: Artifact) -> Artifact:
+        return self._ledger.landed(f"{self._source.task}/{file.path}", artifact, file.stamp)

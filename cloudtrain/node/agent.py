@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, formats, patterns, preemption, uploader
+from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, uploader
 
 LIMIT = (4 << 30) - (64 << 20)
 """Bytes of files in one parcel: a request may store 4 GiB."""
@@ -124,10 +124,10 @@ class Agent:
             say(f"parcel {ticket['n']} is not stored: {reason(error)}")
             return
         self.failures = 0
-        whole = [each for each in chosen if each.is_whole]
+        whole = parcel.whole()
         if not parcel.checkpoint_is_whole:
             whole = [each for each in whole if not self.is_checkpoint(each)]
-        self.kept.update((each.name, each.stamp) for each in whole)
+        self.kept.update((each.path, each.stamp) for each in whole)
         say(f"parcel {ticket['n']}: {len(whole)} of {len(chosen)} files, whole")
         self.next = 0.0 if more else time.time() + self.rest(now)
 
@@ -138,7 +138,7 @@ class Agent:
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
-    def chosen(self, found: "dict[str, archiver.Item]") -> "tuple[list[archiver.Item], bool]":
+    def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
         """Files to archive: the log, the checkpoint, then small files before large ones, as far
         as they fit.
         """
@@ -147,11 +147,11 @@ class Agent:
         due = [
             each
             for path, each in sorted(found.items(), key=lambda pair: pair[1].size)
-            if each.stamp not in ((landed or {}).get(path), self.kept.get(each.name))
+            if each.stamp not in ((landed or {}).get(path), self.kept.get(each.path))
         ]
         units = [[each for each in due if self.is_checkpoint(each)]]
         units += [[each] for each in due if not self.is_checkpoint(each)]
-        chosen = []  # type: list[archiver.Item]
+        chosen = []  # type: list[listing.File]
         room, more = (HURRY if self.noticed else LIMIT), False
         for unit in units:
             size = sum(each.size for each in unit)
@@ -163,21 +163,21 @@ class Agent:
             else:
                 more = True
         log = archiver.log_of(self.attempt)
-        if log and log.size <= LIMIT // 64 and self.kept.get(log.name) != log.stamp:
+        if log and log.size <= LIMIT // 64 and self.kept.get(log.path) != log.stamp:
             chosen.insert(0, log)
         return chosen, more
 
-    def leave(self, unit: "list[archiver.Item]") -> None:
+    def leave(self, unit: "list[listing.File]") -> None:
         for each in unit:
-            if self.kept.get(each.name) is None:
-                say(f"too large for a parcel, not kept: {each.name!a}")
-                self.kept[each.name] = ""
+            if self.kept.get(each.path) is None:
+                say(f"too large for a parcel, not kept: {each.path!a}")
+                self.kept[each.path] = ""
 
-    def is_checkpoint(self, each: "archiver.Item") -> bool:
+    def is_checkpoint(self, each: "listing.File") -> bool:
         inside = f"{formats.ARCHIVED_WORK}{self.folder}/"
-        return self.folder is not None and each.name.startswith(inside)
+        return self.folder is not None and each.path.startswith(inside)
 
-    def together(self, found: "dict[str, archiver.Item]") -> "dict[str, str]":
+    def together(self, found: "dict[str, listing.File]") -> "dict[str, str]":
         mine = sorted(path for path, each in found.items() if self.is_checkpoint(each))
         return {path: found[path].stamp for path in mine}
 

@@ -15,60 +15,60 @@ import tarfile
 from cloudtrain.node import client, formats, listing, uploader
 
 
-def log_of(attempt: str) -> "Item | None":
+def log_of(attempt: str) -> "listing.File | None":
     """The log up to its current length, though it grows."""
-    place = attempt.encode() + b"/log"
+    source = attempt + "/log"
     try:
-        size = os.stat(place).st_size
+        size = os.stat(source).st_size
     except OSError:
         return None
-    if not size:
-        return None
-    return Item(formats.ARCHIVED_LOGS + attempt, place, size, str(size), grows=True)
+    return listing.File(formats.ARCHIVED_LOGS + attempt, source, size, str(size)) if size else None
 
 
-def listed(work: bytes, wanted: "list[str]") -> "dict[str, Item]":
-    """By path."""
-    top = os.path.realpath(work) + b"/"
+def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":
+    """Files by path in the work folder, each with its name in an archive as `path` and where it is
+    read as `source`."""
+    top = os.path.realpath(work).decode("utf-8", "surrogateescape")
     found = {}
     with contextlib.suppress(OSError):
         for file in listing.Listing(work, wanted).files():
-            name, place = formats.ARCHIVED_WORK + file.path, top + client.plain(file.source)
-            found[file.path] = Item(name, place, file.size, file.stamp)
+            name, source = formats.ARCHIVED_WORK + file.path, f"{top}/{file.source}"
+            found[file.path] = listing.File(name, source, file.size, file.stamp)
     return found
 
 
-class Item:
-    """One file of an archive, at the size that it had when it was listed."""
+class Reading:
+    """What an archive has read of a file, at the size that it had when it was listed."""
 
-    def __init__(
-        self, name: str, place: bytes, size: int, stamp: str, *, grows: bool = False
-    ) -> None:
-        self.name, self.place, self.size, self.stamp, self.grows = name, place, size, stamp, grows
+    def __init__(self, file: listing.File) -> None:
+        self.file = file
         self.restart()
 
     def restart(self) -> None:
         self.sha256 = hashlib.sha256()
         self.hashed = 0
-        self.is_whole = not self.size
+        self.is_whole = not self.file.size
 
     def read(self, offset: int, length: int) -> bytes:
         """Read bytes. Missing bytes become zeros, and the file then counts as not whole."""
         data = b""
-        with contextlib.suppress(OSError), open(self.place, "rb", buffering=0) as file:
+        place = client.plain(self.file.source)
+        with contextlib.suppress(OSError), open(place, "rb", buffering=0) as file:
             data = os.pread(file.fileno(), length, offset)
             if offset <= self.hashed:
                 self.sha256.update(data[self.hashed - offset :])
                 self.hashed = max(self.hashed, offset + len(data))
-            if self.hashed == self.size:
-                self.is_whole = self.grows or listing.stamp(os.fstat(file.fileno())) == self.stamp
+            if self.hashed == self.file.size:
+                grows = self.file.path.startswith(formats.ARCHIVED_LOGS)
+                stamp = listing.stamp(os.fstat(file.fileno()))
+                self.is_whole = grows or stamp == self.file.stamp
         return data or b"\0" * length
 
     def facts(self) -> "dict[str, object]":
         return {
-            "name": self.name,
-            "size": self.size,
-            "stamp": self.stamp,
+            "name": self.file.path,
+            "size": self.file.size,
+            "stamp": self.file.stamp,
             "sha256": self.sha256.hexdigest(),
             "whole": int(self.is_whole),
         }
@@ -83,27 +83,28 @@ class Archive(uploader.Unfiled):
 
     def __init__(
         self,
-        items: "list[Item]",
+        files: "list[listing.File]",
         folder: "str | None",
         checkpoint: "dict[str, str]",
         again: "collections.abc.Callable[[], dict[str, str]]",
     ) -> None:
-        self.items, self.folder = items, folder
+        self.readings, self.folder = [Reading(file) for file in files], folder
         self.checkpoint, self.again = checkpoint, again
         self.checkpoint_is_whole = False
         self.starts = []  # type: list[int]
-        self.spans = []  # type: list[bytes | Item | None]
+        self.spans = []  # type: list[bytes | Reading | None]
         self.size = 0
-        for item in items:
-            self.add(header(item.name, item.size))
-            self.add(item, item.size)
-            self.add(b"\0" * (-item.size % tarfile.BLOCKSIZE))
+        for reading in self.readings:
+            size = reading.file.size
+            self.add(header(reading.file.path, size))
+            self.add(reading, size)
+            self.add(b"\0" * (-size % tarfile.BLOCKSIZE))
         self.about = self.told()
         self.add(header(formats.ABOUT, len(self.about)))
         self.add(None, len(self.about))
         self.add(b"\0" * (-len(self.about) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
 
-    def add(self, span: "bytes | Item | None", size: int = -1) -> None:
+    def add(self, span: "bytes | Reading | None", size: int = -1) -> None:
         size = len(span) if isinstance(span, bytes) else size
         if size:
             self.starts.append(self.size)
@@ -115,19 +116,23 @@ class Archive(uploader.Unfiled):
         facts = {
             "checkpoint": {"folder": self.folder, "files": self.checkpoint},
             "whole": int(self.checkpoint_is_whole),
-            "files": [item.facts() for item in self.items],
+            "files": [reading.facts() for reading in self.readings],
         }
         return json.dumps(facts).encode("ascii")
 
+    def whole(self) -> "list[listing.File]":
+        """Files that were read to their end and did not change meanwhile."""
+        return [reading.file for reading in self.readings if reading.is_whole]
+
     def pread(self, length: int, offset: int) -> bytes:
         if offset == 0:  # from the beginning, perhaps once more
-            for item in self.items:
-                item.restart()
+            for reading in self.readings:
+                reading.restart()
         at = bisect.bisect_right(self.starts, offset) - 1
         span, start = self.spans[at], self.starts[at]
         end = self.starts[at + 1] if at + 1 < len(self.starts) else self.size
         length, offset = min(length, end - offset), offset - start
-        if isinstance(span, Item):
+        if isinstance(span, Reading):
             return span.read(offset, length)
         if span is None:
             if offset == 0:

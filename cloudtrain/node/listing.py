@@ -31,7 +31,8 @@ REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, *KINDS.values())
 
 
 class File(typing.NamedTuple):
-    """A regular file. `path` is its name in the work folder, `source` the one without links.
+    """A regular file on a node. `path` is its name in the work folder, `source` the one without
+    links.
 
     While `stamp` (times of content and inode, and the inode) is the same, the content is, unless it
     was changed within the clock's tick or through a mapping.
@@ -41,11 +42,6 @@ class File(typing.NamedTuple):
     source: str
     size: int
     stamp: str
-
-    @property
-    def mtime(self) -> int:
-        """ns."""
-        return nanoseconds(self.stamp.split("/")[0])
 
 
 def main() -> None:
@@ -177,6 +173,12 @@ def stamp(facts: os.stat_result) -> str:
 def moment(ns: int) -> str:
     whole, rest = divmod(ns, 10**9)
     return f"{whole}.{rest:09d}0"
+
+
+def times(stamp: str) -> "tuple[int, int]":
+    """When content and inode changed, in ns; zeros if the stamp has no times."""
+    parts = stamp.split("/")
+    return (nanoseconds(parts[0]), nanoseconds(parts[1])) if len(parts) == 3 else (0, 0)
 
 
 def nanoseconds(moment: str) -> int:

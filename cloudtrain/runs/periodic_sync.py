@@ -11,10 +11,10 @@ from posixpath import normpath
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.landing import landing_of, nodes_of
-from cloudtrain.artifacts.manifest import LandedFile
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Artifact
 from cloudtrain.run_record import Run
 from cloudtrain.runs.state_machine import AttemptState
 from cloudtrain.runs.tasks import log_files
@@ -41,7 +41,7 @@ class PeriodicSync:
         self._next = session.clock.now() + self._pause
         self._knows_the_beginning = self._knows_the_end = False
         self._noticed: set[str] = set()
-        self._given: dict[str, LandedFile] = {}
+        self._given: dict[str, Artifact] = {}
         self._thread: threading.Thread | None = None
 
     def look(self, watch: AttemptState) -> None:

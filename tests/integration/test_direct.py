@@ -20,6 +20,7 @@ from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import NotLanded
 from cloudtrain.model import Node
+from cloudtrain.node.listing import File
 from cloudtrain.paths import is_inside
 from cloudtrain.ship import program
 from cloudtrain.stores.presign.s3 import block
@@ -52,10 +53,10 @@ class Sender:
 
     def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
-        places = {name: f"run/{name}" for name in names}
-        assert all(map(is_inside, places.values()))
+        due = {f"run/{name}": File(name, name, size, "") for name, size in sizes.items()}
+        assert all(map(is_inside, due))
         with ThreadPoolExecutor(4) as pool:
-            return upload_from_node(self.node, "task/work", places, sizes, self.upload(pool))
+            return upload_from_node(self.node, "task/work", due, self.upload(pool))
 
     def upload(self, pool: ThreadPoolExecutor) -> Upload:
         return Upload(transport=self.transport, store=self.store, pool=pool, stop=self.stop)
@@ -186,16 +187,10 @@ def test_a_file_that_is_gone_is_left_for_the_next_time(tmp_path: Path, told: Ser
     sender = Sender(tmp_path, told)
     sender.put("x", b"1")
     sender.put("y", b"2")
-    sizes = {"x": 1, "y": 1}
+    due = {f"run/{name}": File(name, name, 1, "") for name in "xy"}
     (sender.work / "x").unlink()
     with ThreadPoolExecutor(4) as pool:
-        sent = upload_from_node(
-            sender.node,
-            "task/work",
-            {"x": "run/x", "y": "run/y"},
-            sizes,
-            sender.upload(pool),
-        )
+        sent = upload_from_node(sender.node, "task/work", due, sender.upload(pool))
     assert (set(sent.arrived), sent.changed) == ({"y"}, {"x"})
 
 

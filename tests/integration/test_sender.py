@@ -22,6 +22,7 @@ import pytest
 from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.node import uploader
+from cloudtrain.node.listing import File
 from cloudtrain.presign import PresignedRequest, PresignedUpload
 from cloudtrain.shell import Secret
 from cloudtrain.stores.file import FileStore
@@ -135,10 +136,10 @@ class Rig:
         for name, data in files.items():
             (self.task / "work" / name).write_bytes(data)
         sizes = sizes or {name: len(data) for name, data in files.items()}
-        places = {name: f"run/{name}" for name in files}
+        due = {f"run/{name}": File(name, name, size, "") for name, size in sizes.items()}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return upload_from_node(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", due, upload)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import StoreError
+from cloudtrain.node.listing import File
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import az
@@ -55,10 +56,10 @@ class Place:
 
     def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.task / "work" / name).stat().st_size for name in names}
-        places = {name: f"run/{name}" for name in names}
+        due = {f"run/{name}": File(name, name, size, "") for name, size in sizes.items()}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return upload_from_node(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", due, upload)
 
     def stored(self, name: str) -> bytes:
         return self._blob(name).download_blob().readall()

@@ -30,6 +30,7 @@ from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_fr
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
+from cloudtrain.node.listing import File
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
@@ -77,10 +78,10 @@ class Place:
 
     def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
-        places = {name: f"run/chief0/{name}" for name in names}
+        due = {f"run/chief0/{name}": File(name, name, size, "") for name, size in sizes.items()}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return upload_from_node(node("chief0"), "task/work", places, sizes, upload)
+            return upload_from_node(node("chief0"), "task/work", due, upload)
 
     def held(self) -> dict[str, bytes]:
         """Below the task's folder, as Google's SDK reads it."""

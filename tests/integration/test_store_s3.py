@@ -31,6 +31,7 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.model import Node
+from cloudtrain.node.listing import File
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
@@ -124,10 +125,10 @@ class Sender:
 
     def send(self, *names: str) -> UploadResult:
         sizes = {name: (self.work / name).stat().st_size for name in names}
-        places = {name: f"run/{name}" for name in names}
+        due = {f"run/{name}": File(name, name, size, "") for name, size in sizes.items()}
         with ThreadPoolExecutor(4) as pool:
             upload = Upload(transport=self.transport, store=self.store, pool=pool)
-            return upload_from_node(self.node, "task/work", places, sizes, upload)
+            return upload_from_node(self.node, "task/work", due, upload)
 
     def stored(self, name: str) -> bytes:
         return b"".join(self.store.download(f"run/{name}"))

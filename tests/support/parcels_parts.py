@@ -97,6 +97,6 @@ def log(yard: Yard, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log").write_text(text)
     os.chdir(folder.parent)
-    item = archiver.log_of("attempt-1")
-    assert item is not None
-    yard.store_parcel(archiver.Archive([item], None, {}, dict))
+    file = archiver.log_of("attempt-1")
+    assert file is not None
+    yard.store_parcel(archiver.Archive([file], None, {}, dict))

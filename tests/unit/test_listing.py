@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.node import listing
-from cloudtrain.node.listing import File, Listing
+from cloudtrain.node.listing import File, Listing, times
 from cloudtrain.paths import is_inside
 
 
@@ -36,7 +36,7 @@ def test_links_are_followed_inside_and_nowhere_else(tree: dict[str, str]) -> Non
         work.mkdir()
         for path in sorted(tree):
             place = work / path
-            if not place.parent.is_dir() or place.parent.is_symlink():
+            if not place.parent.is_dir() or place.parent.resolve() != place.parent:
                 continue
             kind, target = tree[path][0], tree[path][1:]
             if kind == "d":
@@ -109,4 +109,4 @@ def test_a_stamp_is_written_as_find_writes_it(tmp_path: Path) -> None:
     facts = (tmp_path / "x").stat()
     changed, inode = f"{facts.st_ctime_ns:010d}", facts.st_ino
     assert files["x"].stamp == (f"1700000000.1234567890/{changed[:-9]}.{changed[-9:]}0/{inode}")
-    assert files["x"].mtime == 1_700_000_000_123_456_789
+    assert times(files["x"].stamp)[0] == 1_700_000_000_123_456_789

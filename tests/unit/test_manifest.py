@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cloudtrain.artifacts.manifest import (
     Checkpoint,
-    LandedFile,
     Manifest,
     from_json,
     read_manifest,
@@ -21,6 +20,7 @@ from cloudtrain.artifacts.manifest import (
     write_manifest,
 )
 from cloudtrain.errors import StoreError
+from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
 from cloudtrain.stores import open_store
 
@@ -30,8 +30,8 @@ PATHS = st.text(
 ).filter(is_inside)
 
 
-def landed(path: str) -> LandedFile:
-    return LandedFile(path=path, size=1, sha256=DIGEST, at=f"again/{path}", mtime=-5, stamp="1/2/3")
+def landed(path: str) -> Artifact:
+    return Artifact(path=path, size=1, sha256=DIGEST, at=f"again/{path}", mtime=-5, stamp="1/2/3")
 
 
 def example() -> dict[str, Any]:

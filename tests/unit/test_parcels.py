@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.artifacts.spool import pending_spools, spool_name
 from cloudtrain.errors import PermissionsError
-from cloudtrain.node import archiver
+from cloudtrain.node import archiver, listing
 from cloudtrain.node.formats import ARCHIVE_TAKEN
 from cloudtrain.run_record import RunAttempt
 from tests.support.landing_parts import RUN
@@ -96,8 +96,8 @@ def test_what_is_no_parcel_is_said_and_no_obstacle(yard: Yard, data: bytes) -> N
 
 
 def test_names_that_lead_out_are_refused(yard: Yard) -> None:
-    item = archiver.Item("work/../../worker0/output/a", b"/etc/hostname", 3, "1.0/1.0/1")
-    parcel = archiver.Archive([item], None, {}, dict)
+    file = listing.File("work/../../worker0/output/a", "/etc/hostname", 3, "1.0/1.0/1")
+    parcel = archiver.Archive([file], None, {}, dict)
     yard.store.upload(spool_name(RUN, "chief0", 1, 1, 0), [content(parcel)])
     assert yard.take().files == {}
 
@@ -142,6 +142,7 @@ def test_a_log_lands_and_goes_on_where_the_one_here_ends(yard: Yard) -> None:
     log(yard, "step 1\nstep 2\nstep 3\n")
     manifest = yard.take()
     assert yard.read(manifest, "logs/chief0.attempt-1.log") == b"step 1\nstep 2\nstep 3\n"
+    assert manifest.files["logs/chief0.attempt-1.log"].stamp == ""
     assert (yard.logs / "chief0.1.log").read_text() == "step 1\nstep 2\nstep 3\n"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.spool_archive import parse_index as told_of
+from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.node import unpacker
 
 # ── On the node ──────────────────────────────────────────────────────────────
@@ -33,9 +33,9 @@ def test_parcels_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
         folder.mkdir()
         with path.open("rb") as file:
             facts = unpacker.unpacked(file, os.fsencode(folder))  # type: ignore[arg-type]
-        members = {name: (size, n) for n, (name, size, _) in enumerate(facts["members"])}  # type: ignore[arg-type,var-annotated,misc,has-type]
-        files, _ = told_of(str(facts["about"]), members)
-        assert files
-        for each in files:
-            digest = hashlib.sha256((folder / str(each.at)).read_bytes()).hexdigest()
-            assert digest == each.sha256
+        members = {name: size for name, size, _ in facts["members"]}  # type: ignore[attr-defined]
+        index = parse_index(str(facts["about"]), members)
+        assert index.files
+        for at, member in enumerate(members):
+            digest = hashlib.sha256((folder / str(at)).read_bytes()).hexdigest()
+            assert digest == index.files[member].sha256
