@@ -19,9 +19,11 @@ exists. Within one cluster, what a milestone says differs from question to quest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, TypeGuard
+
+from cloudtrain.codec import UNIX_TIME, InvalidRecord, decode
 
 Line = Mapping[str, Any]
 """One line of events.jsonl."""
@@ -243,7 +245,8 @@ class LandingFailed(Event, word="not landed"):
 
 def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
     """Encode an event as a line. Facts that older versions did not write are left out if unset."""
-    facts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "time"}
+    facts = asdict(event)
+    del facts["time"]
     if isinstance(event, NodeRequested) and event.made is None:
         del facts["made"]
     return {"time": time, "pid": pid, "event": event.word, **facts}
@@ -255,39 +258,15 @@ def from_line(line: Line) -> Event | None:
     if kind is None:
         return None
     time = line.get("time")
-    facts: dict[str, Any] = {"time": time if _is_number(time) else None}
-    for each in fields(kind):
-        if each.name in facts:
-            continue
-        value = line.get(each.name, each.default)
-        if value is MISSING or (each.name in line and not _FITS[str(each.type)](value)):
-            return None
-        facts[each.name] = tuple(value) if isinstance(value, list) else value
-    return kind(**facts)
+    is_time = _is_number(time) and 0 <= time < UNIX_TIME["lt"]
+    try:
+        return decode(kind, {**line, "time": time if is_time else None})
+    except InvalidRecord:
+        return None
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "str": _is_text,
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: isinstance(value, int),
-    "int | None": lambda value: value is None or isinstance(value, int),
-    "float": _is_number,
-    "float | None": lambda value: value is None or _is_number(value),
-    "tuple[str, ...]": lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)),
-    "Made | None": lambda value: value is None or isinstance(value, Mapping),
-    "Mapping[str, str]": lambda value: (
-        isinstance(value, Mapping) and all(map(_is_text, value.values()))
-    ),
-}
-"""By annotation."""
 
 
 def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:

@@ -12,12 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle
+from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
 from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
@@ -43,8 +44,10 @@ class LeaseHolder:
     host: str
     pid: int
     doing: str
-    since: float
+    since: float = field(metadata=UNIX_TIME)
     renewed: int = 0
+    lasts: float = LASTS
+    """Seconds from a renewal."""
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
@@ -144,7 +147,7 @@ class LeaseRenewer(threading.Thread):
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another holds it, `_other` says who."""
         self._me = replace(self._me, renewed=self._me.renewed + 1)
-        data = json.dumps({"format": 1, "lasts": LASTS, **asdict(self._me)}).encode()
+        data = json.dumps({"format": 1, **asdict(self._me)}).encode()
         answer = store.swap(self._path, data, self._version)
         if not answer.done and self._may_take(answer):
             answer = store.swap(self._path, data, answer.version)
@@ -155,7 +158,10 @@ class LeaseRenewer(threading.Thread):
         """True for a lease that is free, expired, or of this machine; also for our own, whose
         answer was lost.
         """
-        return not there.version or there.age > lease_seconds(there) or holder_of(there).is_here
+        if not there.version:
+            return True
+        found = holder_of(there)
+        return there.age > min(LASTS, found.lasts) or found.is_here
 
     def _explain(self, error: CloudtrainError) -> None:
         if isinstance(error, NoBucketError) and self._config.artifacts.create:
@@ -171,26 +177,9 @@ class LeaseRenewer(threading.Thread):
 def holder_of(there: Swapped) -> LeaseHolder:
     """Parse a lease. An unreadable one belongs to another holder until it expires."""
     try:
-        facts = json.loads(there.data)
-        return LeaseHolder(
-            owner=str(facts["owner"]),
-            machine=str(facts["machine"]),
-            boot=str(facts["boot"]),
-            host=str(facts["host"]),
-            pid=int(facts["pid"]),
-            doing=str(facts["doing"]),
-            since=float(facts["since"]),
-        )
-    except (ValueError, LookupError, TypeError):
+        return decode(LeaseHolder, json.loads(there.data))
+    except ValueError:
         nobody = "unknown"
         return LeaseHolder(
             owner=nobody, machine=nobody, boot="", host=nobody, pid=0, doing="…", since=0.0
         )
-
-
-def lease_seconds(there: Swapped) -> float:
-    """Seconds until it expires; never longer than a lease of this version."""
-    try:
-        return min(LASTS, float(json.loads(there.data)["lasts"]))
-    except (ValueError, LookupError, TypeError):
-        return LASTS

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
-from typing import Any
 
 from cloudtrain import layout
+from cloudtrain.codec import decode
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import Node
 from cloudtrain.protocols import Transport
@@ -83,6 +83,39 @@ def _once(
 # ── asking ───────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True, kw_only=True)
+class _PortOwner:
+    """What uses the port, as far as the node's user may see it."""
+
+    uid: int | None = None
+    pid: int | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NodeReport:
+    """A probe's first answer."""
+
+    listening: bool
+    why: str
+    """Why it does not listen."""
+    time: float
+    """Unix time, by its clock."""
+    owner: _PortOwner | None = None
+    free: int
+    """Bytes on its disk."""
+    files: int
+    versions: str | None = None
+    """JSON: package → version; nothing if the command failed, None if there was none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PeerReport:
+    """A probe's second answer: peers that it did not reach, with the reason."""
+
+    failed: Mapping[str, str]
+
+
 @dataclass(kw_only=True, eq=False)
 class _Probe:
     """One node's conversation, filled in by its own thread."""
@@ -95,7 +128,7 @@ class _Probe:
     heard: float = 0.0
     """When its first answer arrived, by the local clock."""
     found_versions: Mapping[str, str] | None = None
-    facts: dict[str, Any] | None = None
+    report: _NodeReport | None = None
     failed: Mapping[str, str] | None = None
     over: bool = False
     error: str = ""
@@ -111,14 +144,13 @@ class _Probe:
     def line(self, text: str) -> None:
         if not text.startswith("{"):
             return
-        if self.facts is None:
-            self.heard = time.time()
-            self.facts = json.loads(text)
-            versions = self.facts.get("versions")
-            if versions is not None:
-                self.found_versions = json.loads(versions or "{}")
+        facts = json.loads(text)
+        if self.report is None:
+            self.report, self.heard = decode(_NodeReport, facts), time.time()
+            if self.report.versions is not None:
+                self.found_versions = json.loads(self.report.versions or "{}")
         else:
-            self.failed = json.loads(text)["failed"]
+            self.failed = decode(_PeerReport, facts).failed
 
 
 def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: float) -> None:
@@ -138,27 +170,27 @@ def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: f
                 _order(nonce=nonce, name=probe.task.name, port=probe.task.port, folder=folder)
             )
             thread.start()
-        _wait(changed, timeout, lambda: all(probe.facts or probe.over for probe in probes))
+        _wait(changed, timeout, lambda: all(probe.report or probe.over for probe in probes))
         callers = _cluster(probes)
         for probe in callers:
             peers = [
                 (other.task.name, other.node.internal, other.task.port)
                 for other in callers
-                if other is not probe and other.facts and other.facts["listening"]
+                if other is not probe and other.report and other.report.listening
             ]
             probe.orders.put(_order(peers=peers, nonce=nonce, timeout=CONNECT_SECONDS))
         _wait(
             changed,
             timeout,
             lambda: all(
-                probe.failed is not None or probe.over or not probe.facts for probe in callers
+                probe.failed is not None or probe.over or not probe.report for probe in callers
             ),
         )
     finally:
         for probe in probes:
             probe.orders.put(None)
     # The ports are free again once the probes have ended; a probe that hangs is not waited for.
-    answered = [probe for probe in probes if probe.facts]
+    answered = [probe for probe in probes if probe.report]
     _wait(changed, timeout, lambda: all(probe.over for probe in answered))
 
 
@@ -223,7 +255,7 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
     callers = _cluster(probes)
     for probe in probes:
         name = probe.node.name
-        if probe.facts is None or (probe.failed is None and probe in callers):
+        if probe.report is None or (probe.failed is None and probe in callers):
             text = probe.error or "it did not answer in time: check that the node is running"
             findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
 
@@ -232,22 +264,22 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
     """Report ports that cannot be opened; returns the tasks whose port another program uses."""
     taken = []
     for probe in probes:
-        facts = probe.facts
-        if not facts or not facts["why"]:
+        report = probe.report
+        if report is None or not report.why:
             continue
         what = f"{probe.node.name}: port {probe.task.port}"
-        owner = facts["owner"] or {}
-        if facts["why"] != "in use":
-            into.append(f"{what} cannot be opened ({facts['why']}): set train.port")
+        owner = report.owner or _PortOwner()
+        if report.why != "in use":
+            into.append(f"{what} cannot be opened ({report.why}): set train.port")
             continue
         taken.append(probe.task.name)
-        if "pid" in owner:
-            command = str(owner["command"])[:100]
+        if owner.pid is not None:
+            command = owner.command[:100]
             into.append(
-                f"{what} is in use by pid {owner['pid']} ({command}): choose another train.port"
+                f"{what} is in use by pid {owner.pid} ({command}): choose another train.port"
             )
         else:
-            whose = f" by a process of user id {owner['uid']}" if "uid" in owner else ""
+            whose = f" by a process of user id {owner.uid}" if owner.uid is not None else ""
             into.append(f"{what} is in use{whose}: choose another train.port")
     return tuple(taken)
 
@@ -292,9 +324,9 @@ def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
     """
     offsets = {}
     for probe in probes:
-        if probe.facts:
+        if probe.report:
             between = (probe.began + probe.heard) / 2
-            offsets[probe.node.name] = probe.facts["time"] - between, probe.heard - probe.began
+            offsets[probe.node.name] = probe.report.time - between, probe.heard - probe.began
     if not offsets:
         return
     usual = median(offset for offset, _ in offsets.values())
@@ -312,12 +344,12 @@ def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
     seen = set()
     for probe in probes:
         host = probe.node.host or probe.node.name
-        if not probe.facts or host in seen:
+        if not probe.report or host in seen:
             continue
         seen.add(host)
-        free = int(probe.facts["free"])
+        free = probe.report.free
         text = f"{probe.node.name}: only {free // 1000**2} MB free on its disk"
-        if free < DISK_FULL or not probe.facts["files"]:
+        if free < DISK_FULL or not probe.report.files:
             findings.problems.append(f"{text}, too little for a run: free space or raise disk_gb")
         elif free < DISK_LOW:
             findings.warnings.append(text)

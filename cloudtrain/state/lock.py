@@ -8,9 +8,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import LockedError
 from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.state.files import DiskFull, make_folder, named_faults
@@ -31,7 +32,7 @@ class LockHolder:
     doing: str
     pid: int
     host: str
-    since: float
+    since: float = field(metadata=UNIX_TIME)
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
@@ -66,13 +67,8 @@ def holder(path: Path) -> LockHolder | None:
     """The lock's holder. Only reads: trying the lock itself could refuse another command."""
     try:
         facts = json.loads(path.read_text("utf-8"))
-        found = LockHolder(
-            doing=str(facts["doing"]),
-            pid=int(facts["pid"]),
-            host=str(facts["host"]),
-            since=float(facts["since"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        found = decode(LockHolder, facts)
+    except (OSError, ValueError):
         return None
     if found.host == os.uname().nodename and birth(found.pid) != facts.get("birth"):
         return None

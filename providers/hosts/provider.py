@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from cloudtrain import ship
+from cloudtrain.codec import decode
 from cloudtrain.errors import (
     CloudtrainError,
     HostKeyMismatch,
@@ -301,9 +302,8 @@ def _lent(door: UserSsh, cluster: str, node: str) -> Owner | None:
     if answer.strip() != "yes":
         return None
     try:
-        facts = json.loads(told)
-        return Owner(**{each: str(facts[each]) for each in ("id", "name", "machine")})
-    except (ValueError, LookupError, TypeError):
+        return decode(Owner, json.loads(told))
+    except ValueError:
         return Owner()
 
 
