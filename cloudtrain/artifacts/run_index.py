@@ -91,7 +91,7 @@ class StoredRuns:
         found = self._read(run) if RUN_ID.match(run) else None
         if found is None or found.run.cluster != self.cluster:
             raise UsageError(
-                f"no run {run!r} of {self.cluster} in {self.store.uri}", hint=self._hint()
+                f"{self.cluster} has no run {run!r} in {self.store.uri}", hint=self._hint()
             )
         return found
 

@@ -15,10 +15,10 @@ from cloudtrain.protocols import HostKeys, Stage, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 
 BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=600.0)
-"""Logins to a node, until it lets us in."""
+"""Login attempts until a new node accepts one."""
 
 SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=120.0)
-"""Looks for a cloud-init that goes on after that: what it does may be in a playbook's way."""
+"""Checks for a cloud-init that is still running then: it could interfere with a playbook."""
 
 
 def await_first_login(
@@ -74,12 +74,12 @@ class _Wait:
     clock: Clock
 
     def for_login(self, node: Node) -> None:
-        """Wait for a login: a refusal, silence, another's key, or our key not yet installed are
-        all part of a boot.
+        """Wait for a login. A refusal, silence, another host key or a missing user key are part of
+        a boot.
         """
 
         def show(error: NodeError, *_: float) -> None:
-            self.stage.node(node.name, f"boots: {_words(node, error)}")
+            self.stage.node(node.name, f"booting: {_words(node, error)}")
 
         closed = (NodeUnreachable, HostKeyMismatch)
         try:
@@ -93,14 +93,14 @@ class _Wait:
             raise _never(node, error) from error
 
     def for_cloud_init(self, node: Node) -> None:
-        """Wait for cloud-init, by its processes: `cloud-init status` knows nothing without
+        """Wait for cloud-init, by its processes: `cloud-init status` does not work without
         systemd.
         """
 
         def is_done() -> bool | None:
             if self.transport.ask(node, _CLOUD_INIT_WORKS).exit_code != 0:
                 return True
-            self.stage.node(node.name, "cloud-init is at work")
+            self.stage.node(node.name, "cloud-init is running")
             return None
 
         poll_until(is_done, SETTLE, clock=self.clock)
@@ -115,14 +115,14 @@ def _never(node: Node, last: NodeError) -> NodeError:
         return HostKeyMismatch(
             node.name,
             f"no login within {BOOT.deadline:.0f} s: {words}",
-            hint="cloud-init puts the host key on the node: an image without it, or one that makes "
-            "keys of its own, cannot be used; the node's boot log in the cloud's console tells",
+            hint="cloud-init installs the host key: an image without it, or that creates its own "
+            "keys, cannot be used; check the node's boot log in the cloud's console",
         )
     return NodeUnreachable(
         node.name,
         f"no login within {BOOT.deadline:.0f} s: {words}",
-        hint="look at the node's boot log in the cloud's console, and whether your address, "
-        "`network.ssh_from` and the network's routes let SSH through; `cloudtrain up` goes on",
+        hint="check the node's boot log in the cloud's console, and whether your address, "
+        "`network.ssh_from` and the network's routes allow SSH; `cloudtrain up` continues",
     )
 
 

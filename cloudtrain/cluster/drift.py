@@ -1,7 +1,7 @@
-"""Compares the nodes that exist with what the config says now.
+"""Compares the existing nodes with the current config.
 
-The cloud's facts about a node count first; for the rest, what the journal's `create` events say it
-was requested with. Records of earlier versions say nothing there: those fields pass.
+The cloud's facts about a node count first; for the rest, the journal's `create` events say how it
+was requested. Records of earlier versions lack these: such fields are not compared.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from cloudtrain.events import Line, Made, nodes_requested
 from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan, TaskId
 
 SHOWN = 3
-"""Names of nodes in one line; the rest is counted."""
+"""Nodes named in one line; the rest is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One field in which nodes differ, in words: they have `there`, the config says `wanted`."""
+    """One field in which nodes differ, in words: `there` is theirs, `wanted` the config's."""
 
     nodes: tuple[str, ...]
     field: str
     there: str
     wanted: str
     replaces: bool = True
-    """Whether nodes that are made anew would not differ."""
+    """True if recreated nodes would match."""
 
     def text(self, config: ClusterConfig) -> str:
         more = len(self.nodes) - SHOWN
         names = ", ".join(self.nodes[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-        verb = "is" if len(self.nodes) == 1 else "are"
-        return f"{names} {verb} {self.there}, {self.says(config)}"
+        return f"{names}: {self.there}, {self.says(config)}"
 
     def says(self, config: ClusterConfig) -> str:
         return f"{place_in_file(config, self.field)} says {self.wanted}"
@@ -69,50 +68,48 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class _Field:
-    """How one field is compared, in creation facts (`made_with`), and how it is put in words."""
+    """How one field is compared, in creation facts, and worded."""
 
     name: str
     key: str
     words: Mapping[Any, str] = field(default_factory=dict)
     form: str = "{}"
 
-    def said(self, value: Any) -> str:
+    def worded(self, value: Any) -> str:
         return self.words.get(value) or self.form.format(value)
 
 
 _FIELDS = (
     _Field(name="nodes.{role}.machine", key="machine"),
-    _Field(
-        name="nodes.{role}.accelerator", key="accelerator", words={None: "without an accelerator"}
-    ),
+    _Field(name="nodes.{role}.accelerator", key="accelerator", words={None: "no accelerator"}),
     _Field(
         name="nodes.{role}.disk_gb",
         key="disk_gb",
-        words={None: "of the default disk size"},
-        form="of disk_gb {}",
+        words={None: "default disk size"},
+        form="disk_gb {}",
     ),
     _Field(name="nodes.{role}.spot", key="spot", words={True: "spot", False: "on demand"}),
-    _Field(name="image", key="image", form="of image {}"),
+    _Field(name="image", key="image", form="image {}"),
     _Field(
         name="network.subnet",
         key="subnet",
-        words={None: "in a subnet of cloudtrain's choice"},
-        form="in subnet {}",
+        words={None: "cloudtrain's own choice of subnet"},
+        form="subnet {}",
     ),
     _Field(
         name="network.private",
         key="private",
-        words={True: "without a public address", False: "with a public address"},
+        words={True: "no public address", False: "public address"},
     ),
 )
-"""All but placement and lifetime, which are of the whole cluster."""
+"""All fields except placement and lifetime, which belong to the whole cluster."""
 
 
 def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
     """Creation facts of this node, as the journal keeps them with its `create`."""
     if facts_of(config.provider).takes_hosts:
-        seats = [host for host in config.hosts if host.role == node.role]
-        host = seats[node.index] if node.index < len(seats) else None
+        hosts = [host for host in config.hosts if host.role == node.role]
+        host = hosts[node.index] if node.index < len(hosts) else None
         return {"host": f"{host.user or ''}@{host.address}:{host.port}"} if host else {}
     if not is_cloud(config.provider):
         return {}
@@ -144,7 +141,7 @@ def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
 
 
 def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
-    """The same from the record alone, for the nodes that it lists."""
+    """Drift from the record alone, for the nodes that it lists."""
     planned = {node.name for node in plan.nodes}
     there = {name: facts for name, facts in recorded.items() if name in planned}
     return Drift(
@@ -160,12 +157,12 @@ def refuse_drift(found: Drift, config: ClusterConfig) -> None:
         return
     cures = []
     if any(change.replaces for change in found.changes):
-        cures.append("`cloudtrain up --replace` exchanges the nodes that differ")
+        cures.append("`cloudtrain up --replace` replaces the nodes that differ")
     if found.extra:
-        cures.append("`cloudtrain up --shrink` deletes what is too much")
-    lands = ", after landing what they hold; or" if cures else ""
-    hint = " and ".join(cures) + f"{lands} `cloudtrain down {config.name}` first"
-    raise UsageError("\n".join(lines), hint=hint.strip())
+        cures.append("`cloudtrain up --shrink` deletes the extra nodes")
+    lands = ", after landing what they hold; or " if cures else ""
+    hint = " and ".join(cures) + f"{lands}run `cloudtrain down {config.name}` first"
+    raise UsageError("\n".join(lines), hint=hint)
 
 
 def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
@@ -176,7 +173,7 @@ def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig)
     if node.machine:
         same = node.machine.lower() == (planned.machine or "").lower()
         facts["machine"] = planned.machine if same else node.machine
-    # One on demand may be in a spot node's place: a restart was told to make it (spot_retries).
+    # A restart may have replaced a spot node with one on demand (spot_retries).
     may_be_dearer = planned.spot and config.train.spot_retries is not None
     facts["spot"] = node.spot or may_be_dearer
     if node.placement:
@@ -209,8 +206,8 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
                 yield Change(
                     nodes=(node.name,),
                     field=each.name.format(role=node.role),
-                    there=each.said(facts[each.key]),
-                    wanted=each.said(wanted[each.key]),
+                    there=each.worded(facts[each.key]),
+                    wanted=each.worded(wanted[each.key]),
                 )
         place = facts.get("placement")
         if place and not any(serves(wish, place) for wish in config.placement):
@@ -223,20 +220,20 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """True for a machine type that the file does not name: another default today is no change of
-    the file.
+    """True for a machine type that the file does not name: a new default is not a change of the
+    file.
     """
     group = config.nodes[node.role]
     if key == "machine":
         same = facts.get("accelerator", node.accelerator and str(node.accelerator))
         return group.machine is None and same == (node.accelerator and str(node.accelerator))
-    if key == "accelerator":  # by the machine that it comes with
+    if key == "accelerator":  # determined by the machine that it comes with
         return group.accelerator is None and facts.get("machine") == node.machine
     return False
 
 
 def serves(wish: str, place: str) -> bool:
-    """True if a zone is the one that `placement` names, or in the region that it names."""
+    """True if `wish`, a zone or region of `placement`, includes the zone `place`."""
     wish, place = (text.replace(" ", "").lower() for text in (wish, place))
     return re.fullmatch(rf"{re.escape(wish)}(-.*|[a-z])?", place) is not None
 
@@ -251,5 +248,5 @@ def _merged(changes: Iterator[Change]) -> Iterator[Change]:
 
 
 def _host_number(config: ClusterConfig, node: NodePlan) -> int:
-    seats = [number for number, host in enumerate(config.hosts) if host.role == node.role]
-    return seats[node.index] if node.index < len(seats) else 0
+    numbers = [number for number, host in enumerate(config.hosts) if host.role == node.role]
+    return numbers[node.index] if node.index < len(numbers) else 0

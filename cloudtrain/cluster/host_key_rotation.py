@@ -1,4 +1,4 @@
-"""Replaces a node's host key by one that nobody else has ever seen, over a verified connection."""
+"""Replaces a node's host key with one that nobody else has seen, over a verified connection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cloudtrain.ssh import keys
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 RELOADED = Retry(tries=9, pause=0.2, backoff=1.8, longest=10.0)
-"""Looks whether sshd answers with the new key: 25 s in all."""
+"""Checks whether sshd answers with the new key: 25 s in all."""
 
 SECOND_WAY = 4
-"""The look, counted from 0, before which a signal tells sshd what systemd did not."""
+"""Number of the check, from 0, before which sshd gets a signal, as systemd did not reload it."""
 
 
 def rotate_host_key(
@@ -30,11 +30,11 @@ def rotate_host_key(
     place: str = HOST_KEY,
     clock: Clock = CLOCK,
 ) -> None:
-    """Install a new host key on `node` and accept no other; its private half was never on a disk
-    here.
+    """Install a new host key on `node` and accept no other; its private half is never on a local
+    disk.
 
-    `folder` is the cluster's, `host_keys` those that `transport` accepts. Killed at any point, the
-    keys that the node may have are on disk, and a second call completes it. Raises StepFailed,
+    `folder` is the cluster's, `host_keys` those that `transport` accepts. If killed at any point,
+    the keys that the node may have are on disk, and a second call completes it. Raises StepFailed,
     NodeUnreachable, HostKeyMismatch.
     """
     new = keys.new_host_key()
@@ -79,8 +79,8 @@ def _verify(
 
 
 def _reload(node: Node, transport: Transport, how: str) -> None:
-    """Make sshd load the key. A failure, or a cut connection, shows in the key that sshd then
-    has.
+    """Make sshd load the key. A failure, or a lost connection, shows in the key that sshd then
+    presents.
     """
     try:
         transport.run(node, _as_root(how), timeout=30.0)
@@ -97,7 +97,7 @@ def _as_root(text: str, place: str = HOST_KEY) -> Command:
     )
 
 
-# The key comes on stdin. Whole or not at all; that it is whole is what ssh-keygen proves.
+# The key comes on stdin. It is installed completely or not at all: ssh-keygen rejects a torn one.
 _INSTALL = """\
 set -eu
 umask 077
@@ -114,7 +114,7 @@ for kind in rsa ecdsa dsa; do rm -f "${1%ed25519_key}${kind}_key" "${1%ed25519_k
 sync
 """  # noqa: E501
 
-# The sshd that listens is the last of the sshd among this shell's forebears.
+# The listening sshd is the topmost one among this shell's ancestors.
 _LISTENER = """\
 PATH=$PATH:/usr/sbin:/sbin
 pid=$$ listener=
@@ -133,8 +133,8 @@ _SIGNAL = f"""{_LISTENER}
 kill -HUP "$listener"
 """
 
-# Under systemd with a restart, which leaves sessions alone (KillMode=process) and is what socket
-# activation knows; a unit that is not this sshd's is never touched.
+# Under systemd by a restart, which keeps sessions (KillMode=process) and works with socket
+# activation; the unit of another sshd is never touched.
 _RESTART = f"""{_LISTENER}
 for unit in ssh.service sshd.service; do
   if [ "$(systemctl show -p MainPID "$unit" 2>/dev/null)" = "MainPID=$listener" ] && sshd -t; then

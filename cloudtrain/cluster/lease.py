@@ -24,23 +24,23 @@ from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
 
 LASTS = 60.0
-"""Seconds from a renewal, by the store's clock: longer never stands in anybody's way."""
+"""Seconds that a lease is valid after a renewal, by the store's clock."""
 EVERY = 20.0
-"""Seconds between two renewals, and between two tries where it was lost or could not be had."""
+"""Seconds between two renewals, and between two attempts to take it."""
 FIRST_ANSWER_SECONDS = 15.0
-"""Seconds for a store to answer at first; later it may still be had."""
+"""Seconds to wait for the store's first answer; the lease may still be taken later."""
 FAREWELL = 5.0
-"""Seconds for it to be given back at the end."""
+"""Seconds to wait for its release at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseHolder:
-    """The holder as a store has it. Later versions must read it."""
+    """The holder as stored in the lease. Later versions must be able to read it."""
 
     owner: str
     machine: str
     boot: str
-    """Of the host: what is of another one may be a copy of this machine."""
+    """Boot id of the host: a lease with another one may belong to a copy of this machine."""
     host: str
     pid: int
     doing: str
@@ -75,21 +75,21 @@ def holding_lease(
 ) -> Iterator[None]:
     """Hold the lease, for the holder of the cluster's lock on this machine.
 
-    Raises LeasedError if another machine works on the cluster, unless not `must`: then it is taken
-    once it is free. Only if the config names a store, on a cloud; without an answer of the store
-    there is none.
+    Raises LeasedError if another machine works on the cluster; with `must=False` the lease is taken
+    later, once it is free. Only on a cloud, if the config names a store; if the store does not
+    answer, the command continues without a lease.
     """
     config = handle.config
     if not is_cloud(config.provider) or config.artifacts.store is None:
         yield
         return
-    keeper = LeaseRenewer(handle, doing, console)
-    keeper.start()
+    renewer = LeaseRenewer(handle, doing, console)
+    renewer.start()
     try:
-        keeper.await_first(must=must)
+        renewer.await_first(must=must)
         yield
     finally:
-        keeper.end()
+        renewer.end()
 
 
 class LeaseRenewer(threading.Thread):
@@ -97,7 +97,7 @@ class LeaseRenewer(threading.Thread):
 
     def __init__(self, handle: Handle, doing: str, console: Console) -> None:
         super().__init__(name="lease", daemon=True)
-        self._lent, self._config, self._console = handle, handle.config, console
+        self._cluster, self._config, self._console = handle, handle.config, console
         self._path = f".leases/{self._config.provider}/{self._config.name}.json"
         self._me = LeaseHolder(
             owner=login(),
@@ -111,15 +111,17 @@ class LeaseRenewer(threading.Thread):
         self._version = ""
         self._other: LeaseHolder | None = None
         self._tried, self._ending = threading.Event(), threading.Event()
-        self._told: set[str] = set()
+        self._said: set[str] = set()
 
     def await_first(self, *, must: bool) -> None:
         if not self._tried.wait(FIRST_ANSWER_SECONDS):
-            self._tell("silent", f"the store does not answer: no lease on {self._config.name} yet")
+            self._say_once(
+                "silent", f"the store does not answer: no lease on {self._config.name} yet"
+            )
         elif must and self._other is not None:
             raise LeasedError(
                 f"{self._config.name} is in use on another machine: {self._other}",
-                hint=f"wait until it has ended; {LASTS:.0f} s after that machine's end it is free",
+                hint=f"wait until it ends; {LASTS:.0f} s after that machine stops it is free",
             )
 
     def end(self) -> None:
@@ -130,14 +132,16 @@ class LeaseRenewer(threading.Thread):
         store: StoreBackend | None = None
         while True:
             try:
-                store = self._lent.store
+                store = self._cluster.store
                 self._keep(store)
             except CloudtrainError as error:
                 self._explain(error)
             first = not self._tried.is_set()
             self._tried.set()
             if self._other is not None and not first:
-                self._tell("lost", f"another machine is at work too: {self._other}; going on")
+                self._say_once(
+                    "lost", f"another machine works on it too: {self._other}; continuing"
+                )
             if self._ending.wait(EVERY):
                 break
         if store is not None and self._version:
@@ -145,7 +149,7 @@ class LeaseRenewer(threading.Thread):
                 store.swap(self._path, None, self._version)
 
     def _keep(self, store: StoreBackend) -> None:
-        """Take or renew the lease; if another holds it, `_other` says who."""
+        """Take or renew the lease; if another machine has it, `_other` is its holder."""
         self._me = replace(self._me, renewed=self._me.renewed + 1)
         data = json.dumps({"format": 1, **asdict(self._me)}).encode()
         answer = store.swap(self._path, data, self._version)
@@ -165,12 +169,12 @@ class LeaseRenewer(threading.Thread):
 
     def _explain(self, error: CloudtrainError) -> None:
         if isinstance(error, NoBucketError) and self._config.artifacts.create:
-            return  # it is about to be made
-        self._tell("none", f"no lease on {self._config.name} in its store: {error.message}")
+            return  # it is about to be created
+        self._say_once("none", f"no lease on {self._config.name} in its store: {error.message}")
 
-    def _tell(self, kind: str, text: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+    def _say_once(self, kind: str, text: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
             self._console.say(text)
 
 

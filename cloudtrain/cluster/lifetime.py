@@ -11,13 +11,13 @@ from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, know
 from cloudtrain.model import Node
 
 LEAST = 60.0
-"""Seconds that a new end lies ahead."""
+"""Seconds that a new end must lie ahead."""
 SAME = 60.0
 """Seconds by which two ends may differ: clouds count a lifetime from different moments."""
 
 
 def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
-    """The new end if it differs; None if it stays.
+    """The new end; None if unchanged.
 
     It counts from the creation of the cluster. Raises UsageError for one that is in the past.
     """
@@ -35,9 +35,9 @@ def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
     if expires < (time.time() if now is None else now) + LEAST:
         name = session.config.name
         raise UsageError(
-            f"limits.max_lifetime of {words(wanted)}: {name} was made at {moment(known.born)}, "
-            f"so that it would have ended at {moment(expires)}",
-            hint=f"`cloudtrain down {name}` ends it now",
+            f"limits.max_lifetime of {words(wanted)}: {name} was created at {moment(known.born)}, "
+            f"so it would have ended at {moment(expires)}",
+            hint=f"run `cloudtrain down {name}` to destroy it now",
         )
     return ClusterEnd(lifetime=wanted, expires=expires)
 
@@ -61,15 +61,15 @@ def move_ends(session: Session, end: ClusterEnd) -> Session:
     if not due:
         return session
 
-    def tell(node: Node, line: str) -> None:
+    def run_line(node: Node, line: str) -> None:
         done = session.transport.ask(node, line)
         if done.exit_code != 0:
             words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-            raise StepFailed(node.name, f"its end cannot be moved: exit {done.exit_code} {words}")
+            raise StepFailed(node.name, f"cannot move its end: exit {done.exit_code} {words}")
 
     names = [node.name for node in due]
     session.console.say(f"{session.config.name} now ends {at(end)}")
-    session.provider.move_ends(session.config.name, names, end.expires, tell)
+    session.provider.move_ends(session.config.name, names, end.expires, run_line)
     return session.refreshed()
 
 
@@ -79,8 +79,8 @@ def settle_end(session: Session, end: ClusterEnd) -> Session:
     left = [node.name for node in session.nodes if not ends_at(node, end)]
     if left:
         raise CloudtrainError(
-            f"the end of {', '.join(left)} is not moved: the cloud tells another one",
-            hint="`cloudtrain up` tries again",
+            f"the end of {', '.join(left)} was not moved: the cloud reports another one",
+            hint="run `cloudtrain up` to try again",
         )
     session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires))
     return session
@@ -103,7 +103,7 @@ def moment(unix: float) -> str:
 
 
 def words(seconds: float | None) -> str:
-    """Format `2h`, as the file has it."""
+    """Format a duration as in a config: `2h`, or `off` for None."""
     if seconds is None:
         return "off"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):

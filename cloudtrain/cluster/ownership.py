@@ -1,4 +1,4 @@
-"""Ownership of clusters: nobody changes another owner's without saying so."""
+"""Ownership of clusters: another owner's is only changed on explicit request."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def current_owner(provider: Provider, console: Console | None = None) -> Owner:
     owner = owner_of(principal, this_machine())
     if principal is None and console is not None and is_cloud(provider.name):
         console.warn(
-            f"{provider.name} does not tell who you are{why}\n"
-            f"what is made is labelled as of {owner.name} on {owner.machine}"
+            f"{provider.name} does not report your identity{why}\n"
+            f"resources are labelled as owned by {owner.name} on {owner.machine}"
         )
     return owner
 
@@ -50,7 +50,7 @@ def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
     nobody, known = owner_of(None, this_machine()), current_owner(provider)
     if owner.id in {nobody.id, known.id}:
         return True
-    # Without an account's word a login name is all there is; the machine may have been renamed.
+    # Without an identity only the login name is left to compare; the machine may have been renamed.
     return known.id == nobody.id and owner.name == nobody.name and records.has_keys()
 
 
@@ -65,9 +65,9 @@ def refuse_other_owners(
 def refuse_other_owners_resources(
     records: Records, provider: Provider, *, owner: str | None
 ) -> None:
-    """The same for resources without a node: another user may just be creating the first.
+    """Refuse resources of other owners without a node: they may just be creating the first.
 
-    Not queried if the record has something created from here: then the name was free.
+    Not queried if the record shows that this machine created something: then the name was free.
     """
     if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
         return
@@ -92,30 +92,30 @@ def _refuse(
     raise UsageError(
         "\n".join(
             [
-                f"{records.name} is not {f'of {owner}' if owner else 'yours'}",
-                *(f"of {described(one)}" for one in others),
+                f"{records.name} is not {f'owned by {owner}' if owner else 'yours'}",
+                *(f"owned by {described(one)}" for one in others),
                 ", ".join(facts(nodes)),
             ]
         ),
-        hint="give yours another `name:`; `status`, `logs` and `fetch` show what this one does",
+        hint="give yours another `name:`; `status`, `logs` and `fetch` work on this one too",
     )
 
 
 def owner_lines(nodes: Sequence[Node]) -> list[str]:
     """Lines about a cluster that may be another owner's."""
     owners = sorted({described(node.owner) for node in nodes})
-    return [*(f"of {owner}" for owner in owners), ", ".join(facts(nodes))]
+    return [*(f"owned by {owner}" for owner in owners), ", ".join(facts(nodes))]
 
 
 def facts(nodes: Sequence[Node]) -> list[str]:
-    """Age, what runs, end."""
+    """Running nodes, age and end of a cluster, in words."""
     now = time.time()
     created = min((node.created for node in nodes if node.created is not None), default=None)
     expires = min((node.expires for node in nodes if node.expires is not None), default=None)
     running = sum(node.state == "running" for node in nodes)
     known = [f"{running} of {len(nodes)} nodes running"]
     if created is not None:
-        known.append(f"made {duration(max(0.0, now - created))} ago")
+        known.append(f"created {duration(max(0.0, now - created))} ago")
     if expires is not None:
         word = "ends" if expires > now else "overdue since"
         known.append(f"{word} {clock(expires)}")
@@ -124,6 +124,6 @@ def facts(nodes: Sequence[Node]) -> list[str]:
 
 def described(owner: Owner) -> str:
     if not owner.id:
-        return "an owner that is not told"
-    where = f", made on {owner.machine}" if owner.machine else ""
+        return "an unknown owner"
+    where = f", created on {owner.machine}" if owner.machine else ""
     return f"{owner.name}{where}" if owner.is_login else f"{owner.name} ({owner.id}){where}"

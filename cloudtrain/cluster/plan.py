@@ -14,7 +14,7 @@ from cloudtrain.run_record import Task
 from cloudtrain.strategies import not_launched, strategy_of
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
-"""Those that every cloud has; any other is the user's own choice of what is in it."""
+"""Images that every cloud has; any other is the user's own."""
 
 CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest machine that has it"
 
@@ -22,7 +22,7 @@ CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest m
 def make_plan(config: ClusterConfig) -> Plan:
     """Plan all nodes in TF_CONFIG's order, on a cloud with their machine and accelerator.
 
-    Raises UsageError for what cannot run. Machines that do not fit are reported by `misfits`, so
+    Raises UsageError for what cannot run. Unavailable machines are reported by `plan_errors`, so
     that an existing cluster can be deleted whatever today's table says.
     """
     if not strategy_of(config).launched:
@@ -94,8 +94,8 @@ def without_code(plan: Plan) -> tuple[str, ...]:
 
 
 OTHER_GPUS = (
-    "take other GPUs, or NVIDIA's own build of TensorFlow (its container image, without "
-    "setup.tensorflow); `--ignore gpus` tries it all the same"
+    "use other GPUs, or NVIDIA's own build of TensorFlow (its container image, without "
+    "setup.tensorflow); pass `--ignore gpus` to try it anyway"
 )
 
 
@@ -116,7 +116,7 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
         group = plan.config.nodes[node.role]
         if group.machine is None and node.machine is not None:
             why = f"the cheapest with {node.accelerator}" if node.accelerator else "the default"
-            found[f"nodes.{node.role}: no machine is named: {node.machine}, {why}"] = None
+            found[f"nodes.{node.role}: no machine is set: using {node.machine}, {why}"] = None
         end = catalog.note(plan.config.provider, node)
         if end:
             found[f"nodes.{node.role}: {end}"] = None
@@ -126,7 +126,7 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
 
 
 ROOMY_GB = 80
-"""The largest of the images that `auto` takes has 30 to 65 GB; CUDA for TensorFlow takes 15."""
+"""GB that are enough: the largest images that `auto` chooses have 30 to 65, CUDA takes 15."""
 
 
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
@@ -136,13 +136,13 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
         return
     if config.image not in IMAGES:
         yield (
-            f": image {config.image} is your own: it has NVIDIA's driver, or is an Ubuntu on which "
-            "cloudtrain can install it"
+            f": image {config.image} is your own: it must have NVIDIA's driver, or be an Ubuntu on "
+            "which cloudtrain can install it"
         )
     if node.disk_gb is not None and node.disk_gb < ROOMY_GB:
         yield (
             f".disk_gb: {node.disk_gb} GB may be too little for an image with NVIDIA's driver, and "
-            f"15 GB for TensorFlow with CUDA: {ROOMY_GB} is enough, and so is what is taken without"
+            f"15 GB for TensorFlow with CUDA: {ROOMY_GB} is enough, and so is the default"
         )
     caution = cuda.caution(version, node.accelerator.kind) if version else None
     if caution:
@@ -150,7 +150,7 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
 
 
 def _first_steps(plan: Plan) -> Iterator[str]:
-    """Notes on GPUs that are younger than the release, with TensorFlow's own words on the
+    """Notes on GPUs that are newer than the TensorFlow release, with its own estimate of the
     duration.
     """
     for node, version in _with_gpus(plan):
@@ -159,13 +159,13 @@ def _first_steps(plan: Plan) -> Iterator[str]:
         later = f"; {own} and later have it" if own else ""
         if fits == "ptx":
             yield (
-                f"nodes.{node.role}: TensorFlow {version} has no code made for {kind}: all is "
-                f"compiled at the first step, which could take 30 minutes or longer{later}"
+                f"nodes.{node.role}: TensorFlow {version} has no code built for {kind}: all of it "
+                f"is compiled at the first step, which could take 30 minutes or longer{later}"
             )
         elif fits == "older":
             yield (
-                f"nodes.{node.role}: TensorFlow {version} has no code made for {kind}: it runs "
-                f"that of an earlier generation; what is compiled for it takes long at first{later}"
+                f"nodes.{node.role}: TensorFlow {version} has no code built for {kind}: it runs "
+                f"that of an earlier generation; what has to be compiled takes long at first{later}"
             )
 
 
@@ -177,8 +177,8 @@ def regions(config: ClusterConfig) -> tuple[str, ...]:
 def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
     """One task on each node, in the plan's order.
 
-    A node that keeps ports for its task has the first of them. Nodes of a cloud at loopback
-    addresses belong to an emulator and share this machine: their tasks get a port each.
+    A node with reserved ports uses the first of them. Nodes of a cloud at loopback addresses belong
+    to an emulator and share this machine: their tasks get a port each.
     """
     own = {node.name: node.task_ports[0] for node in nodes if node.task_ports}
     if not takes_other_ports(plan.config):
@@ -197,8 +197,9 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
 
 
 def takes_other_ports(config: ClusterConfig) -> bool:
-    """Whether a task may have another port than the plan's: nobody chose one, and clusters on this
-    machine share its ports."""
+    """True if a task may use another port than the plan's: none was chosen, and clusters on this
+    machine share its ports.
+    """
     return facts_of(config.provider).on_this_machine and config.train.port == DEFAULT_PORT
 
 

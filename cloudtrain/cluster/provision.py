@@ -41,8 +41,8 @@ from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 
 
 def ensure_nodes(session: Session) -> Session:
-    """Ensure that every node of the plan exists and runs; lost ones are created again with their
-    role and index.
+    """Ensure that every node of the plan exists and runs; lost ones are recreated with their role
+    and index.
     """
     return create_nodes(session, session.plan)
 
@@ -77,7 +77,7 @@ def plan_with_existing(session: Session) -> Session:
 
 
 ANSWERS = Retry(pause=1.0, deadline=60.0)
-"""Looks at machines that nobody but themselves tells of (`hosts`), until all answer."""
+"""Checks of machines whose state only they know (`hosts`), until all answer."""
 
 
 def await_known_states(session: Session) -> Session:
@@ -109,7 +109,7 @@ def create_nodes(session: Session, plan: Plan) -> Session:
             if not clear_leftovers(session, error, journal):
                 raise
             made = session.provider.create(plan, identity_for(session), journal)
-        refuse_missing_keys(made, plan)
+        refuse_missing_nodes(made, plan)
         for node in made:
             stage.done(node.name, node.address)
     session.records.journal(NodesPlaced(places={node.name: node.placement for node in made}))
@@ -134,7 +134,7 @@ def create_nodes(session: Session, plan: Plan) -> Session:
 
 
 def with_same_image(session: Session, plan: Plan) -> Plan:
-    """The plan with the images and the machine types of the nodes that exist, whatever would be
+    """The plan with the images and machine types of the existing nodes, even if others would be
     chosen today.
     """
     if not session.nodes:
@@ -181,24 +181,25 @@ def show_serial_log(session: Session, node: str) -> None:
         session.console.warn(f"{node}: the end of its serial log:\n  {lines}")
 
 
-def refuse_missing_keys(made: Sequence[Node], plan: Plan) -> None:
+def refuse_missing_nodes(made: Sequence[Node], plan: Plan) -> None:
     missing = {node.name for node in plan.nodes} - {node.name for node in made}
     if missing:
         raise TransientError(
-            f"the provider made {len(made)} of {len(plan.nodes)} nodes and says nothing of the "
-            f"others: {', '.join(sorted(missing))}",
-            hint=f"`cloudtrain up` goes on from here, `cloudtrain down {plan.config.name}` ends it",
+            f"the provider created {len(made)} of {len(plan.nodes)} nodes, without an error for "
+            f"the others: {', '.join(sorted(missing))}",
+            hint="run `cloudtrain up` to continue, or "
+            f"`cloudtrain down {plan.config.name}` to destroy it",
         )
 
 
 def merge_created(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
-    """All nodes: lists may lack those that were created just now for a minute."""
+    """All nodes; for a minute, the cloud's lists may lack those that were just created."""
     new = {node.name for node in made}
     return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
 
 
 def identity_for(session: Session) -> Identity:
-    """The cluster's keys. A node that has to be created again gets a new bootstrap host key."""
+    """The cluster's keys. A node to be recreated gets a new bootstrap host key."""
     folder = session.records.folder
     identity = create_identity(folder, [node.name for node in session.plan.nodes])
     changed = {name for name, host_key in identity.host_keys.items() if host_key.accepted}
@@ -210,7 +211,7 @@ def identity_for(session: Session) -> Identity:
 
 
 def clear_leftovers(session: Session, error: Exception, journal: Journal) -> bool:
-    """Delete nodes of an interrupted `up`, which hold nothing, so that every placement can be
+    """Delete nodes of an interrupted `up`, which hold no data, so that every placement can be
     tried.
 
     They would tie the cluster to a placement without capacity.
@@ -218,7 +219,9 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
     events = session.records.events()
     if was_ready(events) or not session.provider.nodes(session.config.name):
         return False
-    session.console.warn(f"{error}\nthe nodes of an `up` that was cut off are given back for it")
+    session.console.warn(
+        f"{error}\ndeleting the nodes of an interrupted `up` to try every placement"
+    )
     session.provider.destroy(session.config.name, journal, pending_nodes(events))
     return True
 
@@ -233,11 +236,11 @@ def shown_journal(session: Session, stage: Stage) -> Journal:
             event = replace(event, made=creation_facts_of(session.config, planned[event.node]))
         session.records.journal(event)
         if isinstance(event, NodeRequested):
-            stage.node(event.node, "asked for")
+            stage.node(event.node, "requested")
         elif isinstance(event, NodeDeletionBegun):
-            stage.node(event.node, "given back")
+            stage.node(event.node, "deleting")
         elif isinstance(event, ResourceRequested):
-            stage.node(event.name, f"making the {event.what}")
+            stage.node(event.name, f"creating the {event.what}")
         elif isinstance(event, PlacementRefused):
             session.console.warn(f"{event.placement}: {event.text}")
 

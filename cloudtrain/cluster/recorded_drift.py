@@ -1,4 +1,4 @@
-"""Changes that `up` would make, by the record alone: no query."""
+"""Changes that `up` would make, from the record alone, without a query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudtrain.state import Records
 
 
 def recorded_drift(plan: Plan) -> Drift:
-    """Drift against the nodes on record here; no query."""
+    """Drift against the recorded nodes, without a query."""
     nodes = on_record(plan)
     if not nodes:
         return Drift()
@@ -45,13 +45,13 @@ def on_record(plan: Plan) -> dict[str, Made]:
 
 
 def fixed_end(config: ClusterConfig) -> str:
-    """Why a node that runs keeps its end; "" if the end can be moved."""
+    """Reason why the end of a running node cannot be moved; "" if it can."""
     cloud = cloud_of(config.provider)
     return cloud.fixed_end if cloud else ""
 
 
 def lifetime_note(plan: Plan) -> tuple[str, ...]:
-    """What `up` would do about another lifetime, by the record here."""
+    """Note on a changed lifetime that `up` would apply, from the record."""
     config = plan.config
     known = known_end(Records(config.name).events())
     wanted = config.limits.max_lifetime
@@ -59,7 +59,7 @@ def lifetime_note(plan: Plan) -> tuple[str, ...]:
         return ()
     place = place_in_file(config, "limits.max_lifetime")
     return (
-        f"{config.name} is made with max_lifetime {words(known.lifetime)}, {place} says "
+        f"{config.name} was created with max_lifetime {words(known.lifetime)}, {place} says "
         f"{words(wanted)}: `up` moves the end of its nodes",
     )
 
@@ -78,7 +78,7 @@ def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
         Change(
             nodes=tuple(name for name in names if name in planned),
             field="limits.max_lifetime",
-            there=f"made with max_lifetime {words(known.lifetime)} ({why})",
+            there=f"created with max_lifetime {words(known.lifetime)} ({why})",
             wanted=words(wanted),
         ),
     )

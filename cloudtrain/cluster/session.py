@@ -45,19 +45,19 @@ class Handle:
 
     @property
     def plan(self) -> Plan:
-        """The plan, made at its first use: a cluster that can no longer be planned can still be
+        """The plan, computed at its first use: a cluster that can no longer be planned can still be
         deleted.
         """
         self._plan = self._plan or make_plan(self.config)
         return self._plan
 
     def plan_again(self) -> None:
-        """Plan again once more is known of its machines."""
+        """Compute the plan again, once more is known about its machines."""
         self._plan = None
 
     @property
     def provider(self) -> Provider:
-        """The provider, with what the record says by now of where the cluster is."""
+        """The provider, with the places where the cluster may be according to the record."""
         with self._lock:
             if self._provider is None:
                 self._provider = open_provider(self.config)
@@ -74,7 +74,7 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """An open cluster. `nodes` are those that the provider listed last."""
+    """An open cluster. `nodes` is the provider's latest list."""
 
     plan: Plan
     records: Records
@@ -95,7 +95,7 @@ class Session:
         return next((node for node in self.nodes if node.name == name), None)
 
     def refreshed(self) -> Session:
-        """The same with its nodes listed again."""
+        """The session with its nodes listed again."""
         return replace(self, nodes=ask_nodes(self.provider, self.plan))
 
 
@@ -133,7 +133,7 @@ def open_provider(config: ClusterConfig) -> Provider:
     if importlib.util.find_spec(folder) is None:
         raise UsageError(
             f"provider {config.provider} is not in this version of cloudtrain",
-            hint="`provider: local` rehearses the whole path on this machine",
+            hint="use `provider: local` to rehearse the whole path on this machine",
         )
     missing = missing_extra(config.provider)
     if missing is not None:
@@ -150,7 +150,7 @@ def open_provider(config: ClusterConfig) -> Provider:
 
 
 def whereabouts(config: ClusterConfig) -> Whereabouts:
-    """Places where this config's cluster may be, by the record here if that is of the same
+    """Places where this config's cluster may be, from the record if that is of the same
     account.
     """
     records = Records(config.name)
@@ -167,19 +167,19 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
 
 
 def missing_extra(provider: str) -> str | None:
-    """The first package that this provider's driver needs and that is not installed."""
+    """The first missing package that this provider needs; None if all are installed."""
     for package in facts_of(provider).packages:
         try:
             if importlib.util.find_spec(package) is None:
                 return package
-        except ModuleNotFoundError:  # the namespace around it is not there
+        except ModuleNotFoundError:  # its namespace package does not exist
             return package
     return None
 
 
 def artifact_store(config: ClusterConfig, records: Records) -> StoreBackend:
-    """The configured store; by default a folder of the cluster here, so that nothing is ever
-    only on a node that is about to be deleted.
+    """The configured store; by default a local folder of the cluster, so that nothing is only on
+    a node that is about to be deleted.
     """
     return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
 
@@ -194,7 +194,7 @@ def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
 
 
 def is_of_the_nodes_cloud(uri: str, config: ClusterConfig) -> bool:
-    """Whether this store is the own one of the cloud that the nodes are in."""
+    """True if the store belongs to the nodes' cloud."""
     cloud = cloud_of(config.provider)
     return cloud is not None and scheme_of(uri) == cloud.store_scheme
 
@@ -205,7 +205,7 @@ def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
 
 
 def in_order(nodes: Iterable[Node], plan: Plan) -> tuple[Node, ...]:
-    """Sort as the plan has them, then all others by name."""
+    """Sort nodes in the plan's order, then all others by name."""
     order = {node.name: number for number, node in enumerate(plan.nodes)}
     return tuple(sorted(nodes, key=lambda node: (order.get(node.name, len(order)), node.name)))
 
@@ -222,16 +222,16 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
 
 
 def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainError:
-    """Error for nodes whose keys are not here."""
+    """Error for nodes whose keys are not on this machine."""
     if all(node.state in ("unknown", "untrusted") for node in nodes):
         unknown = {node.name: NodeUnreachable(node.name, node.fault) for node in nodes}
-        hint = f"whether anything of {config.name} is there is not known: once they answer, again"
+        hint = f"cannot tell whether {config.name} exists: try again once they answer"
         return NodesError(unknown, hint=hint)
     machines = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
     return UsageError(
-        f"{config.name} exists, and the keys that open its nodes are not here",
-        hint=f"they are where it was made{f' ({machines})' if machines else ''}: "
-        "go on there, or give this one another `name:`",
+        f"{config.name} exists, but its SSH keys are not on this machine",
+        hint=f"they are on the machine that created it{f' ({machines})' if machines else ''}: "
+        "continue there, or give this one another `name:`",
     )
 
 
@@ -255,16 +255,16 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
     if same and {(host.address, host.port, host.user) for host in recorded.hosts} <= machines:
         return
     raise UsageError(
-        f"{config.name} is up on {_words(recorded)}, by the record here,"
-        f" and not on what is asked for: {_words(config)}",
-        hint=f"`cloudtrain down {config.name}` ends it there first; or take another `name`",
+        f"cluster {config.name} is already running on {_words(recorded)}; this config targets "
+        f"{_words(config)}",
+        hint=f"run `cloudtrain down {config.name}` first, or use another `name`",
     )
 
 
 def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
     """Raise UsageError for the cluster of another project's file with the same name.
 
-    If the file that it was created from is gone (moved, say), any file may have it.
+    If the file that it was created from no longer exists, any file may use it.
     """
     if adopt or not config.source or not records.is_open():
         return
@@ -277,8 +277,8 @@ def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool)
     if same or not made_from.is_absolute() or not made_from.is_file():
         return
     raise UsageError(
-        f"{config.name} was made from {made_from}, and this is {source}",
-        hint="give this one a `name:` of its own; --adopt takes the cluster over for this file",
+        f"{config.name} was created from {made_from}, not from {source}",
+        hint="give this one its own `name:`, or pass --adopt to use the cluster with this file",
     )
 
 

@@ -19,7 +19,7 @@ from cloudtrain.step import Step
 KEPT_LINES = 20
 SHOWN_LINES = 4
 HINT = "hint: "
-"""A line of a failing step that starts so becomes the error's hint."""
+"""Prefix of a line of a failing step that becomes the error's hint."""
 
 
 def apply(
@@ -30,10 +30,10 @@ def apply(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """Bring every node to where all its steps' checks pass; what passes already is left alone.
+    """Run steps on every node until all their checks pass; steps that already pass are skipped.
 
-    A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError holding every
-    node's failure. Ctrl-C closes the transport, so that nobody waits for a long step.
+    A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError with every
+    node's failure. Ctrl-C closes the transport, so that a long step is not waited for.
     """
     interrupted = threading.Event()
     hosts = _Hosts()
@@ -84,7 +84,7 @@ class _Work:
             words = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
             raise StepFailed(
                 self.node.name,
-                f"the node could not be asked what is there: exit {answer.exit_code}: {words}",
+                f"cannot run the steps' checks: exit {answer.exit_code}: {words}",
                 step_exit_code=answer.exit_code,
             )
         there = iter(states)
@@ -120,7 +120,7 @@ class _Work:
             if self._missing([step]):
                 output = self._output_of(step)
         if step.unless is not None and self._missing([step]):
-            raise self._failed(step, "ended well, but what it makes is not there", 0, output)
+            raise self._failed(step, "command succeeded, but its check still fails", 0, output)
         self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock.monotonic() - started)}")
 
     def _output_of(self, step: Step) -> _Output:
@@ -174,7 +174,7 @@ class _Hosts:
 
 @dataclass
 class _Output:
-    """A step's output as lines: each is shown as it comes, the last ones are kept."""
+    """A step's output as lines: each is shown as it arrives, the last ones are kept."""
 
     show: Callable[[str], None]
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))

@@ -12,7 +12,7 @@ from cloudtrain.step import Step
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     """Install what `setup:` and `code:` ask for on every node; returns the code's commit or digest.
 
-    `delivered`: the code of an active run, whatever its branch or folder is by now.
+    `delivered`: the code of an active run, used even if its branch or folder has changed since.
     """
     source = code.resolve(session.config, delivered)
     note = tensorflow.keras_note(session.config)

@@ -11,7 +11,7 @@ from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.shell import script
 
 BACK = Retry(pause=3.0, deadline=600.0)
-"""Looks whether a node that was started again answers."""
+"""Checks whether a rebooted node answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +21,13 @@ class Reboots:
     clock: Clock
 
     def reboot(self, node: Node) -> None:
-        """Raises StepFailed where it may not be, NodeUnreachable where it does not come back."""
+        """Reboot a node. Raises StepFailed if it refuses, NodeUnreachable if it stays away."""
         self.stage.node(node.name, "reboot")
         before = self._boot(node)
         try:
             done = self.transport.run(node, script(_REBOOT), timeout=60.0)
         except NodeUnreachable:
-            pass  # it went down before it could say so
+            pass  # it went down before it could answer
         else:
             if done.exit_code != 0:
                 words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
@@ -39,18 +39,18 @@ class Reboots:
             try:
                 if self._boot(node) != before:
                     return True
-                words = "it still runs as before"
+                words = "it has not gone down yet"
             except (NodeUnreachable, HostKeyMismatch) as error:
                 words = error.message.removeprefix(f"{node.name}: ")
-            self.stage.node(node.name, f"reboots: {words}")
+            self.stage.node(node.name, f"rebooting: {words}")
             return None
 
         if poll_until(is_back, BACK, clock=self.clock) is None:
             raise NodeUnreachable(
                 node.name,
                 f"not back after a reboot within {BACK.deadline:.0f} s: {words}",
-                hint="look at the node's boot log in the cloud's console; "
-                "`cloudtrain up` goes on from here",
+                hint="check the node's boot log in the cloud's console; "
+                "`cloudtrain up` continues from here",
             )
 
     def _boot(self, node: Node) -> str:
@@ -63,7 +63,7 @@ _REBOOT = """\
 root=
 [ "$(id -u)" = 0 ] || root='sudo -n'
 if $root grep -qsa CLOUDTRAIN_TASK= /proc/[0-9]*/environ; then
-    echo "not done while a training task runs there: \\`cloudtrain stop-run\\` first" >&2
+    echo "a training task is running there: run \\`cloudtrain stop-run\\` first" >&2
     exit 1
 fi
 sync

@@ -110,7 +110,7 @@ def test_a_node_that_boots_is_looked_at_ever_less_often(server: SshdNode) -> Non
     assert max(time.sleeps) == BOOT.longest
     name, text = stage.lines[0]
     assert name == server.node.name
-    assert text.startswith("boots: nothing listens for SSH at ")
+    assert text.startswith("booting: nothing listens for SSH at ")
     assert kept(server).host_keys[server.node.name].rotated
 
 
@@ -163,7 +163,7 @@ def test_cloud_init_is_let_finish_but_not_for_ever(
     monkeypatch.setattr(bootstrap, "_CLOUD_INIT_WORKS", "true")
     time = Passing()
     stage = enter(server, time)
-    assert ("test-chief0", "cloud-init is at work") in stage.lines
+    assert ("test-chief0", "cloud-init is running") in stage.lines
     assert bootstrap.SETTLE.deadline <= time.time < bootstrap.SETTLE.deadline + 60
     assert kept(server).host_keys[server.node.name].rotated
 

@@ -397,7 +397,7 @@ def test_what_another_person_has_on_a_lent_machine_is_left_alone(
         done = CliRunner().invoke(cli, [words[0], path, *words[1:]])
         assert done.exit_code == 2, (words, done.stderr)
         assert "mnist is not yours" in done.stderr
-        assert "of ann (0123456789ab), made on laptop-1" in done.stderr
+        assert "owned by ann (0123456789ab), created on laptop-1" in done.stderr
     assert len(hosts.nodes("mnist")) == 2
     done = CliRunner().invoke(cli, ["down", path, "--owner", "ann", "--discard", "--yes"])
     assert done.exit_code == 0, done.stderr

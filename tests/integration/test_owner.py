@@ -183,7 +183,7 @@ def test_nothing_of_one_person_is_changed_by_another_and_all_of_it_can_be_seen(
     assert cloud.holdings() == held, "it runs, and has time left"
     refused = cloudtrain("up", file_of(cloud, tmp_path / "ann"), "--yes", "--ignore", "quota")
     assert refused.exit_code == 2
-    assert f"they are where it was made ({owner.machine})" in refused.stderr
+    assert f"they are on the machine that created it ({owner.machine})" in refused.stderr
 
     be(eve, monkeypatch, tmp_path / "of eve")
     done = cloudtrain("down", "mnist", *account, "--owner", str(owner), "--discard", "--yes")

@@ -78,7 +78,7 @@ def test_a_kernel_that_the_archive_left_behind_is_exchanged_by_a_reboot(
     shown = applied(machine)
     assert installs(machine) == [f"install {META} {' '.join(OPEN)}"], "no second time after it"
     assert machine.read("log").count("systemctl reboot") == 1
-    assert "reboots: connection refused" in shown
+    assert "rebooting: connection refused" in shown
     assert shown[-1].startswith("2 of 2 steps")
 
 
@@ -86,7 +86,7 @@ def test_what_a_reboot_does_not_mend_is_told_with_the_drivers_own_words(
     machine: FakeMachine,
 ) -> None:
     machine.put("archive", META, *OPEN)
-    with pytest.raises(StepFailed, match="NVIDIA driver: ended well, but") as caught:
+    with pytest.raises(StepFailed, match="NVIDIA driver: command succeeded, but") as caught:
         applied(machine)
     assert "NVIDIA-SMI has failed" in str(caught.value)
     assert machine.read("log").count("systemctl reboot") == 1
@@ -95,7 +95,7 @@ def test_what_a_reboot_does_not_mend_is_told_with_the_drivers_own_words(
 def test_no_node_is_rebooted_under_a_training_task(machine: FakeMachine) -> None:
     machine.put("archive", META, *OPEN)
     machine.put("training")
-    with pytest.raises(StepFailed, match="it needs a reboot: not done while a training task"):
+    with pytest.raises(StepFailed, match="it needs a reboot: a training task is running"):
         applied(machine)
     assert "systemctl reboot" not in machine.read("log")
 

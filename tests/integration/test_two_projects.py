@@ -29,7 +29,7 @@ def test_no_command_of_one_project_changes_the_cluster_of_the_other(project: Pro
     ):
         done = project.cloudtrain(words[0], theirs, *words[1:])
         assert done.returncode == 2, (words, done.stderr)
-        assert f"was made from {mine}" in done.stderr
+        assert f"was created from {mine}" in done.stderr
     record_after = (project.home / "clusters" / project.name / "config.json").read_bytes()
     assert record_after == record_before
     assert project.cloudtrain("forget", project.name).returncode == 2

@@ -291,8 +291,8 @@ def test_a_plan_names_machine_and_accelerator_of_every_node() -> None:
         ("mnist-ps0", "m6i.xlarge", ""),
     ]
     assert plan_notes(plan) == (
-        "nodes.worker: no machine is named: g4dn.xlarge, the cheapest with T4:1",
-        "nodes.ps: no machine is named: m6i.xlarge, the default",
+        "nodes.worker: no machine is set: using g4dn.xlarge, the cheapest with T4:1",
+        "nodes.ps: no machine is set: using m6i.xlarge, the default",
     )
 
 

@@ -137,7 +137,7 @@ def test_ls_cloud_tells_what_no_file_knows(cloud: Labelled) -> None:
     result = run("ls", "--cloud", "--provider", "gcp", "--project", "p")
     lines = [re.sub(r"[-\d]+ \d+:\d+", "TIME", line) for line in result.output.splitlines()]
     lines = [re.sub(r"\d+\.\d\d(?= \$)", "PRICE", line) for line in lines]
-    told = "1 of 1 nodes running, made 5m ago, ends TIME, at least PRICE $/hour"
+    told = "1 of 1 nodes running, created 5m ago, ends TIME, at least PRICE $/hour"
     assert lines == [
         "gcp p: lost  of ann  no local record",
         f"  {told}",
@@ -189,7 +189,7 @@ def test_gc_leaves_what_runs_and_says_what_ends_it(cloud: Labelled) -> None:
     assert list(cloud.cloud) == ["live", "endless"]
     command = "`cloudtrain gc live --provider gcp --project p` deletes it"
     assert f"live is running and is kept: {command}" in result.stderr
-    assert "1 of 1 nodes running, made 5m ago, ends " in result.stderr
+    assert "1 of 1 nodes running, created 5m ago, ends " in result.stderr
     assert "nothing to collect" in result.stdout
 
 
@@ -286,8 +286,8 @@ def test_down_with_a_provider_needs_no_record(cloud: Labelled) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     assert cloud.cloud == {}
     assert set(cloud.asked) == {"p"}
-    assert "lost\n  of ann (" in result.stderr
-    assert "made on elsewhere-1" in result.stderr
+    assert "lost\n  owned by ann (" in result.stderr
+    assert "created on elsewhere-1" in result.stderr
 
 
 def test_down_with_a_provider_destroys_no_work_unless_told(cloud: Labelled) -> None:
@@ -305,7 +305,13 @@ def test_down_of_anothers_cluster_is_refused_with_whose_it_is(
     cloud.owner = owner(EVE)
     result = run("down", "mnist", "--provider", "gcp", "--yes", *words)
     assert result.exit_code == 2
-    for word in ("of eve (", "made on elsewhere-1", "made 5m ago", "ends ", "1 of 1 nodes running"):
+    for word in (
+        "owned by eve (",
+        "created on elsewhere-1",
+        "created 5m ago",
+        "ends ",
+        "1 of 1 nodes running",
+    ):
         assert word in result.stderr
     assert "--discard" not in result.stderr
     assert "--owner" not in result.stderr
@@ -390,7 +396,7 @@ def test_down_elsewhere_leaves_the_keys_of_the_cluster_that_is_known_here(
     key = with_keys("mnist")
     result = run("down", "mnist", *account, "--discard", "--yes")
     assert result.exit_code == 2
-    assert "mnist is up on gcp p, by the record here" in result.stderr
+    assert "cluster mnist is already running on gcp p; this config targets" in result.stderr
     assert key.exists()
     assert Records("mnist").is_open()
 
@@ -406,7 +412,7 @@ def test_a_file_that_names_another_provider_neither_ends_nor_replaces_a_cluster(
     for words in (("up",), ("down", "--discard", "--yes"), ("run",)):
         result = run(words[0], str(path), *words[1:])
         assert result.exit_code == 2, words
-        assert "`cloudtrain down mnist` ends it there first" in result.stderr
+        assert "run `cloudtrain down mnist` first" in result.stderr
     assert key.exists()
     assert Records("mnist").config()["provider"] == "gcp"
 
@@ -530,6 +536,6 @@ def test_the_project_that_the_environment_named_at_up_is_the_one_that_down_asks(
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "second")
     result = run("down", str(path), "--yes")
     assert result.exit_code == 2
-    assert "mnist is up on gcp first" in result.stderr
+    assert "mnist is already running on gcp first" in result.stderr
     assert run("down", "mnist", "--yes").exit_code == 0
     assert set(cloud.asked) == {"first"}

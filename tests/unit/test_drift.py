@@ -26,21 +26,21 @@ __all__ = ["user"]
     [
         (worker(machine="n1-standard-4"), "machine:", "n1-standard-2", "n1-standard-4"),
         (worker(spot=True), "spot:", "on demand", "spot"),
-        (worker(disk_gb=200), "disk_gb:", "of disk_gb 60", "of disk_gb 200"),
-        (worker(accelerator="T4:1"), "accelerator:", "without an accelerator", "T4:1"),
-        ({"image": "ubuntu-24.04"}, "image:", "of image ubuntu-22.04", "of image ubuntu-24.04"),
+        (worker(disk_gb=200), "disk_gb:", "disk_gb 60", "disk_gb 200"),
+        (worker(accelerator="T4:1"), "accelerator:", "no accelerator", "T4:1"),
+        ({"image": "ubuntu-24.04"}, "image:", "image ubuntu-22.04", "image ubuntu-24.04"),
         ({"placement": ["us-west1"]}, "placement:", "in us-east4-c", "us-west1"),
         (
             {"network": {"subnet": "inner"}},
             "subnet:",
-            "in a subnet of cloudtrain's choice",
-            "in subnet inner",
+            "cloudtrain's own choice of subnet",
+            "subnet inner",
         ),
         (
             {"network": {"private": True}},
             "private:",
-            "with a public address",
-            "without a public address",
+            "public address",
+            "no public address",
         ),
     ],
 )
@@ -52,7 +52,7 @@ def test_a_change_that_nodes_cannot_follow_is_refused_with_its_line(
     line = f"deep.yaml:{user.line(at)} says {wanted}"
     done = user.up()
     assert done.exit_code == 2
-    assert f"deep-worker0, deep-worker1 are {there}, {line}" in done.stderr
+    assert f"deep-worker0, deep-worker1: {there}, {line}" in done.stderr
     assert "`cloudtrain up --replace`" in done.stderr
     assert "`cloudtrain down deep` first" in done.stderr
     assert user.cloud.cloud["deep"] == before
@@ -183,7 +183,7 @@ def test_another_lifetime_moves_the_end_of_every_node(user: User, azure: Hearing
     assert before is not None
     user.write(limits={"max_lifetime": "6h"})
     told = cloudtrain("plan", "deep.yaml").stdout
-    assert f"deep is made with max_lifetime 2h, deep.yaml:{user.line('6h')} says 6h" in told
+    assert f"deep was created with max_lifetime 2h, deep.yaml:{user.line('6h')} says 6h" in told
     done = user.up()
     assert done.exit_code == 0, done.stderr
     assert "deep now ends at " in done.stderr
@@ -206,7 +206,7 @@ def test_a_lifetime_that_is_over_already_is_refused(user: User, azure: Hearing) 
     done = user.up()
     assert done.exit_code == 2
     assert "limits.max_lifetime of 30m" in done.stderr
-    assert "`cloudtrain down deep` ends it now" in done.stderr
+    assert "run `cloudtrain down deep` to destroy it now" in done.stderr
     assert ends(user) == {before}
 
 
@@ -238,7 +238,7 @@ def test_where_the_cloud_keeps_the_end_another_lifetime_is_refused_or_exchanged(
     user.write(limits={"max_lifetime": "3h"})
     done = user.up()
     assert done.exit_code == 2
-    assert "are made with max_lifetime 12h" in done.stderr
+    assert "deep-worker1: created with max_lifetime 12h" in done.stderr
     assert f"deep.yaml:{user.line('3h')} says 3h" in done.stderr
     assert cloudtrain("check", "deep.yaml").exit_code == 2
     user.cloud.deeds.clear()

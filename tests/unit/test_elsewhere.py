@@ -72,7 +72,7 @@ def test_the_runs_of_one_cluster_are_told_from_those_of_others(store: ArtifactSt
     assert runs.ids() == (OLDER.id, RUN.id)
     assert runs.latest().run == RUN
     assert runs.run(OLDER.id).run == OLDER
-    with pytest.raises(UsageError, match="no run '20270101-000000-zzzz' of mnist in"):
+    with pytest.raises(UsageError, match="mnist has no run '20270101-000000-zzzz'"):
         runs.run("20270101-000000-zzzz")
 
 
@@ -311,5 +311,5 @@ def test_a_store_that_does_not_answer_is_not_a_cluster_without_runs(
     Records("mnist").create()
     with pytest.raises(StoreError):
         find_run("mnist", None, config=config, uri=None)
-    with pytest.raises(UsageError, match="no run 'typo' of"):
+    with pytest.raises(UsageError, match="has no run 'typo'"):
         find_run("mnist", "typo", config=config, uri=None)

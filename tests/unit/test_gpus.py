@@ -132,7 +132,9 @@ def told(**changes: Any) -> str:
 
 
 def test_an_image_of_ones_own_must_bring_the_driver_or_be_an_ubuntu() -> None:
-    assert "nodes.chief: image ml/base is your own: it has NVIDIA's driver" in told(image="ml/base")
+    assert "nodes.chief: image ml/base is your own: it must have NVIDIA's driver" in told(
+        image="ml/base"
+    )
     for known in ("auto", "ubuntu-24.04", "deeplearning"):
         assert "is your own" not in told(image=known)
     assert "is your own" not in told(image="ml/base", accelerator=None)

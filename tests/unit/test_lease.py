@@ -183,7 +183,7 @@ def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
     with machines.holding():
         machines.leave(theirs)
         eventually(lambda: machines.told.lines)
-        assert "another machine is at work too: `cloudtrain down`" in machines.told.lines[0]
+        assert "another machine works on it too: `cloudtrain down`" in machines.told.lines[0]
         assert machines.on_store()["doing"] == "down", "it is not taken from them"
         open_store(machines.uri).delete(PLACE)
         eventually(lambda: (machines.folder / "store" / PLACE).exists())

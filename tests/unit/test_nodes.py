@@ -226,7 +226,7 @@ def test_an_up_that_gets_fewer_nodes_than_planned_never_says_that_it_is_up(
         def create(self, *given: Any, **named: Any) -> tuple[Node, ...]:
             return super().create(*given, **named)[:1]
 
-    with pytest.raises(TransientError, match=r"made 1 of 2 nodes .* mnist-worker0"):
+    with pytest.raises(TransientError, match=r"created 1 of 2 nodes, .* mnist-worker0"):
         ensure_nodes(dataclasses.replace(session, provider=Short()))
 
 

@@ -171,7 +171,7 @@ def test_where_the_account_does_not_tell_it_is_the_user_of_this_machine_and_that
     console: Any = Told()
     owner = current_owner(Silent(name="aws"), console)
     assert (owner.name, owner.id) == (login(), digest(f"{login()} on {owner.machine}"))
-    assert "aws does not tell who you are: sts does not answer" in console.warnings[0]
+    assert "aws does not report your identity: sts does not answer" in console.warnings[0]
     assert current_owner(FakeProvider(name="local"), console) == owner
     assert len(console.warnings) == 1, "elsewhere nobody expects it"
     known = FakeProvider(name="aws", who=Principal(id="ann", name="ann"))

@@ -67,7 +67,7 @@ def test_a_plan_tells_what_it_costs_and_what_was_chosen() -> None:
     assert "  mnist-worker0  n1-standard-4  T4:1  0.584 $/hour  port 8900" in lines
     assert f"  price      1.38 $/hour in us-east4-c, at most 16.58 $ in 12h ({OLD})" in lines
     assert lines[-1] == (
-        "  note: nodes.worker: no machine is named: n1-standard-4, the cheapest with T4:1"
+        "  note: nodes.worker: no machine is set: using n1-standard-4, the cheapest with T4:1"
     )
 
 
@@ -302,7 +302,7 @@ def test_gpus_that_no_tensorflow_has_code_for_are_refused_and_can_be_insisted_on
     ("machine", "version", "words"),
     [
         ("p5.48xlarge", "2.15", "could take 30 minutes or longer; 2.16 and later have it"),
-        ("p5en.48xlarge", "2.14", "no code made for H200"),
+        ("p5en.48xlarge", "2.14", "no code built for H200"),
         ("g6.xlarge", "2.15.1", "it runs that of an earlier generation"),
         ("g6e.xlarge", "2.16", "2.17 and later have it"),
         ("g6.xlarge", "2.17", None),

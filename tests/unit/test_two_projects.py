@@ -44,7 +44,7 @@ def test_a_file_in_another_folder_is_another_project(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         refuse_other_folder(second, Records("same"), adopt=False)
     assert str(raised.value) == (
-        f"same was made from {tmp_path}/pa/same.yaml, and this is {tmp_path}/pb/same.yaml"
+        f"same was created from {tmp_path}/pa/same.yaml, not from {tmp_path}/pb/same.yaml"
     )
     assert "`name:`" in str(raised.value.hint)
     assert not refused(first)
