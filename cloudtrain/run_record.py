@@ -11,7 +11,7 @@ from cloudtrain.codec import ANY_TEXT, UNIX_TIME
 from cloudtrain.model import TaskId
 
 ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}
-"""Every one up to it is looked at."""
+"""Metadata of an attempt's number. Bounded: the logs of all attempts up to it are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

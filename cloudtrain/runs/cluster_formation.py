@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.run_record import Cause
-from cloudtrain.runs.state_machine import JOINED_LATE, AttemptState, never_served, serves
+from cloudtrain.runs.attempt_state import JOINED_LATE, AttemptState, never_served, serves
 
 TOO_SHORT = 2.0
 """Seconds: a task that ended sooner cannot have imported TensorFlow, let alone have trained."""

@@ -12,6 +12,7 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskState, serves
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -19,7 +20,7 @@ from cloudtrain.runs.cluster_formation import (
 )
 from cloudtrain.runs.node_agents import NodeAgents
 from cloudtrain.runs.periodic_sync import PeriodicSync
-from cloudtrain.runs.state_machine import TAIL, AttemptState, Decision, TaskState, decide, serves
+from cloudtrain.runs.state_machine import Decision, decide
 from cloudtrain.runs.tail import (
     AttemptEnded,
     Event,

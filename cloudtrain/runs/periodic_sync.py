@@ -16,7 +16,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Artifact
 from cloudtrain.run_record import Run
-from cloudtrain.runs.state_machine import AttemptState
+from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.tasks import log_files
 
 EVALUATOR_EVERY = 30.0

@@ -1,4 +1,4 @@
-"""Starts one attempt of a run: nodes, checkpoint, preflight, then every task."""
+"""Starts a run attempt: nodes, checkpoint, preflight, then every task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from cloudtrain.strategies import strategy_of
 
 
 def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
-    """Start every task of a new attempt, or the missing ones of an interrupted start."""
+    """Start every task in its next attempt, or the missing ones of an interrupted start."""
     run = record_attempt(session, run)
     again = run.attempts[-1].number > 1
     if again:

@@ -1,16 +1,24 @@
-"""State of an attempt while it runs, and the decisions that follow from it; pure, on any clock."""
+"""Decisions that follow from the state of a running attempt; pure, on any clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.cloud import is_cloud
-from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
+from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.run_record import Cause, Task
+from cloudtrain.runs.attempt_state import (
+    JOINED_LATE,
+    AttemptState,
+    TaskState,
+    has_joined,
+    never_served,
+    not_joined_yet,
+    serves,
+)
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
@@ -18,7 +26,7 @@ from cloudtrain.runs.root_cause import (
     is_certain,
     last_lines,
 )
-from cloudtrain.runs.task_commands import OutOfMemory, PortState
+from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.strategies import strategy_of
 
 WINDOW = 20.0
@@ -32,65 +40,6 @@ FROZEN_AFTER = 15.0
 
 OTHERS_GRACE = 60.0
 """Seconds that the other tasks get after the deciding ones have succeeded."""
-
-JOINED_LATE = 10.0
-"""Seconds after a task's end in which reports of open ports may still arrive: ports are checked
-once a second, and heartbeats come every five."""
-
-TAIL = 65_536
-"""Bytes of a task's log that are kept to find the cause."""
-
-
-@dataclass(kw_only=True)
-class TaskState:
-    """State of one task as seen from here; times are those of the injected clock."""
-
-    task: Task
-    exit_code: int | None = None
-    ended_at: float | None = None
-    lost: str | None = None
-    """Why its node counts as lost."""
-    notice: float | None = None
-    """When the cloud announced that it will take the node, Unix time."""
-    stopped_since: float | None = None
-    port_open: bool = False
-    opened_at: float | None = None
-    starved: OutOfMemory | None = None
-    """The kernel's figures if it killed the task because memory ran out."""
-    served: PortState | None = None
-    """State of its port, as its node reports it."""
-    last_byte: float = 0.0
-    unreachable_since: float | None = None
-    tail: bytes = b""
-
-    @property
-    def ended(self) -> bool:
-        return self.exit_code is not None or self.lost is not None
-
-    def saw(self, data: bytes, now: float) -> None:
-        self.last_byte = now
-        self.tail = (self.tail + data)[-TAIL:]
-
-    def opened(self, now: float) -> None:
-        if not self.port_open:
-            self.port_open, self.opened_at = True, now
-
-
-@dataclass(kw_only=True)
-class AttemptState:
-    """State of one attempt. `started` and `deadline` are times of the injected clock."""
-
-    config: ClusterConfig
-    tasks: Mapping[str, TaskState]
-    started: float
-    deadline: float | None = None
-    first_failure: float | None = None
-    first_port: float | None = None
-    formed_after: float | None = None
-    """Seconds until all tasks that serve had opened their ports; None: they have not yet."""
-    succeeded_at: float | None = None
-    stop_asked: bool = False
-    warned: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,42 +216,6 @@ def tolerated(watch: AttemptState, task: Task) -> bool:
     )
 
 
-def has_joined(watch: AttemptState, view: TaskState) -> bool | None:
-    """True if the cluster had formed with this task in it, so that a chief may do without it.
-
-    None: its port was open, but not yet those of all others. Unknown counts as joined.
-    """
-    if not serves(watch, view.task) or watch.formed_after is not None:
-        return True
-    if view.task.name in watch.warned:  # the run goes on without it already
-        return True
-    if never_served(watch, view) or (view.lost is not None and not view.port_open):
-        return False
-    if view.ended:
-        return None if view.port_open and not_joined_yet(watch) else True
-    return watch.first_port is None
-
-
-def not_joined_yet(watch: AttemptState) -> bool:
-    """True for a running task on a reachable node that has still not opened its port."""
-    return any(
-        not (view.port_open or view.ended) and view.unreachable_since is None
-        for view in watch.tasks.values()
-        if serves(watch, view.task)
-    )
-
-
-def never_served(watch: AttemptState, view: TaskState) -> bool:
-    """True if the task certainly ended without having opened its port.
-
-    One that listened elsewhere may have a cluster of its own, if no other has opened its port
-    either.
-    """
-    if view.served is None or view.served.never is None or view.port_open:
-        return False
-    return not (view.served.elsewhere and watch.first_port is None)
-
-
 def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
     """Failure of a task that succeeded before the cluster had formed: the others wait for it
     forever.
@@ -372,13 +285,6 @@ def timed_out(watch: AttemptState, now: float) -> Cause | None:
             view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
         )
     return None
-
-
-def serves(watch: AttemptState, task: Task) -> bool:
-    """True if TensorFlow opens the task's port."""
-    return task.name in serving_tasks(
-        tuple(view.task for view in watch.tasks.values()), watch.config
-    )
 
 
 def cause_of(

@@ -16,12 +16,12 @@ from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.cluster_formation import trained_as_one
 from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.start import start_attempt
-from cloudtrain.runs.state_machine import AttemptState
 from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)

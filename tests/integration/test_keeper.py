@@ -17,7 +17,7 @@ from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents, supervise
-from cloudtrain.runs.state_machine import AttemptState, TaskState
+from cloudtrain.runs.attempt_state import AttemptState, TaskState
 from tests.support.keeper_parts import Kept, metadata
 from tests.support.web_store import Service, service, until
 

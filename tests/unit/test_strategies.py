@@ -16,7 +16,8 @@ from cloudtrain.errors import UsageError
 from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.run_record import Run, Task
-from cloudtrain.runs.state_machine import AttemptState, TaskState, decide
+from cloudtrain.runs.attempt_state import AttemptState, TaskState
+from cloudtrain.runs.state_machine import decide
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of
 from cloudtrain.strategies.strategy import Library, Strategy, requires

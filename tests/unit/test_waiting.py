@@ -19,7 +19,7 @@ from cloudtrain.protocols import Completed
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import supervise
-from cloudtrain.runs.state_machine import AttemptState, TaskState
+from cloudtrain.runs.attempt_state import AttemptState, TaskState
 from cloudtrain.runs.tasks import task_states
 from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import AWAY, RetryingTransport

@@ -7,6 +7,7 @@ from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Task
+from cloudtrain.runs.attempt_state import JOINED_LATE, AttemptState, TaskState
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -14,16 +15,7 @@ from cloudtrain.runs.cluster_formation import (
     trained_as_one,
 )
 from cloudtrain.runs.root_cause import is_retryable
-from cloudtrain.runs.state_machine import (
-    FROZEN_AFTER,
-    JOINED_LATE,
-    OTHERS_GRACE,
-    SETTLE,
-    WINDOW,
-    AttemptState,
-    TaskState,
-    decide,
-)
+from cloudtrain.runs.state_machine import FROZEN_AFTER, OTHERS_GRACE, SETTLE, WINDOW, decide
 from cloudtrain.runs.task_commands import PortState
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Task
+from cloudtrain.runs.attempt_state import AttemptState, TaskState
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
     SETTLE,
     WINDOW,
-    AttemptState,
     Decision,
-    TaskState,
     decide,
 )
 from cloudtrain.runs.task_commands import PortState
