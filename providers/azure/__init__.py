@@ -1,1 +1,1 @@
-"""Parts of the Azure driver, over Azure Resource Manager."""
+"""Driver for Azure, over Azure Resource Manager."""

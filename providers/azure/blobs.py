@@ -1,4 +1,4 @@
-"""Finds out whether Blob Storage keeps, and bills, files that are deleted or overwritten."""
+"""Checks whether Blob Storage keeps, and bills, files that are deleted or overwritten."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cloudtrain.providers.azure.http import Tree
 
 
 def kept(arm: ArmClient, store: str | None) -> Iterator[Finding]:
-    """Finding on soft delete and versioning; never a failure, and none if these credentials do
-    not see the account.
+    """Finding on soft delete and versioning; it never fails. No finding if these credentials cannot
+    see the account.
     """
     if store is None or not store.startswith("az://"):
         return
@@ -28,18 +28,18 @@ def kept(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     reasons = [f"soft delete ({days} days)"] if soft else []
     reasons += ["versioning"] if versions else []
     if not reasons:
-        yield Finding(what="blobs", ok=True, text=f"{account} keeps nothing that is deleted")
+        yield Finding(what="blobs", ok=True, text=f"{account} does not keep deleted files")
         return
     text = (
-        f"{account} has {' and '.join(reasons)} on: each checkpoint that is replaced is still "
-        "stored and billed for that time"
+        f"{account} has {' and '.join(reasons)} enabled: each replaced checkpoint is still stored "
+        "and billed for that time"
     )
     yield Finding(
         what="blobs",
         ok=True,
         text=text,
-        hint="az storage account blob-service-properties update --enable-delete-retention false "
-        f"--account-name {account}; or an account of its own for training",
+        hint="run `az storage account blob-service-properties update --enable-delete-retention "
+        f"false --account-name {account}`, or use a separate account for training",
     )
 
 

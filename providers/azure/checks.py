@@ -38,7 +38,7 @@ def check(
     plan: Plan,
     machines: Callable[[str], Sequence[Vm]],
 ) -> tuple[Finding, ...]:
-    """All findings. `machines` lists a cluster's VMs: nodes that exist take no more quota."""
+    """All findings. `machines` lists a cluster's VMs: nodes that exist need no further quota."""
     try:
         arm.timing.call(arm.token)
         subscription = _subscription(arm)
@@ -63,21 +63,21 @@ def check(
     found += blobs.kept(arm, plan.config.artifacts.store)
     subnet = plan.config.network.subnet
     if subnet is not None:
-        found.append(_finding("subnet", lambda: _Said(", ".join(network.ranges(arm, subnet)))))
+        found.append(_finding("subnet", lambda: _Result(", ".join(network.ranges(arm, subnet)))))
     return tuple(found)
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Result:
     text: str
     told: bool = True
-    """False where this endpoint tells nothing of it, or not all."""
+    """False if this endpoint does not report it, or only in part."""
 
 
-_UNTOLD = _Said("not told by this endpoint", told=False)
+_NOT_REPORTED = _Result("not reported by this endpoint", told=False)
 
 
-def _finding(what: str, ask: Callable[[], _Said]) -> Finding:
+def _finding(what: str, ask: Callable[[], _Result]) -> Finding:
     try:
         said = ask()
     except CloudError as error:
@@ -89,8 +89,8 @@ def _failed(what: str, error: CloudError) -> Finding:
     return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
 
 
-def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Said]) -> Iterator[Finding]:
-    """One finding for each region. One region that passes is enough: `up` goes on to it."""
+def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Result]) -> Iterator[Finding]:
+    """One finding for each region. One region that passes is enough, as `up` tries them all."""
     found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
     served = any(finding.ok for finding in found.values())
     for region, finding in found.items():
@@ -102,11 +102,11 @@ def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Said]) -> 
         )
 
 
-def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> _Said:
+def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> _Result:
     regions = {asked(text).region for text in plan.config.placement}
     left_out = unserved(services, plan, sorted(regions))
     words = [", ".join(map(str, there)), *(f"not {r}: {why}" for r, why in left_out.items())]
-    return _Said("; ".join(words))
+    return _Result("; ".join(words))
 
 
 def _subscription(arm: ArmClient) -> str:
@@ -116,25 +116,25 @@ def _subscription(arm: ArmClient) -> str:
     words = f"subscription {arm.subscription}" + (f" ({name})" if name else "")
     if state not in ALIVE:
         raise PermissionsError(
-            f"{words} is {state}: nothing can be made in it",
-            hint="the Azure portal shows what it lacks",
+            f"{words} is {state}: no resources can be created in it",
+            hint="see the Azure portal for the reason",
             code="ReadOnlyDisabledSubscription",
         )
     return words
 
 
-def _permissions(arm: ArmClient, plan: Plan) -> _Said:
+def _permissions(arm: ArmClient, plan: Plan) -> _Result:
     told = _rights(arm)
     if not told:
-        return _UNTOLD
+        return _NOT_REPORTED
     ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
     wanted = (*permissions.NEEDED, *ending)
     lacking = [action for action in wanted if not allowed(action, told)]
     if lacking:
         raise PermissionsError(
-            f"not allowed: {', '.join(lacking)}", hint="docs/azure.md has the role that is needed"
+            f"not allowed: {', '.join(lacking)}", hint="assign the role in docs/azure.md"
         )
-    return _Said("all that up and down need")
+    return _Result("all that up and down need")
 
 
 def allowed(action: str, told: Sequence[Tree]) -> bool:
@@ -154,45 +154,45 @@ def allowed(action: str, told: Sequence[Tree]) -> bool:
     )
 
 
-def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Said:
+def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Result:
     wanted = needed(plan.config.limits.max_lifetime)
     side_by_side(*(partial(services.of, namespace) for namespace in wanted))
     lacking = services.missing(*wanted)
     if lacking and not _may_register(arm, lacking):
         raise PermissionsError(
             f"not registered in this subscription: {', '.join(lacking)}",
-            hint="; ".join(f"az provider register --namespace {name}" for name in lacking),
+            hint="; ".join(f"run `az provider register --namespace {name}`" for name in lacking),
             code="MissingSubscriptionRegistration",
         )
     if lacking:
         names = ", ".join(lacking)
-        return _Said(f"not registered in this subscription: {names}: `up` registers it, for free")
+        return _Result(f"not registered in this subscription: {names}: `up` registers it, for free")
     known = [services.of(namespace) for namespace in wanted]
-    return _Said(", ".join(wanted)) if all(one and one.state for one in known) else _UNTOLD
+    return _Result(", ".join(wanted)) if all(one and one.state for one in known) else _NOT_REPORTED
 
 
 def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
-    """True also if the endpoint does not report it: `up` tries."""
+    """True also if the endpoint does not report it: `up` tries to register."""
     told = _rights(arm)
     return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
 
 
-def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Said:
+def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Result:
     seconds = plan.config.limits.max_lifetime
     if seconds is None:
-        return _Said("no limit: nothing but `down` ends the VMs")
+        return _Result("no limit: only `down` ends the VMs")
     lacking = _no_deadline(arm, services)
     refuse_lifetime(seconds, far=not lacking)
     words = f"each VM is deallocated after {lasting(seconds)}"
     stays = billed_after_end.after_the_end(plan)
     if lacking:
-        return _Said(f"{words}, by a daily schedule alone: {lacking}; {stays}")
-    behind = ", with a daily schedule behind it" if seconds <= LONGEST else ""
-    return _Said(f"{words}, at a date and time that Azure keeps{behind}; {stays}")
+        return _Result(f"{words}, by a daily schedule only: {lacking}; {stays}")
+    behind = ", with a daily schedule as a fallback" if seconds <= LONGEST else ""
+    return _Result(f"{words}, at a date and time held by Azure{behind}; {stays}")
 
 
 def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
-    """Reason why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
+    """Why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
     reports.
     """
     told = services.of(DEADLINES)
@@ -208,7 +208,7 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
 
 
 def _rights(arm: ArmClient) -> Sequence[Tree]:
-    """Actions that this principal may do in the subscription; empty if not reported."""
+    """Actions that this principal is allowed in the subscription; empty if not reported."""
     path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
     return ask_or_none(lambda: arm.pages(path)) or ()
 
@@ -216,36 +216,36 @@ def _rights(arm: ArmClient) -> Sequence[Tree]:
 def _network(plan: Plan) -> Iterator[Finding]:
     for machine in interconnect.unconnected(plan.config):
         text = (
-            f"{machine}: Azure connects InfiniBand within a scale set only, and these are single "
-            "VMs: nodes talk over Ethernet (tasks get NCCL_IB_DISABLE=1)"
+            f"{machine}: Azure connects InfiniBand only within a scale set, and these are single "
+            "VMs: nodes communicate over Ethernet (tasks get NCCL_IB_DISABLE=1)"
         )
         yield Finding(what="network", ok=True, text=text)
 
 
-def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> _Said:
+def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> _Result:
     known = skus.of(region)
     if known is None:
-        return _UNTOLD
+        return _NOT_REPORTED
     for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
         sku = known.get(name.lower())
         if sku is None:
-            raise CloudConfigError(f"no machine {name}", hint="az vm list-sizes --location …")
+            raise CloudConfigError(f"no machine {name}", hint="run `az vm list-sizes --location …`")
         if sku.refused:
             raise CapacityError(
                 f"{name}: {sku.refused}",
-                hint="ask for access at https://aka.ms/ProdportalCRP, or name other regions",
+                hint="request access at https://aka.ms/ProdportalCRP, or choose other regions",
                 scope="region",
                 code=sku.refused,
             )
-        wrong = [sku.misfit(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
+        wrong = [sku.mismatch(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
         if any(wrong):
             text = next(filter(None, wrong))
-            raise CloudConfigError(text, hint="see nodes.….machine and accelerator")
+            raise CloudConfigError(text, hint="check nodes.….machine and accelerator")
         for place in there:
             if place.region == region and place.zone and _zone(place) not in sku.zones:
                 raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")
     zones = [place.zone for place in there if place.region == region and place.zone]
-    return _Said(f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}")
+    return _Result(f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}")
 
 
 def _zone(place: Location) -> str:
@@ -257,15 +257,17 @@ def _words(nodes: Sequence[NodePlan]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counted.items())
 
 
-def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Said:
+def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Result:
     found = list(images.check(arm, skus, region, plan))
-    words = ", ".join(name if told else f"{name} ({_UNTOLD.text})" for name, told in found)
+    words = ", ".join(name if told else f"{name} ({_NOT_REPORTED.text})" for name, told in found)
     if any(requests.has_gpu(node) for node in plan.nodes) and images.secure_boot(arm):
         words += "; without Secure Boot, which this subscription has by default"
-    return _Said(words, told=all(told for _, told in found))
+    return _Result(words, told=all(told for _, told in found))
 
 
-def _quota(arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> _Said:
+def _quota(
+    arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]
+) -> _Result:
     needs, unknown = need(nodes, skus.of(region) or {}, public=not plan.config.network.private)
     left = _left(arm, region)
     short, untold = [], [f"the cores of {machine}" for machine in unknown]
@@ -279,30 +281,30 @@ def _quota(arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[
     if short:
         raise QuotaError(
             "; ".join(short),
-            hint=f"ask for more: https://aka.ms/ProdportalCRP, region {region}; or other regions",
+            hint=f"request more for {region} at https://aka.ms/ProdportalCRP, or add other regions",
             scope="region",
             code="QuotaExceeded",
         )
     if not left:
-        return _UNTOLD
+        return _NOT_REPORTED
     if untold:
         told = [f"{wanted} {name}" for name, wanted in needs.items() if name not in untold]
-        words = f"; there is room for {', '.join(told)}" if told else ""
-        return _Said(f"not told: {', '.join(untold)}{words}", told=False)
+        words = f"; enough for {', '.join(told)}" if told else ""
+        return _Result(f"not reported: {', '.join(untold)}{words}", told=False)
     words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
-    return _Said(words or "nothing more needed")
+    return _Result(words or "nothing more needed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Quota:
     name: str
     limit: int
-    """-1: none."""
+    """-1: no limit."""
     used: int
 
 
 def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
-    """Remaining quota by `_key` of its name, compute's and the network's together."""
+    """Remaining quota by `_key` of its name, for compute and network together."""
     paths = [
         f"{arm.path}/providers/{namespace}/locations/{region}/usages"
         for namespace in ("Microsoft.Compute", "Microsoft.Network")
@@ -327,7 +329,7 @@ def _key(name: str) -> str:
 
 
 ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
-"""As `az network list-usages` names it today; without `IPv4` in older answers."""
+"""Current name in `az network list-usages`; older answers have no `IPv4`."""
 
 
 def _keys(name: str) -> tuple[str, ...]:
@@ -338,7 +340,7 @@ def _keys(name: str) -> tuple[str, ...]:
 def need(
     nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Needed amount by quota name over all roles, and the machines whose cores are not known.
+    """Needed amount by quota name over all roles, and the machines whose cores are unknown.
 
     Spot draws on `lowPriorityCores` only.
     https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing

@@ -32,17 +32,17 @@ from cloudtrain.retry import poll_until
 
 ENDPOINT = "https://management.azure.com"
 OPERATION = 300.0
-"""Seconds that any operation but a VM's or a group's may take."""
+"""Seconds to wait for an operation, except for those on VMs and groups."""
 REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
 QUESTIONS = 20.0
-"""A second, of all threads together that follow an operation: Azure takes some 25."""
+"""Polls of operations per second by all threads together; Azure accepts some 25."""
 DONE = frozenset({"succeeded", "failed", "canceled", ""})
 
 T = TypeVar("T")
 
 
 def endpoint_of(config: ClusterConfig) -> str | None:
-    """The configured endpoint; None for the public cloud's own."""
+    """The configured endpoint; None for the public cloud's."""
     return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
 
 
@@ -66,7 +66,7 @@ class ArmClient:
 
     @property
     def subscription(self) -> str:
-        """Subscription id: the config's, the environment's, or the only one that these
+        """Subscription id: of the config, of the environment, or the only one that these
         credentials see.
         """
         with self._lock:
@@ -95,9 +95,9 @@ class ArmClient:
         query: Mapping[str, str] | None = None,
         retried: type[CloudError] | None = None,
     ) -> ArmAnswer:
-        """Send one request, retried while it is throttled or unanswered, or raises `retried`.
+        """Send one request, retried while it is throttled, unanswered or raises `retried`.
 
-        Falls back to an older API version if this endpoint does not have ours yet.
+        Falls back to an older API version if this endpoint does not support ours yet.
         """
         wanted = None if "api-version=" in path else paths.version(path)
         if wanted is None:
@@ -118,7 +118,7 @@ class ArmClient:
             return self._call(method, path, body, given, retried)
 
     def version(self, path: str) -> str | None:
-        """API version for a path: ours, or the one that this endpoint was found to have."""
+        """API version for a path: ours, or the one that this endpoint supports."""
         wanted = paths.version(path)
         return self._versions.get((wanted or "", paths.type_of(path)), wanted)
 
@@ -168,23 +168,23 @@ class ArmClient:
         while answer.get("nextLink"):
             link = paths.local(answer["nextLink"], self._prefix)
             if link in seen:
-                raise TransientError(f"GET {_short(path)}: the same page is told again and again")
+                raise TransientError(f"GET {_short(path)}: the same page is returned repeatedly")
             seen.add(link)
             answer = self.get(link)
             found += answer.get("value") or ()
         return found
 
-    # ── Things that take their time ──────────────────────────────────────────
+    # ── Long-running operations ──────────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
-        """Create or update a resource and wait until it is ready. Waits a little for its
-        dependencies.
+        """Create or update a resource and wait until it is ready. Waits for dependencies for a
+        while.
         """
         self.made(path, self.call("PUT", path, body, retried=BusyError))
 
     def made(self, path: str, answer: ArmAnswer, *, within: float = OPERATION) -> None:
-        """Wait until a PUT's resource is ready, by one list for all resources of its kind.
-        Raises the resource's error.
+        """Wait until the resource of a PUT is ready, polling one list for all resources of its
+        kind. Raises the resource's error.
         """
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
@@ -193,7 +193,7 @@ class ArmClient:
             self.finish("PUT", path, answer, within=within)
 
     def _is_settled(self, kind: str, path: str, within: float) -> bool:
-        """False if the list does not report the state, or reports a failure without its reason."""
+        """False if the list does not report the state, or reports a failure without a reason."""
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = SharedPoll(
@@ -203,8 +203,8 @@ class ArmClient:
         return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
-        """Delete a resource and wait until it is gone; one that is gone already is fine. Waits a
-        little for its users.
+        """Delete a resource and wait until it is gone; one that is gone already is no error. Waits
+        for its users for a while.
         """
         try:
             begun = self.call("DELETE", path, retried=BusyError)
@@ -215,7 +215,7 @@ class ArmClient:
     def finish(
         self, method: str, path: str, answer: ArmAnswer, *, within: float = OPERATION
     ) -> None:
-        """Wait for the operation that the answer began. Raises the operation's error.
+        """Wait for the operation that `answer` belongs to. Raises the operation's error.
 
         Azure reports operations in three ways:
         https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
@@ -240,7 +240,7 @@ class ArmClient:
             self.settle(asked, path, within=within)
 
     def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
-        """Wait until the resource itself reports that it is ready. Raises the resource's error."""
+        """Wait until the resource itself reports that it is ready. Raises its error."""
 
         def ask() -> bool | None:
             thing = self.get(path)
@@ -252,7 +252,7 @@ class ArmClient:
         self._until(asked, ask, within)
 
     def _operation(self, asked: str, url: str) -> bool | None:
-        """False if the operation is not known any more."""
+        """False if the operation is no longer known."""
         told = self.find(paths.local(url, self._prefix))
         if told is None:
             return False
@@ -262,7 +262,7 @@ class ArmClient:
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
-        """False if the location is not known any more."""
+        """False if the location is no longer known."""
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
         except NotFoundError:
@@ -270,7 +270,7 @@ class ArmClient:
         return None if answer.status == 202 else True
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
-        """Its answer, once it has one."""
+        """First result of `ask` that is not None. Raises TransientError on a timeout."""
         clock, polls = self.timing.clock, self.timing.polls
 
         def sleep(seconds: float) -> object:
@@ -280,7 +280,7 @@ class ArmClient:
             polls = replace(polls, pause=polls.pause / 2, deadline=within)
             found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
         if found is None:
-            raise TransientError(f"{asked}: not done after {within:.0f} s", code="not done")
+            raise TransientError(f"{asked}: timed out after {within:.0f} s", code="not done")
         return found
 
     @contextmanager
@@ -293,7 +293,7 @@ class ArmClient:
             with self._lock:
                 self._asking -= 1
 
-    # ── Below ────────────────────────────────────────────────────────────────
+    # ── Helpers ──────────────────────────────────────────────────────────────
 
     def _only_subscription(self) -> str:
         found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
@@ -302,17 +302,17 @@ class ArmClient:
         if not found:
             raise CredentialsError(
                 "these credentials see no subscription",
-                hint="az login, or a role in one; see `project` and AZURE_SUBSCRIPTION_ID",
+                hint="run `az login`, get a role in one, or set `project` or AZURE_SUBSCRIPTION_ID",
             )
         names = ", ".join(f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found)
         raise CredentialsError(
             f"these credentials see several subscriptions: {names}",
-            hint="say which: `project: ID`, or AZURE_SUBSCRIPTION_ID",
+            hint="set `project: ID` or AZURE_SUBSCRIPTION_ID",
         )
 
     @contextmanager
     def _lent(self) -> Iterator[ArmConnection]:
-        """A connection that no other thread uses meanwhile; it is kept open for the next."""
+        """A connection for exclusive use; it is kept open for the next caller."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -324,8 +324,8 @@ class ArmClient:
 
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:
-    """Run these calls side by side and return their answers; raises the first failure, as all
-    mostly have one reason.
+    """Run these calls in parallel and return their results. Raises only the first failure, as they
+    mostly have the same reason.
     """
     numbers = list(range(len(questions)))
     try:
@@ -354,12 +354,12 @@ def failure_reason(thing: Tree) -> Any:
         if prefix == "ProvisioningState":
             return {"code": code.strip("/"), "message": status.get("message") or ""}
     state = thing.get("properties", {}).get("provisioningState", "")
-    return {"code": "", "message": f"its provisioning ended as {state}"}
+    return {"code": "", "message": f"provisioning ended as {state}"}
 
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """Map what is raised inside to CloudError."""
+    """Map exceptions inside to CloudError."""
     try:
         yield
     except CloudError:

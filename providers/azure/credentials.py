@@ -23,9 +23,9 @@ from cloudtrain.protocols import Principal
 from cloudtrain.providers.azure import faults
 
 TIMEOUT = 60.0
-"""Seconds without a byte."""
+"""Seconds without data."""
 EARLY = 300.0
-"""Seconds before its end at which a token is renewed."""
+"""Seconds before it expires at which a token is renewed."""
 
 
 class Tokens:
@@ -67,7 +67,7 @@ class Tokens:
                 self._token = self._credential = None
 
     def _ask(self) -> Any:
-        # Without a handler, logging prints to stderr what we tell ourselves.
+        # Without a handler, logging would print to stderr what our errors say anyway.
         logging.getLogger("azure.identity").addHandler(logging.NullHandler())
         asked = "token for Azure"
         try:
@@ -75,7 +75,7 @@ class Tokens:
             transport.last = None
             return credential.get_token(self._scope)
         except ClientAuthenticationError as error:
-            # MSAL would answer the next one for a minute from what it remembers of a refusal.
+            # MSAL caches a refusal for a minute.
             self._credential = None
             status = self._transport.last if self._transport else None
             words = _condensed(str(error.message), asked=status is not None)
@@ -84,9 +84,9 @@ class Tokens:
             if status == 0 or (status is not None and status >= 500):
                 raise TransientError(f"{asked}: {words.text}", code=f"HTTP {status}") from error
             raise CredentialsError(f"{asked}: {words.text}", hint=words.hint) from error
-        except ValueError as error:  # azure-identity refuses a tenant or an authority.
+        except ValueError as error:  # azure-identity refuses a tenant or an authority
             raise CredentialsError(
-                f"{asked}: {error}", hint="see `endpoints.auth` and AZURE_…"
+                f"{asked}: {error}", hint="check `endpoints.auth` and AZURE_…"
             ) from error
         except Exception as error:
             raise faults.of_exception(asked, error) from error
@@ -102,7 +102,7 @@ class Tokens:
                 https = urlunsplit(url._replace(scheme="https")) if plain else self._authority
                 settings = {"authority": https, "disable_instance_discovery": True}
             self._transport = RecordingTransport(url.netloc or "login.microsoftonline.com", plain)
-            # What is to be tried again is: by whoever wants the token, by our own retry policy.
+            # Retries are left to the caller, by our own retry policy.
             self._credential = DefaultAzureCredential(
                 transport=self._transport, retry_total=0, **settings
             )
@@ -110,8 +110,8 @@ class Tokens:
 
 
 def principal(token: str) -> Principal | None:
-    """Identity from the token's own claims; `oid` is the same in every application of the
-    directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """Identity from the token's claims. `oid` is the same in every application of the directory:
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     """
     try:
         part = token.split(".")[1]
@@ -125,10 +125,10 @@ def principal(token: str) -> Principal | None:
 
 
 class RecordingTransport(RequestsTransport):  # type: ignore[misc]
-    """Records the authority's last status, as the chain of credentials reports text only.
+    """Records the authority's last HTTP status, as the credential chain reports text only.
 
-    azure-identity accepts no authority without TLS. `plain`: an emulator on this machine
-    (host:port) without TLS.
+    `plain`: host:port of an emulator on this machine without TLS, which azure-identity would not
+    accept.
     """
 
     def __init__(self, authority: str, plain: str | None) -> None:
@@ -136,8 +136,8 @@ class RecordingTransport(RequestsTransport):  # type: ignore[misc]
         self._authority = authority
         self._plain = plain
         self.last: int | None = None
-        """The HTTP status of the authority's last answer; 0 where there was none. Of the metadata
-        service, which is asked on the chance that there is one, only what says that it is ill."""
+        """HTTP status of the authority's last answer; 0 without one. Of the metadata service, which
+        is tried whether it exists or not, only errors of the service itself."""
 
     def send(self, request: Any, **given: Any) -> Any:
         url = urlsplit(request.url)
@@ -161,7 +161,7 @@ def is_loopback(host: str | None) -> bool:
 TOOLS = frozenset(
     {"AzureCliCredential", "AzurePowerShellCredential", "AzureDeveloperCliCredential"}
 )
-"""Programs that a person logs in with."""
+"""Credentials of programs with which a person logs in."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,10 @@ class _Words:
 
 
 def _condensed(message: str, *, asked: bool) -> _Words:
-    """Shorten the chain's message to the credential that counts, with its own advice.
+    """Shorten the chain's message to the decisive credential, with its own advice.
 
-    That is the one that was refused, which stopped the chain; otherwise the last that was
-    configured and failed.
+    That is the one that was refused, which stopped the chain; otherwise the last configured one
+    that failed.
     """
     told = re.findall(
         r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
@@ -190,14 +190,14 @@ def _condensed(message: str, *, asked: bool) -> _Words:
         advice = [line for line in lines if re.match(r"(az|azd|Connect-AzAccount)\b", line)]
         first = next((line for line in lines if "AADSTS" in line), lines[0])
         first = re.sub(r"\s*(Trace|Correlation) ID:.*", "", first).removeprefix("ERROR: ")
-        return _Words(
-            f"{name}: {first[:400]}", advice[0].strip("`\"'") if advice else faults.LOG_IN
-        )
+        command = advice[0].strip("`\"'") if advice else ""
+        hint = f"run `{command}`" if command else faults.LOG_IN
+        return _Words(f"{name}: {first[:400]}", hint)
     if told:
-        return _Words(f"none of {', '.join(name for name, _ in told)} has one")
+        return _Words(f"no credentials from {', '.join(name for name, _ in told)}")
     return _Words(message.splitlines()[0] if message else "no credentials")
 
 
 def _has_failed(text: str) -> bool:
-    """True for a credential that is installed, was logged in once, and was refused."""
+    """True for a credential that is installed, was logged in, and was refused."""
     return "AADSTS" in text or text.lstrip().startswith("ERROR")

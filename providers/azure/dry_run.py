@@ -1,6 +1,6 @@
 """`check --deep`: has Resource Manager validate the whole cluster without creating anything.
 
-A deployment's validation runs policies, quotas, sizes, images and security profiles over the very
+The validation of a deployment applies policies, quotas, sizes, images and security profiles to the
 bodies that `up` sends; it is free. https://learn.microsoft.com/rest/api/resources/deployments/
 """
 
@@ -22,26 +22,26 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 
 CALLER = "192.0.2.1/32"
-"""Of nobody: who may reach the nodes is not asked here."""
+"""Placeholder (TEST-NET-1): the validation does not need the caller's address."""
 SCHEMA = "https://schema.management.azure.com/schemas"
 WITHIN = 300.0
-"""Seconds that a validation may take."""
+"""Seconds to wait for a validation."""
 
 
 def dry_run(
     arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
 ) -> Iterator[Finding]:
     """One finding for each region; one region that accepts the cluster is enough, as for `up`."""
-    places = {place.region: place for place in reversed(there)}  # The first of each region.
+    places = {place.region: place for place in reversed(there)}  # the first of each region
     results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
     served = any(error is None for _, error in results)
     for place, error in results:
         if error is None:
             number = len(plan.nodes)
             text = (
-                f"{place}: Azure validated all that `up` makes ({number} "
-                f"node{'s' if number > 1 else ''}); nothing was made, it is free. Whether there "
-                "is room is told by `up` alone"
+                f"{place}: Azure validated all that `up` creates ({number} "
+                f"node{'s' if number > 1 else ''}); nothing was created or billed. Only `up` shows "
+                "whether there is capacity"
             )
             yield Finding(what="rehearsal", ok=True, text=text)
         else:
@@ -62,7 +62,7 @@ def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudEr
     except CloudError as error:
         return error
     refusal = _validated(arm, path, body)
-    if refusal is not None and "securityType" in refusal.message:  # As `up` does: see vms.py.
+    if refusal is not None and "securityType" in refusal.message:  # as `up` does: see vms.py
         refusal = _validated(arm, path, _without_security(body))
     return refusal
 
@@ -83,7 +83,7 @@ def _without_security(body: Any) -> Any:
 
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
-    """Deployment for a subscription: the group and, nested in it, everything else."""
+    """Deployment for a subscription: the resource group, with everything else nested in it."""
     group = arm.group(paths.group_name(plan.config.name, place.region))
     tags = labels.of_cluster(plan.config.name)
     nested = {
@@ -121,7 +121,7 @@ def _template(schema: str, resources: list[Mapping[str, Any]]) -> requests.Body:
 def _inside(
     arm: ArmClient, skus: Skus, plan: Plan, place: Location, group: paths.Group
 ) -> Iterator[Mapping[str, Any]]:
-    """Resources in the group, as ground.py and vms.py create them."""
+    """Resources in the group, as network.py and vms.py create them."""
     region, name = place.region, labels.group_name(plan.config.name)
     tags, wanted = labels.of_cluster(plan.config.name), plan.config.network
     inside = () if wanted.subnet is None else network.ranges(arm, wanted.subnet)
@@ -174,7 +174,7 @@ def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapp
 
 
 def _some_key() -> str:
-    """Text with the form of a public key; it has no private half."""
+    """Text in the form of a public key, without a private half."""
     kind = b"ssh-ed25519"
     data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
     return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"

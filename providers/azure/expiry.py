@@ -1,7 +1,7 @@
-"""Ends VMs from Azure's side: a deallocation at a date and time, with a daily schedule behind it.
+"""Ends VMs by Azure itself: a deallocation at a date and time, with a daily schedule as a fallback.
 
-The first is an operation of Microsoft.ComputeSchedule, which nobody can list: its id is a tag of
-the second, a schedule of Microsoft.DevTestLab, which has a time of day and no date.
+The first is an operation of Microsoft.ComputeSchedule. Operations cannot be listed, so its id is a
+tag of the second, a schedule of Microsoft.DevTestLab, which has a time of day but no date.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.words import lasting
 
 SOONEST = 35 * 60.0
-"""Seconds. A schedule runs on its first day only where it was made 31 minutes ahead, as Microsoft's
-support says; 30 are told for one that is changed:
+"""Seconds. A schedule runs on its first day only if it was created 31 minutes ahead, according to
+Microsoft's support; for a changed one the documentation says 30:
 https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown"""
 CHANGED_LATE = 31 * 60.0
-"""Seconds before its old time in which a schedule's new time takes effect on the next day only."""
+"""Seconds before a schedule's old time. A change later than that takes effect the next day."""
 LONGEST = 24 * 3600.0
-"""Seconds that a schedule reaches ahead."""
+"""Seconds: the farthest end that a schedule can hold."""
 SLACK = 60.0
-"""Seconds since an end was counted."""
+"""Seconds that may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"
-"""The tag of a schedule with the id of the operation that ends its VM."""
+"""Tag of a schedule with the id of the operation that ends its VM."""
 PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
 
 
 def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
     """Raise CloudConfigError for a lifetime that Azure cannot end in time.
 
-    `far`: Microsoft.ComputeSchedule can arm more than a day ahead.
+    `far`: Microsoft.ComputeSchedule is available, which can end a VM more than a day ahead.
     """
     if seconds is None:
         return
-    words = f"limits.max_lifetime of {lasting(seconds)}: on Azure an end"
+    words = f"limits.max_lifetime of {lasting(seconds)}: on Azure, an end"
     if seconds < SOONEST:
         raise CloudConfigError(
-            f"{words} that is less than {lasting(SOONEST)} ahead may come a day late",
-            hint=f"limits.max_lifetime: {SOONEST / 60:.0f}m or more; `cloudtrain down` ends sooner",
+            f"{words} less than {lasting(SOONEST)} ahead may come a day late",
+            hint=f"set limits.max_lifetime to {SOONEST / 60:.0f}m or more; to end sooner, run "
+            "`cloudtrain down`",
         )
     if seconds > LONGEST and not far:
         raise CloudConfigError(
-            f"{words} is held by a schedule that reaches 24 h ahead: Microsoft.ComputeSchedule, "
-            "which reaches farther, is not to be had here",
-            hint="limits.max_lifetime: 24h or less, or az provider register --namespace "
+            f"{words} more than 24 h ahead needs Microsoft.ComputeSchedule, which is not available "
+            "here",
+            hint="set limits.max_lifetime to 24h or less, or run az provider register --namespace "
             "Microsoft.ComputeSchedule",
         )
 
 
 @dataclass(frozen=True)
 class _Armed:
-    """End that is armed by a VM's schedule."""
+    """End that is set by a VM's schedule."""
 
     schedule: Tree | None
 
@@ -82,14 +83,14 @@ class _Armed:
 
 
 class Expiries:
-    """Armed ends of VMs. Safe to use from many threads. Raises CloudError."""
+    """Ends of VMs that Azure holds. Safe to use from many threads. Raises CloudError."""
 
     def __init__(self, arm: ArmClient, services: ResourceProviders) -> None:
         self._arm = arm
         self._services = services
 
     def refuse(self, ahead: float, region: str) -> None:
-        """Raise CloudConfigError for an end so many seconds ahead that this region cannot hold."""
+        """Raise CloudConfigError if the region cannot hold an end `ahead` seconds from now."""
         if ahead > LONGEST + SLACK:
             refuse_lifetime(ahead, far=self._services.reach_far(region))
 
@@ -98,7 +99,7 @@ class Expiries:
     ) -> bool:
         """End the VM at `expires`, by both services if both are available.
 
-        False if the first one refused, perhaps because the VM is not finished.
+        False if the first service refused, perhaps because the VM is not ready.
         """
         ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
@@ -111,7 +112,7 @@ class Expiries:
         return operation != ""
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
-        """Move the ends. The tags change first: `mend` completes a move that was cut off."""
+        """Move the ends. The tags change first: `mend` completes an interrupted move."""
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
@@ -129,7 +130,7 @@ class Expiries:
         self.arm(group, name, machine.place.region, tags, expires)
 
     def _drop(self, machine: Vm) -> None:
-        """Remove the end. The tag goes last, as `mend` arms the tag's end."""
+        """Remove the end. The tag is removed last, as `mend` sets the tag's end."""
         group, name = where(machine)
         path = group.vm(name)
         self.disarm(group, name)
@@ -137,7 +138,7 @@ class Expiries:
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
     def mend(self, group: paths.Group) -> None:
-        """Arm ends that an interrupted creation or move left out."""
+        """Set ends that an interrupted creation or move has missed."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
         now = self._arm.timing.clock.now()
@@ -153,7 +154,7 @@ class Expiries:
                 self.arm(group, name, region, tags, max(known.expires, now + SOONEST))
 
     def disarm(self, group: paths.Group, name: str) -> None:
-        """Remove a VM's end before it is deleted: a later VM of its name would be ended instead."""
+        """Remove a VM's end before deleting it: a later VM of its name would be ended instead."""
         found = self._arm.find(group.schedule(name))
         if found is not None:
             self._cancel_all([found])
@@ -167,10 +168,10 @@ class Expiries:
         path = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
         return ask_or_none(lambda: self._arm.pages(path)) or []
 
-    # ── A date and time ──────────────────────────────────────────────────────
+    # ── Date and time ────────────────────────────────────────────────────────
 
     def _deadline(self, vm: str, region: str, expires: float, old: str) -> str | None:
-        """The operation's id; "" if it is refused, None if there is no such service."""
+        """Id of the operation; "" if it is refused, None if there is no such service."""
         if not self._services.reach_far(region):
             return None
         if old and self._stands(region, old, expires):
@@ -178,15 +179,15 @@ class Expiries:
         made = self._submit(region, vm, expires)
         if old:
             self._cancel(region, [old])
-        if old and not made:  # Perhaps as one VM takes one operation.
+        if old and not made:  # perhaps because a VM can have only one operation
             made = self._submit(region, vm, expires)
         if made and self._stands(region, made, expires) is False:
-            raise TransientError(f"{paths.last(vm)}: Azure took its end and tells another one")
+            raise TransientError(f"{paths.last(vm)}: Azure accepted its end but reports another")
         return made
 
     def _submit(self, region: str, vm: str, expires: float) -> str:
-        """Submit the operation. Its refusals do not fail the VM, as the schedule stays behind
-        it.
+        """Submit the operation. A refusal does not fail the VM, as the schedule remains as a
+        fallback.
         """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
         told = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
@@ -229,7 +230,7 @@ class Expiries:
             return None
         return answer if isinstance(answer, dict) else None
 
-    # ── A time of day ────────────────────────────────────────────────────────
+    # ── Time of day ──────────────────────────────────────────────────────────
 
     def _daily(
         self,
@@ -240,7 +241,7 @@ class Expiries:
         expires: float,
         found: Tree | None,
     ) -> None:
-        """Create the daily schedule and read it again: one with another time would end nothing
+        """Create the daily schedule and read it back: with another time, it would not end the VM
         in time.
         """
         path, now = group.schedule(name), self._arm.timing.clock.now()
@@ -254,7 +255,7 @@ class Expiries:
             self._arm.delete(path)
         self._arm.put(path, body)
         if not requests.same_schedule(self._arm.get(path), body):
-            raise TransientError(f"{name}: Azure took its shutdown schedule and tells another one")
+            raise TransientError(f"{name}: Azure accepted its schedule but reports another")
 
 
 def where(machine: Vm) -> tuple[paths.Group, str]:

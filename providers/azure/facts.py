@@ -6,7 +6,7 @@ from cloudtrain.cloud import Cloud, Leftover, Preemption
 from cloudtrain.providers.azure.families import FAMILIES
 
 LEFTOVER = Leftover(
-    # StandardSSD_LRS, a Standard static address, both in East US
+    # A StandardSSD_LRS disk and a Standard static address, both in East US
     disks=(
         (4, 0.30),
         (8, 0.60),
@@ -52,7 +52,7 @@ FACTS = Cloud(
     leftover=LEFTOVER,
     # https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
     no_driver={"A10": "the A10 of Azure are shares of one and need NVIDIA's GRID driver"},
-    # Azure connects it between VMs of one scale set or one availability set alone:
+    # Azure connects InfiniBand only between VMs of one scale set or one availability set:
     # https://learn.microsoft.com/azure/virtual-machines/setup-infiniband
     # `r` in the name: https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions
     infiniband=r"standard_(n[cd]|h[bc])\d+[a-z]*r[a-z]*(_.*)?",

@@ -1,6 +1,6 @@
-"""How Microsoft sells machines with GPUs that are not simply sold on demand and as spot.
+"""Microsoft's GPU machines that are not simply sold on demand and as spot.
 
-docs/machines.md shows the rows, made by tools/generate_docs.py.
+tools/generate_docs.py copies the rows to docs/machines.md.
 """
 
 from datetime import date

@@ -1,4 +1,4 @@
-"""Maps refusals of Resource Manager, libcloud, requests and azure-identity to our errors.
+"""Maps errors of Resource Manager, libcloud, requests and azure-identity to our error classes.
 
 Codes:
 https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
@@ -38,12 +38,12 @@ class Fault:
     hint: str | None = None
 
 
-_ELSEWHERE = "name more zones or regions in `placement`, or take another machine"
-_QUOTA = "ask for more at https://aka.ms/ProdportalCRP or `az quota`, or name more regions"
-LOG_IN = "az login, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
-_ROLE = "docs/azure.md has the role that is needed; az role assignment create"
-_REGISTER = "az provider register --namespace NAMESPACE, once per subscription"
-_SUPPORT = "the Azure portal shows what the subscription lacks"
+_ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
+_QUOTA = "request more at https://aka.ms/ProdportalCRP or by `az quota`, or add regions"
+LOG_IN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+_ROLE = "assign the role in docs/azure.md by `az role assignment create`"
+_REGISTER = "run `az provider register --namespace NAMESPACE`, once per subscription"
+_SUPPORT = "see the Azure portal for what the subscription lacks"
 
 _FULL = Fault(CapacityError, "region", _ELSEWHERE)
 _FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
@@ -54,12 +54,14 @@ _UNKNOWN_USER = Fault(CredentialsError, hint=LOG_IN)
 _DENIED = Fault(PermissionsError, hint=_ROLE)
 _UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
 _DISABLED = Fault(PermissionsError, hint=_SUPPORT)
-_LOCKED = Fault(PermissionsError, hint="somebody locked it: az lock list, az lock delete")
+_LOCKED = Fault(PermissionsError, hint="it is locked: run `az lock list`, then `az lock delete`")
 _WRONG = Fault(CloudConfigError, "region")
-_IMAGE = Fault(CloudConfigError, "region", "see `image`: publisher:offer:sku:version")
+_IMAGE = Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version")
 _ABSENT = Fault(NotFoundError, "region")
-_IN_USE = Fault(BusyError, "region", "it can be done once what holds it is gone: run it again")
-_TAKEN = Fault(NameTakenError, hint="take another name for the cluster, or take that one down")
+_IN_USE = Fault(
+    BusyError, "region", "still in use by a resource that is being deleted: run it again"
+)
+_TAKEN = Fault(NameTakenError, hint="choose another name for the cluster, or destroy that one")
 
 CODES: Mapping[str, Fault] = {
     "AllocationFailed": _FULL,
@@ -69,7 +71,7 @@ CODES: Mapping[str, Fault] = {
     "OverconstrainedAllocationRequest": _FULL_ZONE,
     "OverconstrainedZonalAllocationRequest": _FULL_ZONE,
     "AllocationTimedOut": _FULL_ZONE,
-    "SpotPriceTooLow": Fault(CapacityError, "region", "another region, or spot: false"),
+    "SpotPriceTooLow": Fault(CapacityError, "region", "choose another region, or set spot: false"),
     "QuotaExceeded": _LIMIT,
     "ResourceQuotaExceeded": _LIMIT,
     "ResourcesQuotaExceeded": _LIMIT,
@@ -81,7 +83,7 @@ CODES: Mapping[str, Fault] = {
     "NetworkInterfaceCountLimitReached": _LIMIT,
     "ResourceCountExceedsLimitDueToTemplate": _LIMIT,
     "ResourceGroupQuotaExceeded": Fault(QuotaError, "account", "delete resource groups"),
-    "SubnetIsFull": Fault(QuotaError, "region", "a larger subnet in network.subnet"),
+    "SubnetIsFull": Fault(QuotaError, "region", "choose a larger subnet in network.subnet"),
     "TooManyRequests": _RATE,
     "RequestsThrottled": _RATE,
     "SubscriptionRequestsThrottled": _RATE,
@@ -111,7 +113,7 @@ CODES: Mapping[str, Fault] = {
     "AuthenticationFailedInvalidHeader": _UNKNOWN_USER,
     "InvalidAuthenticationToken": _UNKNOWN_USER,
     "InvalidAuthenticationTokenTenant": Fault(
-        CredentialsError, hint="the subscription is another tenant's: az login --tenant TENANT"
+        CredentialsError, hint="for another tenant's subscription, run `az login --tenant TENANT`"
     ),
     "ExpiredAuthenticationToken": _UNKNOWN_USER,
     "Unauthorized": _UNKNOWN_USER,
@@ -121,10 +123,10 @@ CODES: Mapping[str, Fault] = {
     "DenyAssignmentAuthorizationFailed": _DENIED,
     "Forbidden": _DENIED,
     "RequestDisallowedByPolicy": Fault(
-        PermissionsError, "region", "a policy of the subscription forbids it: az policy state list"
+        PermissionsError, "region", "see `az policy state list` for the policy that forbids it"
     ),
     "RequestDisallowedByAzure": Fault(
-        PermissionsError, "region", "this subscription may not use that region: see `placement`"
+        PermissionsError, "region", "choose a region in `placement` that this subscription may use"
     ),
     "MissingSubscriptionRegistration": _UNREGISTERED,
     "SubscriptionNotRegistered": _UNREGISTERED,
@@ -132,8 +134,12 @@ CODES: Mapping[str, Fault] = {
     "ReadOnlyDisabledSubscription": _DISABLED,
     "DisallowedOperation": _DISABLED,
     "MarketplacePurchaseEligibilityFailed": _DISABLED,
-    "SubscriptionNotFound": Fault(CredentialsError, hint="see `project`, AZURE_SUBSCRIPTION_ID"),
-    "InvalidSubscriptionId": Fault(CredentialsError, hint="see `project`, AZURE_SUBSCRIPTION_ID"),
+    "SubscriptionNotFound": Fault(
+        CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
+    ),
+    "InvalidSubscriptionId": Fault(
+        CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
+    ),
     "ScopeLocked": _LOCKED,
     "ResourceGroupBeingDeleted": _IN_USE,
     "NicReservedForAnotherVm": _IN_USE,
@@ -166,8 +172,8 @@ CODES: Mapping[str, Fault] = {
     "MarketplaceImageNotFound": _IMAGE,
     "VMSizeDoesntSupportGeneration": _IMAGE,
     "LocationNotAvailableForResourceType": Fault(CapacityError, "region", _ELSEWHERE),
-    "LocationNotAvailableForResourceGroup": Fault(CloudConfigError, "region", "see `placement`"),
-    "InvalidAvailabilityZone": Fault(CloudConfigError, "zone", "see `placement`"),
+    "LocationNotAvailableForResourceGroup": Fault(CloudConfigError, "region", "check `placement`"),
+    "InvalidAvailabilityZone": Fault(CloudConfigError, "zone", "check `placement`"),
     "InvalidResourceReference": _WRONG,
     "NoRegisteredProviderFound": _WRONG,
     "BadRequest": _WRONG,
@@ -186,7 +192,7 @@ _KINDS = (
     (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown|Duplicate)"), _WRONG),
     (re.compile(r"(NotSupported|NotAllowed|NotPermitted)"), _WRONG),
 )
-"""Codes that no table can have all of."""
+"""Codes by pattern: there are too many for a table."""
 
 _MEANINGS = (
     ("OperationNotAllowed", r"quota|approved .*cores|cores limit", _LIMIT),
@@ -194,7 +200,7 @@ _MEANINGS = (
     ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
     ("BadRequest", r"\bquota\b", _LIMIT),
 )
-"""Codes that mean several things, by their message."""
+"""Codes with several meanings, by their message."""
 
 _WRAPPERS = frozenset(
     {
@@ -203,10 +209,10 @@ _WRAPPERS = frozenset(
         *("BadRequest", "Conflict", "NotFound", "Forbidden", "VMProvisioningFailed"),
     }
 )
-"""Codes that say less than the first of their details does."""
+"""Codes that are less specific than their first detail."""
 
 _ENVELOPES = frozenset({"DeploymentFailed", "InvalidTemplateDeployment"})
-"""Codes that say nothing at all."""
+"""Codes that mean nothing by themselves."""
 
 _UNKNOWN_HERE = frozenset(
     {
@@ -214,7 +220,7 @@ _UNKNOWN_HERE = frozenset(
         *("MethodNotAllowed", "HTTP 404", "HTTP 405", "HTTP 501"),
     }
 )
-"""What an endpoint that is not all of Azure answers to what it does not have."""
+"""Answers of a partial Azure endpoint to a request that it does not support."""
 
 
 _OLDER = frozenset(
@@ -223,8 +229,8 @@ _OLDER = frozenset(
 
 
 def versions(error: CloudError) -> tuple[str, ...]:
-    """API versions that an endpoint serves, from its refusal of ours: sovereign clouds lag
-    behind by months.
+    """API versions that an endpoint supports, from its refusal of ours: sovereign clouds lag behind
+    by months.
     """
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
@@ -235,19 +241,19 @@ def wants_another_version(error: CloudError) -> bool:
 
 
 def is_unknown_question(error: CloudError) -> bool:
-    """True if this endpoint has no such request."""
+    """True if this endpoint does not support the request."""
     return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Error for an HTTP answer that is a refusal. `headers` in lower case."""
+    """Error for an HTTP error response. `headers` in lower case."""
     wait = seconds(headers)
     try:
         told = json.loads(body)
         error = told["error"]
     except (ValueError, KeyError, TypeError):
         words = re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
-        words = words or f"HTTP {status} without a word"
+        words = words or f"HTTP {status} without a message"
         return _error(_of_status(status), asked, words, code=f"HTTP {status}", retry_after=wait)
     return of_error(asked, error, status=status, retry_after=wait)
 
@@ -255,17 +261,17 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
 def of_error(
     asked: str, error: Any, *, status: int = 0, retry_after: float | None = None
 ) -> CloudError:
-    """Error for ARM's `{"code", "message", "details"}`, as in an answer, an operation or a VM's
+    """Error for ARM's `{"code", "message", "details"}` in a response, an operation or a VM's
     status.
     """
     code, words = _cause(error)
     found = _of_code(code, words) or _of_status(status)
     if status in (408, 429) or (status >= 500 and status != 501):
-        # A refusal for good has a status of 400 to 499, whatever words come with the others.
-        # But where the code itself says what to wait for, as 429 AnotherOperationInProgress.
+        # Permanent refusals have a status of 400 to 499, whatever text comes with other statuses,
+        # unless the code itself names what to wait for, as in 429 AnotherOperationInProgress.
         firm = issubclass(found.kind, CapacityError | QuotaError | BusyError)
         found = found if firm else _of_status(status)
-    wait = retry_after if retry_after is not None else _told_seconds(words)
+    wait = retry_after if retry_after is not None else _seconds_in(words)
     code = code or (f"HTTP {status}" if status else "")
     return _error(found, asked, words or code, code=code, retry_after=wait)
 
@@ -284,9 +290,7 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Exception classes and their errors; the first match counts, as several classes are of two
-    kinds.
-    """
+    """Exception classes and their errors. The first match counts: some classes match two rows."""
     from azure.core import exceptions as azure
     from libcloud.common.types import (
         InvalidCredsError,
@@ -296,12 +300,12 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     from requests import exceptions as http
     from urllib3.exceptions import HTTPError
 
-    certificates = Fault(CloudError, hint="REQUESTS_CA_BUNDLE names the certificates to trust")
+    certificates = Fault(CloudError, hint="set REQUESTS_CA_BUNDLE to the certificates to trust")
     return (
         ((http.SSLError,), certificates),
         (
             (http.InvalidURL, http.InvalidSchema, http.MissingSchema, http.InvalidProxyURL),
-            Fault(CloudConfigError, hint="see `endpoints`, ARM_ENDPOINT, HTTPS_PROXY"),
+            Fault(CloudConfigError, hint="check `endpoints`, ARM_ENDPOINT, HTTPS_PROXY"),
         ),
         ((azure.ClientAuthenticationError, InvalidCredsError), _UNKNOWN_USER),
         (
@@ -339,7 +343,7 @@ def seconds(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _told_seconds(words: str) -> float | None:
+def _seconds_in(words: str) -> float | None:
     """Seconds from "… is reserved for another Virtual Machine for 180 seconds …"."""
     found = re.search(r"\b(?:for|after|in) (\d{1,3}) seconds\b", words)
     return float(found[1]) if found else None
@@ -366,7 +370,7 @@ def _walk(error: Any) -> Iterator[tuple[str, str]]:
     words = str(error.get("message") or "")
     code = str(error.get("code") or "")
     yield code, words
-    # Some services put the whole error that they got, as JSON, into the message.
+    # Some services put the whole error that they received, as JSON, into the message.
     if words.lstrip().startswith("{"):
         try:
             nested = json.loads(words)

@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudConfigError
 from cloudtrain.providers.azure import faults
 
 TIMEOUT = 60.0
-"""Seconds without a byte."""
+"""Seconds without data."""
 
 Tree = Mapping[str, Any]
 
@@ -41,8 +41,8 @@ class ArmResponse(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
 
 
 class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
-    """HTTP connection; libcloud's own takes a host name only, and logs in with a client secret
-    only.
+    """HTTP connection; libcloud's own supports only a host name, and only a login with a client
+    secret.
     """
 
     responseCls = ArmResponse
@@ -54,19 +54,19 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CloudConfigError(
-                f"{url!r} is not the URL of an endpoint", hint="see `endpoints`, ARM_ENDPOINT"
+                f"{url!r} is not an endpoint URL", hint="check `endpoints` and ARM_ENDPOINT"
             )
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
         super().__init__("", "", port=port)  # type: ignore[no-untyped-call]
-        self.secure = int(secure)  # It keeps this argument to itself.
+        self.secure = int(secure)  # libcloud's constructor does not pass it on
         self.host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.request_path = parts.path
-        # Not this class's own `connect`, which logs in.
+        # Skips libcloud's own `connect`, which logs in.
         Connection.connect(self)  # type: ignore[no-untyped-call]
         http: Any = self.connection
         if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
-            # What azure-identity trusts then; libcloud knows SSL_CERT_FILE and certifi only.
+            # As azure-identity does; libcloud reads SSL_CERT_FILE and certifi only.
             http.ca_cert = None
         # A line for this host in ~/.netrc would replace the token.
         http.session.auth = _unchanged

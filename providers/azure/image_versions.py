@@ -18,7 +18,7 @@ def of_nodes(
 ) -> dict[str, tuple[str, ...]]:
     """Images by node name: one, or several to try in turn if this endpoint does not list versions.
 
-    `latest` becomes the version that it is now.
+    `latest` is resolved to the current version.
     """
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     nodes: dict[str, tuple[str, ...]] = {}
@@ -45,7 +45,7 @@ def _of(
     def exact(pinned: str) -> tuple[str, ...]:
         known = existing(arm, region, (pinned,))[1]
         if known is not None and pinned.rpartition(":")[2] not in known:
-            raise CloudConfigError(f"{region} has not that version any more")
+            raise CloudConfigError(f"{region} no longer has that version")
         return (pinned,)
 
     return image_pins.pinned_image(

@@ -1,4 +1,4 @@
-"""Checks images before they cost: whether they exist and fit the machine and its disk."""
+"""Checks before anything is billed that images exist and fit the machine and its disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECURE_BOOT = (
 
 
 def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, bool]]:
-    """Each image, and whether Azure reported it. Raises CloudConfigError."""
+    """Each image, and whether Azure reports it. Raises CloudConfigError."""
     known = skus.of(region) or {}
     nodes: dict[tuple[str, ...], list[NodePlan]] = {}
     for node in plan.nodes:
@@ -33,12 +33,14 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
         reference = requests.image_reference(image)
         wanted = str(reference["version"])
         if wanted not in ("latest", *versions):
-            raise CloudConfigError(f"image {image} has the versions {', '.join(versions[-5:])}")
+            raise CloudConfigError(
+                f"image {image} does not exist; versions are {', '.join(versions[-5:])}"
+            )
         version = max(versions, key=number) if wanted == "latest" else wanted
         path = f"{_path(arm, region, reference)}/{version}"
         told = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
         for node in its_nodes:
-            _refuse_misfit(image, told or {}, node, known.get((node.machine or "").lower()))
+            _refuse_mismatch(image, told or {}, node, known.get((node.machine or "").lower()))
         yield image, True
 
 
@@ -49,13 +51,11 @@ def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, li
         versions = None if path is None else _versions(arm, path)
         if versions != []:
             return image, versions
-    raise CloudConfigError(f"there is no image {names[0]}", hint="az vm image list --all")
+    raise CloudConfigError(f"no image {names[0]}", hint="run `az vm image list --all`")
 
 
 def secure_boot(arm: ArmClient) -> bool:
-    """True if this subscription enables Secure Boot for every machine that does not ask
-    otherwise.
-    """
+    """True if this subscription enables Secure Boot for machines by default."""
     told = ask_or_none(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
     return str((told.get("properties") or {}).get("state", "")).lower() == "registered"
 
@@ -72,8 +72,8 @@ def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
 
 
 def _versions(arm: ArmClient, path: str) -> list[str] | None:
-    """Versions of an image; None if this endpoint does not report them, empty if there is no
-    such image.
+    """Versions of an image; None if this endpoint does not report them, empty if the image does
+    not exist.
     """
     try:
         answer = arm.call("GET", path).body
@@ -90,30 +90,30 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
 
 
-def _refuse_misfit(image: str, told: Tree, node: NodePlan, sku: Sku | None) -> None:
+def _refuse_mismatch(image: str, told: Tree, node: NodePlan, sku: Sku | None) -> None:
     properties: Any = told.get("properties") or {}
     plan = properties.get("plan")
     if plan:
         raise CloudConfigError(
             f"image {image} is sold with a purchase plan ({plan.get('name')} of "
             f"{plan.get('publisher')}), which cloudtrain does not send",
-            hint="an image without one: `image: auto`, ubuntu-22.04, or one of your own",
+            hint="use an image without one: `image: auto`, ubuntu-22.04, or one of your own",
         )
     generation = str(properties.get("hyperVGeneration") or "")
     if sku is not None and sku.generations and generation and generation not in sku.generations:
         raise CloudConfigError(
-            f"image {image} is of generation {generation}, {node.machine} boots "
+            f"image {image} is of generation {generation}, but {node.machine} boots "
             f"{', '.join(sorted(sku.generations))}",
-            hint="its SKU of the other generation: az vm image list --all",
+            hint="use its SKU of the other generation (`az vm image list --all`)",
         )
     if str(properties.get("architecture") or "x64").lower() != "x64":
         raise CloudConfigError(
-            f"image {image} is for {properties['architecture']}, nodes are x86-64",
-            hint="az vm image list --all --architecture x64",
+            f"image {image} is for {properties['architecture']}, but nodes are x86-64",
+            hint="choose one of `az vm image list --all --architecture x64`",
         )
     size = (properties.get("osDiskImage") or {}).get("sizeInGb")
     if isinstance(size, int) and node.disk_gb is not None and node.disk_gb < size:
         raise CloudConfigError(
-            f"image {image} has {size} GB, the disk of {node.name} {node.disk_gb}",
-            hint=f"nodes.{node.role}.disk_gb: {size} or more",
+            f"image {image} needs {size} GB, but the disk of {node.name} has {node.disk_gb}",
+            hint=f"set nodes.{node.role}.disk_gb to {size} or more",
         )

@@ -1,4 +1,4 @@
-"""Maps VMs of Resource Manager's four lists to ours; pure."""
+"""Maps VMs of Resource Manager's four lists to our values, by pure functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES: Mapping[str, NodeState] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """Four lists, each by id in lower case: Resource Manager does not preserve the case of ids."""
+    """Four lists, by id in lower case: Resource Manager does not preserve the case of ids."""
 
     vms: Mapping[str, Tree]
     views: Mapping[str, Tree]
@@ -97,7 +97,7 @@ def place_of(vm: Tree) -> Location:
 
 
 def plain(region: str) -> str:
-    """Region name without spaces and capitals: `East US` and `eastus` are one."""
+    """Region name without spaces and capitals: `East US` and `eastus` are the same."""
     return region.replace(" ", "").lower()
 
 
@@ -107,15 +107,15 @@ def condition(
     """State of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
-        return "stopped", BusyError(f"{name}: it is being deleted", scope="region")
+        return "stopped", BusyError(f"{name}: the VM is being deleted", scope="region")
     power = _power(view)
     if power is not None:
-        # One that runs is one to keep, also where a later change to it failed.
+        # A running VM is kept, even if a later change to it failed.
         return STATES.get(power, "starting"), None
     if provisioning == "failed":
         told = failure_reason({"properties": {**properties, "instanceView": view}})
         return "stopped", faults.of_error(name, told)
-    # Where nobody tells the power, what is provisioned runs.
+    # If the power state is not reported, a provisioned VM is taken as running.
     return ("running" if provisioning == "succeeded" else "starting"), None
 
 

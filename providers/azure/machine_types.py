@@ -20,26 +20,26 @@ from cloudtrain.providers.azure.listing import plain
 class Sku:
     name: str
     family: str
-    """As `usages` names its quota: `standardNCASv3_T4Family`."""
+    """Name of its quota in `usages`: `standardNCASv3_T4Family`."""
     cores: int | None
     zones: frozenset[str]
-    """Those that this subscription may use: `{"1", "3"}`."""
+    """Zones that this subscription may use: `{"1", "3"}`."""
     all_zones: frozenset[str]
     refused: str
-    """Why this subscription may not use it in the whole region; "" where it may."""
+    """Why this subscription may not use it anywhere in the region; "" if it may."""
     fast: bool
-    """Takes accelerated networking."""
+    """True if it supports accelerated networking."""
     gpus: int = 0
     memory_gib: float = 0.0
     arm: bool = False
     generations: frozenset[str] = frozenset()
     """Of images that it boots: `{"V1", "V2"}`; empty where it is not told."""
 
-    def misfit(self, node: NodePlan) -> str | None:
-        """Reason why this node cannot have this type; None if nothing that Azure reports
+    def mismatch(self, node: NodePlan) -> str | None:
+        """Why this node cannot have this type; None if nothing that Azure reports
         contradicts it.
 
-        Azure reports the number of GPUs; their kind is in the type's name alone.
+        Azure reports the number of GPUs; their kind is only in the type's name.
         """
         wanted = node.accelerator
         if self.arm:
@@ -60,14 +60,14 @@ class Sku:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """The type's accelerator; None also if the name does not show its kind."""
+        """Accelerator of the type; None also if the name does not show its kind."""
         words = self.name.split("_")[2:]
         kinds = [row.kind for row in map(gpus.gpu, words) if row is not None]
         return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
 
 
 class Skus:
-    """Machine types that an endpoint lists; cached, as they do not change during a command."""
+    """Machine types that an endpoint lists, cached for the duration of a command."""
 
     def __init__(self, arm: ArmClient) -> None:
         self._arm = arm
@@ -84,8 +84,8 @@ class Skus:
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-        """Facts of each machine type, from the first region that has it, without types whose
-        GPUs' kind is unknown.
+        """Facts of each machine type, from the first region that has it, without types with
+        unknown GPUs.
         """
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
@@ -141,7 +141,7 @@ def _sku(entry: Tree, region: str) -> Sku:
 
 
 def _whole(text: str) -> int:
-    """Number of whole GPUs: a share counts as one, `0.33` of the NV…ads_A10_v5."""
+    """Number of GPUs; a share, such as `0.33` of NV…ads_A10_v5, counts as one."""
     return math.ceil(_number(text))
 
 

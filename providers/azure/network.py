@@ -1,5 +1,5 @@
-"""Network resources that exist before the first VM of a region: group, network, firewall;
-created or adopted.
+"""Network resources that the VMs of a region share: group, network, firewall; created or
+adopted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cloudtrain.providers.base.driver import Location
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
 """100 Gbit/s and more: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
 BEING_DELETED = 900.0
-"""Seconds that a group with many VMs may take to go."""
+"""Seconds to wait for the deletion of a group with many VMs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class ClusterNetwork:
     """Its id; it is put on each NIC, so that somebody else's subnet stays as it is."""
     proximity: str | None
     fast: frozenset[str]
-    """Machine types that take accelerated networking, in lower case."""
+    """Machine types that support accelerated networking, in lower case."""
     images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By node name, each `publisher:offer:sku:version` or an id: the first that exists is taken."""
+    """By node name, each `publisher:offer:sku:version` or an id: the first that exists is used."""
 
 
 def make(
@@ -58,16 +58,16 @@ def make(
     journal: Journal,
     mend: Callable[[paths.Group], None],
 ) -> ClusterNetwork:
-    """Create the group, then firewall, network and placement group side by side.
+    """Create the group, then firewall, network and placement group in parallel.
 
-    The firewall is updated if the caller's address has changed; `mend` repairs what an interrupted
-    creation left in the group.
+    The firewall is updated if the caller's address has changed. `mend` repairs what an interrupted
+    creation has left in the group.
     """
     register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
     group = arm.group(paths.group_name(cluster, place.region))
     site = _Site(arm, group, cluster, place, journal, plan.owner)
-    fresh = site.group_is_new()
+    fresh = site.create_group()
     steps: dict[str, Callable[[], Any]] = {
         "images": lambda: image_versions.of_nodes(arm, plan, place.region, journal),
         "network": lambda: site.subnet(plan, fresh=fresh),
@@ -93,8 +93,8 @@ def make(
 
 
 def register(services: ResourceProviders, lifetime: float | None, journal: Journal) -> None:
-    """Register resource providers that the subscription lacks. Raises PermissionsError for one
-    that is essential.
+    """Register the resource providers that the subscription lacks. Raises PermissionsError if an
+    essential one cannot be registered.
     """
     for namespace in services.missing(*needed(lifetime)):
         services.register(namespace, journal)
@@ -109,8 +109,7 @@ def register(services: ResourceProviders, lifetime: float | None, journal: Journ
 def stand_close(plan: Plan) -> bool:
     """True if the nodes go into a proximity placement group, by `network.close`.
 
-    `auto`: if all machines are of kinds with a fast network and none is spot, whose capacity is
-    scarce enough as it is.
+    `auto`: if all machines have a fast network and none is spot, whose capacity is scarce anyway.
     """
     nodes, close = plan.nodes, plan.config.network.close
     if len(nodes) < 2 or close == "off":
@@ -123,11 +122,11 @@ def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
     shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
     if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
         raise CloudConfigError(
-            f"network.subnet {subnet!r} is not the id of a subnet", hint=f"it is {shape}"
+            f"network.subnet {subnet!r} is not the id of a subnet", hint=f"use {shape}"
         )
     found = arm.find(subnet)
     if found is None:
-        raise CloudConfigError(f"there is no subnet {subnet}", hint="see network.subnet")
+        raise CloudConfigError(f"no subnet {subnet}", hint="check network.subnet")
     properties = found.get("properties") or {}
     told = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
     return tuple(str(each) for each in told if each)
@@ -146,15 +145,15 @@ class _Site:
     def _tags(self) -> dict[str, str]:
         return labels.of_cluster(self.cluster, self.owner)
 
-    def group_is_new(self) -> bool:
+    def create_group(self) -> bool:
         """Makes it where it is not there; one that is just being deleted is waited for."""
         found = self._alive()
         if found is not None:
             told = labels.read(found.get("tags") or {})
             if told is None or told.cluster != self.cluster:
                 raise NameTakenError(
-                    f"resource group {self.within.name} is there and is not ours",
-                    hint="rename the cluster, or that group",
+                    f"resource group {self.within.name} exists, and cloudtrain did not create it",
+                    hint="rename the cluster, or delete that group",
                 )
             labels.refuse_other_owner(f"resource group {self.within.name}", told.owner, self.owner)
             return False
@@ -173,7 +172,7 @@ class _Site:
         if answer is None:
             raise BusyError(
                 f"resource group {self.within.name} is still being deleted",
-                hint="run it again in some minutes",
+                hint="run it again in a few minutes",
                 scope="region",
             )
         return answer[0]
@@ -190,7 +189,7 @@ class _Site:
         return path
 
     def subnet(self, plan: Plan, *, fresh: bool) -> str:
-        """The config's, or the only one of a network of our own."""
+        """Id of the config's subnet, or of the only one in our own network."""
         if plan.config.network.subnet is not None:
             return plan.config.network.subnet
         name = labels.group_name(self.cluster)
@@ -203,8 +202,10 @@ class _Site:
         return f"{path}/subnets/{name}"
 
     def proximity(self, *, fresh: bool) -> str | None:
-        """One for each place, as its first VM binds it to a data centre. None where this endpoint
-        has no such thing: nodes train without it too."""
+        """Create the placement group of this place, as its first VM binds it to a data centre.
+
+        None if this endpoint does not support it: nodes train without it as well.
+        """
         name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)
         if fresh or self.arm.find(path) is None:

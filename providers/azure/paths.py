@@ -1,4 +1,4 @@
-"""Resource Manager's paths, and the API version of each."""
+"""Paths in Resource Manager and their API versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 VERSIONS = (
-    # The first that a path matches. Those of azure-mgmt-compute 39, -network 33, -resource 25.
+    # The first match counts. Versions of azure-mgmt-compute 39, -network 33, -resource 25.
     (r"/providers/microsoft\.compute/skus$", "2021-07-01"),
     (r"/providers/microsoft\.compute/disks\b", "2026-03-02"),
     (r"/providers/microsoft\.compute/", "2026-04-01"),
@@ -25,8 +25,8 @@ VERSIONS = (
 
 
 def version(path: str) -> str | None:
-    """API version of a path; None for a link that the cloud returned, which has one if it needs
-    one.
+    """API version of a path; None for a link that the cloud returned, which includes the version
+    if it needs one.
     """
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
 
@@ -44,8 +44,8 @@ def type_of(path: str) -> str:
 def newest(told: Sequence[str], wanted: str) -> str | None:
     """Newest of the versions that a refusal lists.
 
-    A preview is chosen only if there is nothing else, a version newer than `wanted` only if all
-    are.
+    A preview is chosen only if there is nothing else, and a version newer than `wanted` only if all
+    are newer.
     """
     ranked = sorted(told, key=lambda one: (one <= wanted, one.count("-") == 2, one))
     return ranked[-1] if ranked else None
@@ -53,7 +53,7 @@ def newest(told: Sequence[str], wanted: str) -> str | None:
 
 @dataclass(frozen=True)
 class Group:
-    """A resource group and the paths in it, with capitals as azure-mgmt writes them."""
+    """A resource group and the paths in it, capitalized as in azure-mgmt."""
 
     subscription: str
     name: str
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def path(self) -> str:
-        """Prefix of all ids in the group, without a slash at its end."""
+        """Prefix of all ids in the group, without a trailing slash."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.name}"
 
     def vm(self, name: str) -> str:
@@ -77,7 +77,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"
 
     def address(self, node: str, zone: str) -> str:
-        """Path of a VM's public address; the name has the zone, as an address stays in its zone."""
+        """Path of a VM's public address. The name has the zone, as an address stays in its zone."""
         name = f"{node}-{zone}" if zone else node
         return f"{self.path}/providers/Microsoft.Network/publicIPAddresses/{name}"
 
@@ -88,7 +88,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/virtualNetworks/{name}"
 
     def schedule(self, node: str) -> str:
-        """Path of a VM's schedule, named as the portal's own auto-shutdown expects it."""
+        """Path of a VM's schedule, with the name that the portal's auto-shutdown expects."""
         name = f"shutdown-computevm-{node}"
         return f"{self.path}/providers/Microsoft.DevTestLab/schedules/{name}"
 
@@ -98,8 +98,8 @@ def group_name(cluster: str, region: str) -> str:
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:
-    """Group and name in a VM's id; None for another id. Lists sometimes capitalize groups'
-    names; ours are lower case.
+    """Group and name in a VM's id; None for other ids. Lists sometimes capitalize group names;
+    ours are lower case.
     """
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
@@ -111,7 +111,7 @@ def vm_of(id: str) -> tuple[Group, str] | None:
 
 
 def group_of(id: str) -> str:
-    """Name of the group in an id, in lower case: ARM neither heeds case nor preserves it."""
+    """Name of the group in an id, in lower case: ARM ignores case and does not preserve it."""
     found = re.search(r"/resourcegroups/([^/]+)", id, re.IGNORECASE)
     return found[1].lower() if found else ""
 
@@ -128,7 +128,7 @@ def zone_of(place_zone: str) -> str:
 def local(url: str, prefix: str) -> str:
     """Path and query of a link that the cloud returned. `prefix` is the endpoint's own path.
 
-    The link is followed at our own endpoint only, as our token goes along.
+    The link is followed only on our own endpoint, as the request carries our token.
     """
     parts = urlsplit(url)
     path = parts.path.removeprefix(prefix) if prefix else parts.path

@@ -1,8 +1,8 @@
 """Permissions of the role for cloudtrain; the tests compare them with the calls that the stand-in
 records.
 
-Names: https://learn.microsoft.com/azure/role-based-access-control/permissions/compute and its
-neighbours. tools/generate_docs.py writes them into docs/azure.md.
+Names: https://learn.microsoft.com/azure/role-based-access-control/permissions/compute and related
+pages. tools/generate_docs.py writes them into docs/azure.md.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ NEEDED = (
     *(f"{NETWORK}/virtualNetworks/{verb}" for verb in ("read", "write", "delete")),
     f"{NETWORK}/virtualNetworks/subnets/join/action",
 )
-"""Of `up` and `down`."""
+"""Needed by `up` and `down`."""
 ENDING = tuple(f"Microsoft.DevTestLab/schedules/{verb}" for verb in ("read", "write", "delete"))
-"""More, where nodes end by themselves."""
+"""Also needed if nodes end by themselves."""
 DEADLINES = (
     "Microsoft.ComputeSchedule/locations/virtualMachinesSubmitDeallocate/action",
     "Microsoft.ComputeSchedule/locations/virtualMachinesGetOperationStatus/action",
     "Microsoft.ComputeSchedule/locations/virtualMachinesCancelOperations/action",
 )
-"""More, where they end at a date and time. The service acts with the caller's own right to
+"""Also needed to end them at a date and time. The service acts with the caller's permission to
 deallocate."""
 REGISTERING = (
     f"{COMPUTE}/register/action",
@@ -46,7 +46,7 @@ REGISTERING = (
     "Microsoft.DevTestLab/register/action",
     "Microsoft.ComputeSchedule/register/action",
 )
-"""Once per subscription, where somebody else has not done it."""
+"""Needed once per subscription, unless the providers are registered already."""
 TOLD = (
     f"{RESOURCES}/read",
     f"{RESOURCES}/locations/read",
@@ -66,7 +66,7 @@ TOLD = (
     "Microsoft.Storage/storageAccounts/blobServices/read",
     "Microsoft.Resources/deployments/validate/action",
 )
-"""What is asked before and between; the last one is of `check --deep`."""
+"""Read-only calls; the last one is for `check --deep`."""
 ACTIONS = tuple(sorted({*NEEDED, *ENDING, *DEADLINES, *REGISTERING, *TOLD}))
 
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
@@ -76,7 +76,7 @@ STORE_ACTIONS = (
     f"{BLOBS}/generateUserDelegationKey/action",
 )
 STORE_DATA = tuple(f"{BLOBS}/containers/blobs/{verb}" for verb in ("read", "write", "delete"))
-"""Of an `az://` store: those of Storage Blob Data Contributor that are used.
+"""Data actions of an `az://` store: those of Storage Blob Data Contributor that are used.
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-azure-active-directory"""
 
 
@@ -95,7 +95,7 @@ def role() -> dict[str, Any]:
 
 
 def block() -> str:
-    """The block to paste of docs/azure.md."""
+    """Block of docs/azure.md for users to paste."""
     lines = ["az role definition create --role-definition role.json"]
     lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
     lines += ["  --scope /subscriptions/SUBSCRIPTION"]

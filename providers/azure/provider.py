@@ -1,7 +1,7 @@
 """`provider: azure`: virtual machines over Azure Resource Manager on apache-libcloud.
 
-A cluster has one resource group in each region that `up` tries: everything that is created for it
-is in there and is deleted with it.
+A cluster has one resource group in each region that `up` tries. It contains everything that is
+created for the cluster there, and is deleted with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AzureDriver:
 
     name = "azure"
     ends_by_shutdown = False
-    """A VM that is shut down from inside is still billed: a schedule deallocates it."""
+    """False: a VM that shuts itself down is still billed, so a schedule deallocates it."""
     soonest_end = SOONEST
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:

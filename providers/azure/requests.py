@@ -1,5 +1,5 @@
-"""Request bodies for Resource Manager: pure, and checked against azure-mgmt's models in the
-tests.
+"""Request bodies for Resource Manager, built by pure functions; tests compare them with
+azure-mgmt's models.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Tags = Mapping[str, str]
 
 USER = "cloudtrain"
 RANGE = "10.42.0.0/16"
-"""Of a network of our own."""
+"""Address range of our own networks."""
 SSH = "ssh"
-"""The rule that lets the caller in."""
+"""Name of the rule that allows SSH from the caller."""
 
 UBUNTU_22 = "Canonical:0001-com-ubuntu-server-jammy:22_04-lts-gen2:latest"
 IMAGES = {
@@ -32,16 +32,16 @@ IMAGES = {
     # https://learn.microsoft.com/azure/virtual-machines/azure-hpc-vm-images
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
 }
-"""All of generation 2, which every A100 and H100 needs."""
+"""All of generation 2, which machines with an A100 or H100 need."""
 SECOND = {
     "ubuntu-22.04": "ubuntu-24.04",
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
 }
-"""What `auto` and `deeplearning` take once a cloud has the first no more."""
+"""Used by `auto` and `deeplearning` once a cloud no longer has the first."""
 _OURS = frozenset({*IMAGES.values(), *SECOND.values()})
 GPU_DISK_GB = 128
-"""The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: for TensorFlow CUDA takes 7 GB,
-and 3 GB of downloads while they are installed. Disks are billed by steps, of which this is one:
+"""The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: CUDA's libraries for TensorFlow take
+7 GB, and their downloads another 3 GB. Disks are billed in steps, of which this is one:
 https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
 
 
@@ -52,8 +52,8 @@ def group(region: str, tags: Tags) -> Body:
 def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
     """SSH from `caller`, all traffic between the nodes, nothing else.
 
-    In a network of our own (`inside` is empty) the default rules do the last two: AllowVnetInBound
-    and DenyAllInBound. In a foreign network, where those allow traffic from all peered networks,
+    In our own network (`inside` is empty) the default rules AllowVnetInBound and DenyAllInBound do
+    the last two. In the user's network, where those allow traffic from all peered networks,
     `inside` has the ranges of the nodes' subnet.
     https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
     """
@@ -111,7 +111,7 @@ def proximity(region: str, tags: Tags) -> Body:
 
 
 def address(region: str, zone: str, tags: Tags) -> Body:
-    """Public address. A VM in a zone takes an address of that zone only."""
+    """Public address. A VM in a zone needs an address of that zone."""
     return {
         "location": region,
         "tags": dict(tags),
@@ -157,7 +157,7 @@ def machine(
             "imageReference": image_reference(image),
             "osDisk": _os_disk(node, image),
         },
-        # Kept by Azure, for nothing: the serial log of a node that lets nobody in.
+        # Azure keeps the serial log for free; it shows why a node cannot be reached.
         "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
         "osProfile": _os_profile(node, user_data, public_key),
         "networkProfile": {
@@ -169,7 +169,7 @@ def machine(
     if has_gpu(node):
         properties["securityProfile"] = dict(PLAIN_BOOT)
     if node.spot:
-        # Never evicted for its price, which is at most that on demand; a VM that is only
+        # Never evicted for its price, which is at most the on-demand price. A VM that is only
         # deallocated keeps a disk that is billed.
         # https://learn.microsoft.com/azure/virtual-machines/spot-vms
         properties["priority"] = "Spot"
@@ -193,7 +193,7 @@ def _os_disk(node: NodePlan, image: str) -> Body:
 
 
 def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
-    """First-boot data and the one key that logs in; no password."""
+    """First-boot data and the one key for logins; no password."""
     key = {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
     return {
         "computerName": node.name,
@@ -214,7 +214,7 @@ SUBMIT, STATUS, CANCEL = (
 
 
 def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
-    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked` names this request.
+    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked`: id of this request.
 
     https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
     """
@@ -236,12 +236,12 @@ def operations(ids: Sequence[str]) -> Body:
 
 
 PLAIN_BOOT = {"securityType": "Standard"}
-"""Without Secure Boot, under which the kernel refuses NVIDIA's modules: a subscription may have it
-on by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
+"""Disables Secure Boot, under which the kernel refuses NVIDIA's modules and which a subscription
+may enable by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
 
 
 def has_gpu(node: NodePlan) -> bool:
-    """True for machine types with an N, the letter of all families with GPUs."""
+    """True for machine types with an N, which all GPU families have."""
     return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
 
 
@@ -251,8 +251,8 @@ def without_security(body: Body) -> Body:
 
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
-    """Daily schedule that deallocates the VM at the time of day of `expires` (Unix time; UTC, to
-    the minute).
+    """Daily schedule that deallocates the VM at the time of day of `expires` (Unix time), in UTC,
+    to the minute.
 
     https://learn.microsoft.com/rest/api/dtl/global-schedules
     """
@@ -282,7 +282,7 @@ def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
 
 
 def seconds_to(found: Mapping[str, Any], now: float) -> float:
-    """Seconds until the schedule runs, or since it ran, whichever is less."""
+    """Seconds to the nearest run of the schedule, past or future."""
     time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
     if not re.fullmatch(r"\d{4}", time):
         return 0.0
@@ -296,15 +296,15 @@ def _zones(zone: str) -> Body:
 
 
 def image_of(image: str, node: NodePlan) -> str:
-    """The cloud's own name of an image."""
+    """Azure's name of an image."""
     return images_of(image, node)[0]
 
 
 def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
-    """The cloud's own names of an image; the first that exists is used."""
+    """Azure's names of an image; the first that exists is used."""
     if image not in ("auto", "deeplearning"):
         return (IMAGES.get(image, image),)
-    # NVIDIA's open kernel modules, which images with drivers may have, serve Turing and later only.
+    # Images with drivers may have NVIDIA's open kernel modules, which need Turing or later.
     has = node.accelerator
     served = has is not None and not gpus.is_older(has.kind, "Turing")
     first = "deeplearning" if served or image == "deeplearning" else "ubuntu-22.04"
@@ -327,7 +327,7 @@ def image_reference(image: str) -> Body:
     parts = image.split(":")
     if len(parts) != 4 or not all(parts):
         raise CloudConfigError(
-            f"image {image!r} is none of Azure's",
-            hint="publisher:offer:sku:version (az vm image list), a resource id, or auto",
+            f"image {image!r} is invalid on Azure",
+            hint="use publisher:offer:sku:version (`az vm image list`), a resource id, or auto",
         )
     return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))

@@ -1,6 +1,4 @@
-"""Resource providers of the subscription: whether they are registered, and in which regions
-their types are.
-"""
+"""Resource providers of the subscription: their registration, and the regions of their types."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ class ResourceProvider:
     """State of one resource provider in a subscription."""
 
     state: str
-    """In lower case; "" where it is not told."""
+    """In lower case; "" if not reported."""
     locations: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Type in lower case → regions."""
 
@@ -47,12 +45,12 @@ class ResourceProvider:
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
-    """Namespaces that this plan needs; schedules only if something is to end by itself."""
+    """Namespaces that this plan needs; schedules only if nodes are to end by themselves."""
     return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
 
 
 class ResourceProviders:
-    """Resource providers, each looked up once. Safe to use from many threads."""
+    """Resource providers, each queried once. Safe to use from many threads."""
 
     def __init__(self, arm: ArmClient) -> None:
         self._arm = arm
@@ -60,7 +58,7 @@ class ResourceProviders:
         self._lock = threading.Lock()
 
     def of(self, namespace: str) -> ResourceProvider | None:
-        """The resource provider; None if this endpoint does not report it or has none."""
+        """Resource provider; None if this endpoint does not report it."""
         with self._lock:
             if namespace not in self._known:
                 self._known[namespace] = self._ask(namespace)
@@ -85,7 +83,8 @@ class ResourceProviders:
         try:
             self._arm.call("POST", f"{path}/register")
         except CloudError as error:
-            hint = f"az provider register --namespace {namespace}, by somebody who may"
+            command = f"az provider register --namespace {namespace}"
+            hint = f"have someone with permission run `{command}`"
             raise PermissionsError(
                 f"{namespace} is not registered in this subscription: {error.message}",
                 hint=hint,

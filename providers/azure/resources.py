@@ -1,4 +1,4 @@
-"""Lists what the subscription has under our label, in all regions."""
+"""Lists our resources in the subscription, in all regions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Resources:
     def machines(self, cluster: str | None, place: Location | None) -> tuple[Vm, ...]:
         """VMs of a cluster, or of all clusters.
 
-        Those of a cluster are listed from its own groups, so that a subscription with thousands of
-        other VMs costs nothing; those of all, from five lists of the subscription.
+        A cluster's VMs are listed from its own groups, so that thousands of other VMs in the
+        subscription cost nothing; those of all clusters, from five lists of the subscription.
         """
         found = self._of_all() if cluster is None else self._of_groups(cluster, place)
         return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
@@ -59,7 +59,7 @@ class Resources:
         return [machine for machines in found for machine in machines]
 
     def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
-        """Of our name or tag, and those of others that hold a VM with our tag."""
+        """Names of groups with our name or tag, or a VM with our tag; and all groups."""
         query = f"tagName eq '{labels.CLUSTER}' and tagValue eq '{cluster}'"
         groups, tagged = side_by_side(
             self._groups,
@@ -115,7 +115,7 @@ class Resources:
         return list(listing.to_vms(lists))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
-        """Of each VM; asked one by one where the list does not tell them."""
+        """Instance view of each VM, queried one by one if the list does not include it."""
         told = {
             id: (vm.get("properties") or {}).get("instanceView") or {}
             for id, vm in listing.by_id(listed).items()
@@ -133,7 +133,7 @@ class Resources:
         return told | {str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)}
 
     def resources(self, cluster: str | None) -> tuple[Resource, ...]:
-        """Groups of ours, and other resources with our label in groups that are not ours."""
+        """Our groups, and resources with our label in groups that are not ours."""
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"
@@ -147,7 +147,7 @@ class Resources:
         for other in others:
             kind = _kind(other)
             if kind and paths.group_of(str(other.get("id", ""))) not in names:
-                # A list that is filtered by tags tells none.
+                # A list that is filtered by tags returns none.
                 full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
                 if _cluster(full) is not None:
                     found.append(_resource({**other, **full}, kind))
@@ -167,7 +167,7 @@ def _is_named(group: Tree, cluster: str) -> bool:
 
 
 def _is_in_work(vm: Tree) -> bool:
-    """Its power says nothing yet."""
+    """True while its power state is not meaningful."""
     state = (vm.get("properties") or {}).get("provisioningState", "")
     return str(state).lower() in ("creating", "deleting")
 

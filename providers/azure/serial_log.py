@@ -1,4 +1,4 @@
-"""Reads the end of a VM's serial log from managed boot diagnostics: free, and without a storage
+"""Reads the end of a VM's serial log from managed boot diagnostics, free and without a storage
 key.
 """
 
@@ -12,9 +12,9 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.serial_log import last_lines
 
 MINUTES = "10"
-"""That the link to it holds."""
+"""Validity of the link to the log."""
 TIMEOUT = 20.0
-"""Seconds without a byte."""
+"""Seconds without data."""
 
 
 def serial_log(arm: ArmClient, machine: Vm) -> str:
@@ -30,10 +30,10 @@ def serial_log(arm: ArmClient, machine: Vm) -> str:
 
 
 def _fetched(name: str, url: str) -> str:
-    """Fetch a presigned link: no token of ours goes along, and the link is in no message."""
+    """Fetch a presigned link, without our token; errors do not show the link."""
     import requests
 
-    with mapped(f"GET the serial log of {name}"):
+    with mapped(f"GET serial log of {name}"):
         try:
             answer = requests.get(url, timeout=TIMEOUT)
         except requests.RequestException as error:

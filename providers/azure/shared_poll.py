@@ -1,7 +1,7 @@
-"""Lets many threads wait for resources of one kind by one shared list.
+"""Lets many threads wait for resources of one kind by polling one shared list.
 
-Azure lists a hundred VMs in one call; polling an operation for each would be a hundred calls again
-and again, and it accepts about 25 a second:
+Azure lists a hundred VMs in one call; polling an operation for each would take a hundred calls each
+time, and it accepts about 25 a second:
 https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 """
 
@@ -16,18 +16,18 @@ from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base.timing import Timing
 
 LATE = 0.1
-"""Of the time that something has taken already: by so much more, its end is seen late."""
+"""Fraction of the time already taken by which the end may be seen late."""
 UNLISTED = 3
-"""Lists without it, after which it has to be asked for by itself."""
+"""Lists without a resource after which it is queried by itself."""
 
 
 def interval(timing: Timing, taken: float) -> float:
-    """Seconds until the next poll of something that has taken so long already."""
+    """Seconds until the next poll of something that has taken `taken` seconds so far."""
     return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken))
 
 
 class SharedPoll:
-    """One shared list. `ask` fetches it; `settled` is true for a resource that needs no more
+    """One shared list. `ask` fetches it; `settled` is true for a resource that needs no further
     waiting.
     """
 
@@ -45,8 +45,8 @@ class SharedPoll:
         self._failure: CloudError | None = None
 
     def wait(self, id: str, *, within: float) -> Tree | None:
-        """Return the resource with this id once it is settled; None if it is not listed, or not in
-        time.
+        """Return the resource with this id once it is settled; None if it is not listed or not
+        settled in time.
 
         Raises the list's error. Only lists that were requested after this call count.
         """

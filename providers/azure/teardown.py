@@ -20,7 +20,8 @@ from cloudtrain.providers.base.driver import Resource, Vm
 GROUP = "resource group"
 AT_ONCE = 64
 FORCED = "Microsoft.Compute/virtualMachines"
-"""Without their shutdown: https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
+"""Types to delete by force, without a shutdown:
+https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
 KINDS = (
     # In the order in which they can be deleted.
     "Microsoft.DevTestLab/schedules",
@@ -31,7 +32,7 @@ KINDS = (
     "Microsoft.Network/networkSecurityGroups",
     "Microsoft.Compute/proximityPlacementGroups",
 )
-"""All that we make besides VMs and groups."""
+"""All that we create besides VMs and groups."""
 
 
 class Teardown:
@@ -43,7 +44,7 @@ class Teardown:
         self._ends = ends
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        """Delete groups with all that is in them, and one by one what is in no group of ours."""
+        """Delete our groups with their contents, and one by one what is in other groups."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
         steps: dict[str, Callable[[], None]] = {
@@ -60,8 +61,8 @@ class Teardown:
                 self._arm.delete(other.id)
 
     def _drop(self, name: str) -> None:
-        """Deallocate the VMs, which takes seconds and ends the compute bill, then begin the
-        deletion, which takes minutes.
+        """Deallocate the VMs, which takes seconds and ends their cost, then delete the group,
+        which takes minutes.
         """
         group = self._arm.group(name)
         vms = self._vms_of(group)
@@ -84,7 +85,7 @@ class Teardown:
         if gone is None:
             raise BusyError(
                 f"resource group {name} is still being deleted",
-                hint="run it again in some minutes",
+                hint="run it again in a few minutes",
                 scope="region",
             )
 
@@ -93,7 +94,7 @@ class Teardown:
         return ask_or_none(lambda: self._arm.pages(path)) or []
 
     def _deallocate(self, vms: Sequence[Tree]) -> dict[str, ArmAnswer]:
-        """Deallocate VMs by id; a VM that refuses is deleted all the same."""
+        """Deallocate VMs by id; a VM that refuses is still deleted."""
 
         def ask(vm: Tree) -> ArmAnswer | None:
             try:
@@ -107,7 +108,7 @@ class Teardown:
     def _not_deleted(
         self, name: str, vms: Sequence[Tree], begun: dict[str, ArmAnswer], refusal: CloudError
     ) -> PermissionsError:
-        """Error for a locked group: the machines cost nothing any more, the rest is still
+        """Error for a locked group: its machines no longer cost anything, the rest is still
         billed.
         """
         path = str(self._arm.group(name).itself)

@@ -1,4 +1,4 @@
-"""Life of one VM: address, NIC, machine, armed end, deletion."""
+"""Life of one VM: address, NIC, machine, end, deletion."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Vms:
         self._ends = ends
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
-        """Launch a VM and wait until its allocation is known. What was created for a refused VM
-        is deleted.
+        """Launch a VM and wait until it is known to be allocated. What was created for a refused
+        VM is deleted.
         """
         try:
             self._make(order)
         except (TransientError, RateError, NameTakenError):
-            raise  # Nobody knows what came of it; or it is another's.
+            raise  # its outcome is unknown, or the VM is another user's
         except CloudError as refusal:
             group, name, zone = order.ground.group, order.node.name, order.place.zone
             told = roll_back(refusal, lambda: self.remove(group, name, zone))
@@ -111,7 +111,7 @@ class Vms:
             self._ends.arm(ground.group, node.name, region, tags, order.expires)
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
-        """Begin to create the VM; None if an earlier call, whose answer was lost, has begun it.
+        """Begin to create the VM; None if an earlier call whose answer was lost has begun it.
 
         `others`: images to try in turn if the first does not exist.
         """
@@ -124,13 +124,13 @@ class Vms:
         except CloudConfigError as error:
             if others and error.code in NO_IMAGE:
                 return self._begin(path, *others)
-            # A cloud that knows no other than that, as all did before 2025-11-01.
+            # The cloud knows no other security type, as was the rule before 2025-11-01.
             if "securityType" not in error.message or "securityProfile" not in body["properties"]:
                 raise
             return self._begin(path, *(requests.without_security(dict(b)) for b in (body, *others)))
 
     def _armed_early(self, order: LaunchRequest[ClusterNetwork], expires: float) -> bool:
-        """Arm the end once the VM is accepted; later if the schedule wants a finished one."""
+        """Set the end once the VM is accepted. False if the schedule needs the VM to be ready."""
         try:
             return self._ends.arm(
                 order.ground.group, order.node.name, order.place.region, order.labels, expires
@@ -139,7 +139,7 @@ class Vms:
             return False
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped VM; its end is armed before it costs anything."""
+        """Start a stopped VM; its end is set before it costs anything."""
         group, name = where(machine)
         path = group.vm(name)
         if expires is not None:
@@ -162,7 +162,7 @@ class Vms:
 
 
 def _disks(vm: Tree | None) -> list[str]:
-    """The one that was made with it: disks that somebody attached later stay."""
+    """The disk that was created with the VM: disks attached later are kept."""
     profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
     id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
     return [str(id)] if id else []

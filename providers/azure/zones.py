@@ -1,4 +1,4 @@
-"""Maps the config's placement to zones and regions of Azure."""
+"""Maps the config's placement to Azure's zones and regions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ def places(
     """Places in the placement's order. Raises CloudConfigError for names that do not exist.
 
     A region stands for each of its zones that have all machines, then for itself, where Azure
-    chooses. A region that lacks a machine stays in: the cloud's own refusal has the reason. A
-    region in which nothing would end the nodes is left out.
+    chooses the zone. A region that lacks a machine is kept: the cloud's own refusal has the reason.
+    A region in which nothing would end the nodes is skipped.
     """
     refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
     named = [asked(text) for text in plan.config.placement]
     if not named:
-        raise CloudConfigError("no placement", hint="`placement: [eastus]`: a region, or a zone")
+        raise CloudConfigError(
+            "no placement", hint="set it to a region or zone: `placement: [eastus]`"
+        )
     regions = _regions(arm)
     found: list[Location] = []
     for place in named:
         if regions is not None and place.region not in regions:
-            raise CloudConfigError(_no_such(place.region, regions), hint="see `placement`")
+            raise CloudConfigError(_no_such(place.region, regions), hint="check `placement`")
         found += [place] if place.zone else [*_zones(skus, plan, place.region), place]
         if place.zone:
             _refuse_unknown(skus, place)
@@ -46,7 +48,7 @@ def places(
 
 
 def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
-    """Regions in which the end of a node cannot be armed, each with the reason."""
+    """Regions in which Azure cannot end a node by itself, each with the reason."""
     lifetime = plan.config.limits.max_lifetime
     told = services.of(SCHEDULES) if lifetime is not None else None
     far, found = services.of(DEADLINES), {}
@@ -55,7 +57,7 @@ def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) ->
             found[region] = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
         elif (lifetime or 0.0) > LONGEST and far is not None and not far.is_far(region):
             found[region] = (
-                "nothing there ends a VM after more than 24 h (Microsoft.ComputeSchedule)"
+                "Azure cannot end a VM there after more than 24 h (Microsoft.ComputeSchedule)"
             )
     return found
 
@@ -91,7 +93,7 @@ def _refuse_unknown(skus: Skus, place: Location) -> None:
     if zones and number not in zones:
         there = ", ".join(f"{place.region}-{zone}" for zone in sorted(zones))
         raise CloudConfigError(
-            f"there is no zone {place.zone}; {place.region} has {there}", hint="see `placement`"
+            f"no zone {place.zone}; {place.region} has {there}", hint="check `placement`"
         )
 
 

@@ -1,1 +1,1 @@
-"""Parts of `provider: hosts`."""
+"""Provider for existing machines (`provider: hosts`)."""

@@ -1,4 +1,4 @@
-"""`provider: hosts`: existing machines that are enrolled with a key and never switched off."""
+"""`provider: hosts`: existing machines that are enrolled by a key and never shut down."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from cloudtrain.retry import Retry
 
 T = TypeVar("T")
 LABEL = "cloudtrain"
-"""The comment of our key in authorized_keys starts so, and goes on with `:` and the cluster."""
+"""Prefix of our key's comment in authorized_keys, before `:` and the cluster."""
 
 AWAY = Retry(pause=1.0, deadline=60.0)
-"""A machine's sshd may just restart, or take no more logins for a moment (MaxStartups)."""
+"""A machine's sshd may be restarting, or refuse logins for a moment (MaxStartups)."""
 
 
 def provider(config: ClusterConfig) -> HostsProvider:
@@ -72,10 +72,10 @@ class HostsProvider:
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        return tuple(self._each(self._seats(plan.config.name), _found))
+        return tuple(self._each(self._slots(plan.config.name), _check_host))
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()  # Nothing is rented: `check` has tried all of it.
+        return ()  # nothing is rented: `check` covers everything
 
     def create(
         self,
@@ -88,46 +88,46 @@ class HostsProvider:
         names = [node.name for node in plan.nodes]
         key = f"{identity.public_key.strip()} {LABEL}:{cluster}"
         whose = json.dumps({**asdict(plan.owner), "folder": str(plan.config.folder)})
-        seats = [seat for seat in self._seats(cluster) if seat.name in names]
+        slots = [slot for slot in self._slots(cluster) if slot.name in names]
 
-        # One that cannot be asked may be a node of ours with work on it: nothing is begun then.
-        def look(seat: HostSlot) -> Node | None:
-            return AWAY.call(lambda: _look(cluster, seat), on=NodeUnreachable)
+        # A machine that does not answer may be a node of ours at work: then nothing is changed.
+        def look(slot: HostSlot) -> Node | None:
+            return AWAY.call(lambda: _find_node(cluster, slot), on=NodeUnreachable)
 
-        looked = self._each(seats, look)
+        looked = self._each(slots, look)
         there = {node.name: node for node in looked if node is not None}
-        new = [seat for seat in seats if seat.name not in there]
+        new = [slot for slot in slots if slot.name not in there]
 
-        def lend(seat: HostSlot) -> Node:
-            journal(NodeRequested(node=seat.name))
-            with open_session(seat.name, seat.host) as door:
-                door.run(scripts.LEND, cluster, seat.name, key, whose)
-                node = _seen(door, cluster, seat)
+        def enroll(slot: HostSlot) -> Node:
+            journal(NodeRequested(node=slot.name))
+            with open_session(slot.name, slot.host) as ssh:
+                ssh.run(scripts.ENROLL, cluster, slot.name, key, whose)
+                node = _enrolled(ssh, cluster, slot)
             if node is None:
-                raise NodeError(seat.name, "its file is not there after it was made")
+                raise NodeError(slot.name, "its file was created but does not exist")
             return node
 
         try:
-            there |= {node.name: node for node in self._each(new, lend)}
+            there |= {node.name: node for node in self._each(new, enroll)}
         except BaseException:
-            self._take_back(new, cluster, key, journal)
+            self._roll_back(new, cluster, key, journal)
             raise
         return tuple(there[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """List nodes. A machine that does not answer is listed with the reason: its node may
-        well run.
+        """List nodes. A machine that does not answer is listed with the reason: its node may be
+        running.
         """
 
-        def ask(seat: HostSlot) -> Node | None:
+        def ask(slot: HostSlot) -> Node | None:
             try:
-                return _look(cluster, seat)
+                return _find_node(cluster, slot)
             except HostKeyMismatch as error:
-                return replace(_node(seat, "untrusted", None), fault=error.message)
+                return replace(_node(slot, "untrusted", None), fault=error.message)
             except CloudtrainError as error:
-                return replace(_node(seat, "unknown", None), fault=error.message)
+                return replace(_node(slot, "unknown", None), fault=error.message)
 
-        found = self._each(self._seats(cluster), ask)
+        found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
 
     def find(self, cluster: str) -> Listing[Node]:
@@ -141,32 +141,32 @@ class HostsProvider:
         *,
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
-        """Delete everything of ours on the machines, running tasks included. The machines
-        themselves run on.
+        """Delete everything of ours on the machines, running tasks included. The machines keep
+        running.
         """
         left: dict[str, str] = {}
         silent: dict[str, str] = {}
 
-        def clear(seats: Sequence[HostSlot]) -> None:
-            first = seats[0]
+        def clear(slots: Sequence[HostSlot]) -> None:
+            first = slots[0]
             try:
-                with open_session(first.name, first.host) as door:
-                    if door.run(scripts.HOLDS, cluster).strip() != "yes":
+                with open_session(first.name, first.host) as ssh:
+                    if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
                         return
-                    for seat in seats:
-                        if _lent(door, cluster, seat.name) is not None:
-                            journal(NodeDeletionBegun(node=seat.name))
-                    door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
-                    if door.run(scripts.HOLDS, cluster).strip() == "yes":
-                        left[first.host.address] = "its folder is still there"
+                    for slot in slots:
+                        if _owner_of(ssh, cluster, slot.name) is not None:
+                            journal(NodeDeletionBegun(node=slot.name))
+                    ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+                    if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
+                        left[first.host.address] = "its folder still exists"
             except CloudtrainError as error:
                 silent[first.host.address] = error.message
 
         self._each(self._by_machine(cluster), clear)
         if left or silent:
             lines = [
-                f"{said}: {_folders(cluster, hosts)}"
-                for said, hosts in (("still there", left), ("not known to be gone", silent))
+                f"{state}: {_folders(cluster, hosts)}"
+                for state, hosts in (("not deleted", left), ("not known to be deleted", silent))
                 if hosts
             ]
             raise LeftoverError("\n".join(lines), hint="run it again once they answer")
@@ -182,29 +182,29 @@ class HostsProvider:
         """Remove nodes. A machine without other nodes is cleared, as by `destroy`."""
         left: dict[str, str] = {}
 
-        def clear(seats: Sequence[HostSlot]) -> None:
-            going, first = [seat for seat in seats if seat.name in names], seats[0]
+        def clear(slots: Sequence[HostSlot]) -> None:
+            going, first = [slot for slot in slots if slot.name in names], slots[0]
             try:
-                with open_session(first.name, first.host) as door:
-                    for seat in going:
-                        journal(NodeDeletionBegun(node=seat.name))
+                with open_session(first.name, first.host) as ssh:
+                    for slot in going:
+                        journal(NodeDeletionBegun(node=slot.name))
                         label = f"{LABEL}:{cluster}"
-                        door.run(scripts.TAKE_BACK, cluster, seat.name, label)
-                    if len(going) == len(seats):
-                        door.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+                        ssh.run(scripts.REMOVE, cluster, slot.name, label)
+                    if len(going) == len(slots):
+                        ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
             except CloudtrainError as error:
                 left[first.host.address] = error.message
 
         machines = [
-            seats
-            for seats in self._by_machine(cluster)
-            if any(seat.name in names for seat in seats)
+            slots
+            for slots in self._by_machine(cluster)
+            if any(slot.name in names for slot in slots)
         ]
         self._each(machines, clear)
         if left:
             things = [f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in left.items()]
             raise LeftoverError(
-                f"still there: {'; '.join(things)}", hint="run it again once they answer"
+                f"not deleted: {'; '.join(things)}", hint="run it again once they answer"
             )
 
     def move_ends(
@@ -220,12 +220,12 @@ class HostsProvider:
         return ""
 
     def sweep(self) -> Listing[Holding]:
-        """Delete leftovers on the machines that this config names."""
+        """List clusters on the machines that this config names."""
         names: set[str] = set()
 
-        def ask(seats: Sequence[HostSlot]) -> None:
-            with open_session(seats[0].name, seats[0].host) as door:
-                names.update(door.run(scripts.CLUSTERS).split())
+        def ask(slots: Sequence[HostSlot]) -> None:
+            with open_session(slots[0].name, slots[0].host) as ssh:
+                names.update(ssh.run(scripts.CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
         return Listing(
@@ -233,28 +233,28 @@ class HostsProvider:
             for name in sorted(names)
         )
 
-    def _take_back(
-        self, seats: Sequence[HostSlot], cluster: str, key: str, journal: Journal
+    def _roll_back(
+        self, slots: Sequence[HostSlot], cluster: str, key: str, journal: Journal
     ) -> None:
-        """Roll back a failed creation; errors while rolling back never hide that failure."""
+        """Roll back a failed creation; errors of the rollback never hide that failure."""
 
-        def back(seat: HostSlot) -> None:
+        def remove(slot: HostSlot) -> None:
             try:
-                with open_session(seat.name, seat.host) as door:
-                    journal(NodeDeletionBegun(node=seat.name))
-                    door.run(scripts.TAKE_BACK, cluster, seat.name, key)
+                with open_session(slot.name, slot.host) as ssh:
+                    journal(NodeDeletionBegun(node=slot.name))
+                    ssh.run(scripts.REMOVE, cluster, slot.name, key)
             except CloudtrainError as error:
                 journal(CleanupFailed(text=error.message))
 
-        self._each(seats, back)
+        self._each(slots, remove)
 
-    def _seats(self, cluster: str) -> list[HostSlot]:
-        return _seats(self._config, cluster)
+    def _slots(self, cluster: str) -> list[HostSlot]:
+        return _slots(self._config, cluster)
 
     def _by_machine(self, cluster: str) -> list[list[HostSlot]]:
         machines: dict[tuple[str, int, str | None], list[HostSlot]] = defaultdict(list)
-        for seat in self._seats(cluster):
-            machines[seat.host.address, seat.host.port, seat.host.user].append(seat)
+        for slot in self._slots(cluster):
+            machines[slot.host.address, slot.host.port, slot.host.user].append(slot)
         return list(machines.values())
 
     def _each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
@@ -265,40 +265,40 @@ R = TypeVar("R")
 
 
 def _label(item: object) -> str:
-    seat = item[0] if isinstance(item, list) else item
-    assert isinstance(seat, HostSlot)
-    return seat.name
+    slot = item[0] if isinstance(item, list) else item
+    assert isinstance(slot, HostSlot)
+    return slot.name
 
 
-def _seats(config: ClusterConfig, cluster: str) -> list[HostSlot]:
+def _slots(config: ClusterConfig, cluster: str) -> list[HostSlot]:
     counts: dict[str, int] = defaultdict(int)
-    seats = []
+    slots = []
     for host in config.hosts:
         task = TaskId(role=host.role, index=counts[host.role])
         counts[host.role] += 1
         name = task.node_name(cluster)
-        seats.append(HostSlot(name=name, role=task.role, index=task.index, host=host))
-    return seats
+        slots.append(HostSlot(name=name, role=task.role, index=task.index, host=host))
+    return slots
 
 
-def _look(cluster: str, seat: HostSlot) -> Node | None:
-    """None where the machine has no such node. Raises what keeps it from being asked."""
-    with open_session(seat.name, seat.host) as door:
-        return _seen(door, cluster, seat)
+def _find_node(cluster: str, slot: HostSlot) -> Node | None:
+    """The node on its machine; None if there is none. Raises an error if it cannot be queried."""
+    with open_session(slot.name, slot.host) as ssh:
+        return _enrolled(ssh, cluster, slot)
 
 
-def _seen(door: UserSsh, cluster: str, seat: HostSlot) -> Node | None:
-    owner = _lent(door, cluster, seat.name)
-    return None if owner is None else replace(_node(seat, "running", door), owner=owner)
+def _enrolled(ssh: UserSsh, cluster: str, slot: HostSlot) -> Node | None:
+    owner = _owner_of(ssh, cluster, slot.name)
+    return None if owner is None else replace(_node(slot, "running", ssh), owner=owner)
 
 
 def _folders(cluster: str, hosts: Mapping[str, str]) -> str:
     return "; ".join(f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in hosts.items())
 
 
-def _lent(door: UserSsh, cluster: str, node: str) -> Owner | None:
-    """Owner of that node; None if there is none."""
-    answer, _, told = door.run(scripts.IS_LENT, cluster, node).partition("\n")
+def _owner_of(ssh: UserSsh, cluster: str, node: str) -> Owner | None:
+    """Owner of a node; None if the machine has no such node."""
+    answer, _, told = ssh.run(scripts.IS_ENROLLED, cluster, node).partition("\n")
     if answer.strip() != "yes":
         return None
     try:
@@ -307,30 +307,30 @@ def _lent(door: UserSsh, cluster: str, node: str) -> Owner | None:
         return Owner()
 
 
-def _node(seat: HostSlot, state: NodeState, door: UserSsh | None) -> Node:
-    way = door.way if door is not None else None
+def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
+    way = ssh.way if ssh is not None else None
     return Node(
-        name=seat.name,
-        role=seat.role,
-        index=seat.index,
+        name=slot.name,
+        role=slot.role,
+        index=slot.index,
         state=state,
-        address=way.address if way else seat.host.address,
-        internal=seat.host.address,
-        ssh_port=way.port if way else seat.host.port,
-        user=way.user if way else seat.host.user or "",
-        host=seat.host.address,
-        placement=seat.host.address,
-        host_keys=door.host_keys if door is not None else (),
+        address=way.address if way else slot.host.address,
+        internal=slot.host.address,
+        ssh_port=way.port if way else slot.host.port,
+        user=way.user if way else slot.host.user or "",
+        host=slot.host.address,
+        placement=slot.host.address,
+        host_keys=ssh.host_keys if ssh is not None else (),
     )
 
 
-def _found(seat: HostSlot) -> Finding:
-    what = f"host {seat.host.address}"
+def _check_host(slot: HostSlot) -> Finding:
+    what = f"host {slot.host.address}"
     try:
-        with open_session(seat.name, seat.host) as door:
-            door.run(ship.START, ship.IS_NEW)
-            told = " ".join(door.run(scripts.FACTS).split())
-            way = address_of(seat.host)
-            return Finding(what=what, ok=True, text=f"{seat.task} as {way.user}, {told}")
+        with open_session(slot.name, slot.host) as ssh:
+            ssh.run(ship.START, ship.IS_NEW)
+            told = " ".join(ssh.run(scripts.FACTS).split())
+            way = address_of(slot.host)
+            return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {told}")
     except CloudtrainError as error:
         return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))

@@ -1,6 +1,6 @@
 """POSIX sh scripts for enrolled machines; `$1` is the cluster."""
 
-LEND = r"""
+ENROLL = r"""
 set -eu
 umask 077
 mkdir -p "$HOME/.ssh" "$HOME/.cloudtrain/$1/nodes"
@@ -13,10 +13,10 @@ fi
 [ -e "$HOME/.cloudtrain/$1/owner" ] || printf '%s\n' "$4" >"$HOME/.cloudtrain/$1/owner"
 : >"$HOME/.cloudtrain/$1/nodes/$2"
 """
-"""`$2` node, `$3` the line of our key, `$4` whose it is, as JSON. The file of the node comes last:
-then it is one."""
+"""`$2`: node. `$3`: line of our key. `$4`: owner, as JSON. The node's file is written last: it
+marks the machine as enrolled."""
 
-IS_LENT = r"""
+IS_ENROLLED = r"""
 if [ -e "$HOME/.cloudtrain/$1/nodes/$2" ]; then
     echo yes
     head -c 4096 "$HOME/.cloudtrain/$1/owner" 2>/dev/null || true
@@ -24,7 +24,7 @@ else
     echo no
 fi
 """
-"""The second line is what `LEND` was told of the owner; not of what an earlier version lent."""
+"""The second line is the owner that `ENROLL` wrote; earlier versions wrote none."""
 
 HOLDS = r"""
 if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
@@ -80,9 +80,9 @@ rmdir "$HOME/.cloudtrain" 2>/dev/null || true
 """
     + _FORGET_KEY
 )
-"""`$2` the label of our key: it goes last, as it is what leads there."""
+"""`$2`: label of our key, which is removed last, as it gives us access."""
 
-TAKE_BACK = (
+REMOVE = (
     r"""
 set -eu
 label=${3##* }
@@ -95,4 +95,4 @@ if rmdir "$HOME/.cloudtrain/$1/nodes" 2>/dev/null; then
     + _FORGET_KEY
     + "fi\n"
 )
-"""`$2` node, `$3` the line of our key, which stays while another node is there."""
+"""`$2`: node. `$3`: line of our key, which stays while the machine has another node."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import paramiko
 
 SECONDS = 15.0
-"""Until a machine answers, at each step of a login."""
+"""Timeout of each step of a login."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class HostAddress:
     port: int
     user: str
     keys: tuple[str, ...]
-    """Paths; none: the agent's, and the usual files."""
+    """Paths; if empty, the agent's keys and the default files."""
     known_hosts: tuple[Path, ...]
 
 
 def address_of(host: Host) -> HostAddress:
-    """Address and login of a host. Raises CredentialsError for one behind a jump host: the nodes
-    must reach it too.
+    """Address and login of a host. Raises CredentialsError for one behind a jump host, as the other
+    nodes must reach it too.
     """
     import paramiko
 
@@ -45,8 +45,8 @@ def address_of(host: Host) -> HostAddress:
         told = dict(config.lookup(host.address))
     if told.get("proxyjump") or told.get("proxycommand"):
         raise CredentialsError(
-            f"{host.address}: ~/.ssh/config leads to it through another machine",
-            hint="name an address that this machine and the other hosts reach directly",
+            f"{host.address}: ~/.ssh/config connects to it through another machine",
+            hint="use an address that this machine and the other hosts reach directly",
         )
     identities = told.get("identityfile")
     named = [host.key] if host.key else list(identities if isinstance(identities, list) else ())
@@ -61,7 +61,7 @@ def address_of(host: Host) -> HostAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class UserSsh:
-    """Open SSH session. `host_keys` are those that known_hosts has of this machine."""
+    """Open SSH session. `host_keys` are the machine's keys in known_hosts."""
 
     name: str
     way: HostAddress
@@ -69,7 +69,7 @@ class UserSsh:
     host_keys: tuple[str, ...]
 
     def run(self, text: str, *arguments: str, stdin: bytes = b"") -> str:
-        """Run an sh script and return its stdout. Raises NodeError with its last words."""
+        """Run an sh script and return its stdout. Raises NodeError with its last line of stderr."""
         command = script(text, *arguments).shell()
         sent, out, err = self.client.exec_command(command, timeout=60.0)
         if stdin:
@@ -86,7 +86,7 @@ class UserSsh:
 @contextmanager
 def open_session(name: str, host: Host) -> Iterator[UserSsh]:
     """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
-    CredentialsError if no key opens it, NodeUnreachable.
+    CredentialsError if it accepts no key, NodeUnreachable.
     """
     import paramiko
 
@@ -102,7 +102,7 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
         raise HostKeyMismatch(
             name,
             f"the host key of {way.address} is not in your known_hosts",
-            hint=f"`ssh -p {way.port} {way.user}@{way.address}` once, and compare the fingerprint",
+            hint=f"run `ssh -p {way.port} {way.user}@{way.address}` once and check the fingerprint",
         )
     try:
         client.connect(
@@ -118,13 +118,13 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
     except paramiko.BadHostKeyException as error:
         raise HostKeyMismatch(
             name,
-            f"{way.address} answers with another host key than your known_hosts has",
-            hint="somebody may be in between; `ssh-keygen -R` forgets a key that was changed",
+            f"the host key of {way.address} does not match your known_hosts",
+            hint="this may be an attack; if the key was changed, run `ssh-keygen -R`",
         ) from error
     except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
         raise CredentialsError(
-            f"{name}: {place} lets us in with none of your keys: {error}",
-            hint="`hosts` takes `user` and `key`; ssh-agent opens a key with a passphrase",
+            f"{name}: {place} accepts none of your keys: {error}",
+            hint="set `user` and `key` in `hosts`; load a key with a passphrase into ssh-agent",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         client.close()
@@ -132,7 +132,7 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
     try:
         yield UserSsh(name=name, way=way, client=client, host_keys=known)
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise NodeUnreachable(name, f"the connection to {place} broke: {error}") from error
+        raise NodeUnreachable(name, f"lost the connection to {place}: {error}") from error
     finally:
         client.close()
 

@@ -1,1 +1,1 @@
-"""Parts of `provider: local`."""
+"""Provider for nodes on this machine (`provider: local`)."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 PORTS = (2222, 22022, 0)
-"""In order of preference; 0 lets the kernel choose."""
+"""In order of preference; for 0 the kernel chooses."""
 
 ALL = 254 * 256 * 254
-"""127.1.0.1 to 127.254.255.254: 127.0 has the machine's own services (127.0.0.1, 127.0.0.53)."""
+"""127.1.0.1 to 127.254.255.254; 127.0 has services of the machine (127.0.0.1, 127.0.0.53)."""
 
 
 def places(seed: str, number: int) -> list[tuple[str, int]]:

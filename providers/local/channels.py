@@ -34,7 +34,7 @@ class Pipes:
 
 
 class SessionChannel:
-    """One `session` channel, from its opening to the end of its process."""
+    """A `session` channel, from its opening to the end of its process."""
 
     def __init__(
         self, channel: paramiko.Channel, children: Reaper, environment: Mapping[str, str]
@@ -50,7 +50,7 @@ class SessionChannel:
         self._environment[name] = value
 
     def open_terminal(self, kind: str, width: int, height: int) -> bool:
-        """Open a pty for the process to come; False if this machine gives none."""
+        """Open a pty for the process that follows; False if this machine has none left."""
         try:
             self._pty = os.openpty()
         except OSError:
@@ -76,9 +76,7 @@ class SessionChannel:
         threading.Thread(target=self._relay_output, args=(pid, ends), daemon=True).start()
 
     def hang_up(self) -> None:
-        """Close the process's pipes or terminal after the channel is gone, as any SSH server
-        does.
-        """
+        """Close the process's pipes or terminal when the channel is gone, as all SSH servers do."""
         self._tell(HUNG_UP)
 
     def _spawn(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Pipes]:
@@ -124,7 +122,7 @@ class SessionChannel:
             self._channel.sendall_stderr(reason.encode())
             self._channel.send_exit_status(126)
         except OSError:
-            pass  # nobody there to be told
+            pass  # the client is gone
         self._channel.close()
 
     def _relay_input(self, stdin: int) -> None:
@@ -134,7 +132,7 @@ class SessionChannel:
                 while view:
                     view = view[os.write(stdin, view) :]
         except OSError:
-            # The process reads no more; the client must not wait for a window because of that.
+            # The process has closed its stdin; the client must not wait for a window.
             while self._channel.recv(CHUNK):
                 pass
         finally:
@@ -166,7 +164,7 @@ class SessionChannel:
                         del outputs[descriptor]
                         os.close(descriptor)
         except (OSError, EOFError):
-            pass  # the client is gone: closing our ends is how the process learns it
+            pass  # the client is gone; closing our ends tells the process
         finally:
             self._children.forget(pid)
             self._close_wake()
@@ -183,7 +181,7 @@ class SessionChannel:
 
 
 class TunnelChannel:
-    """One `direct-tcpip` channel and the connection that it leads to."""
+    """A `direct-tcpip` channel and its connection."""
 
     def __init__(self, channel: paramiko.Channel, connection: socket.socket) -> None:
         self._channel = channel
@@ -194,7 +192,7 @@ class TunnelChannel:
         threading.Thread(target=self._to_channel, daemon=True).start()
 
     def hang_up(self) -> None:
-        with contextlib.suppress(OSError):  # the other side was first
+        with contextlib.suppress(OSError):  # the other side closed first
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _to_connection(self) -> None:
@@ -239,4 +237,4 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, CHUNK)
     except OSError:
-        return b""  # EIO: the last process has left the terminal
+        return b""  # EIO: the last process has closed the terminal

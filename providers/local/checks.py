@@ -1,4 +1,4 @@
-"""Checks before local nodes are created; changes nothing."""
+"""Checks before local nodes are created; they change nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloudtrain.protocols import Finding
 GB = 1024**3
 LEAST_DISK = GB // 2
 TASK_MEMORY = 400 * 1024**2
-"""A TensorFlow process with nothing in it (measured: docs/local.md)."""
+"""An idle TensorFlow process (measured: docs/local.md)."""
 
 
 def system() -> Finding:
@@ -23,7 +23,7 @@ def system() -> Finding:
     return Finding(
         what="system",
         ok=linux,
-        text="Linux" if linux else f"provider local needs Linux, this is {sys.platform}",
+        text="Linux" if linux else f"`provider: local` needs Linux; this is {sys.platform}",
         hint=None if linux else "run it in a Linux container or virtual machine",
         error=None if linux else UsageError,
     )
@@ -35,7 +35,7 @@ def writable(folder: Path) -> Finding:
     return Finding(
         what="folder",
         ok=good,
-        text=f"{folder} can be written" if good else f"{folder} cannot be written",
+        text=f"{folder} is writable" if good else f"{folder} is not writable",
         hint=None if good else f"make {there} writable, or set CLOUDTRAIN_HOME, CLOUDTRAIN_CACHE",
         error=None if good else PermissionsError,
     )
@@ -58,7 +58,7 @@ def memory(nodes: int) -> Finding:
     free = _available_memory()
     need = nodes * TASK_MEMORY
     text = f"{free / GB:.1f} GB of memory free, {nodes} TensorFlow tasks take about {need / GB:.1f}"
-    hint = None if free >= need else "fewer nodes, or tasks without TensorFlow, will fit"
+    hint = None if free >= need else "use fewer nodes, or tasks without TensorFlow"
     return Finding(what="memory", ok=True, text=text, hint=hint)
 
 
@@ -71,12 +71,12 @@ def loopback(address: str) -> Finding:
                 what="loopback",
                 ok=False,
                 text=f"cannot listen on {address}: {error.strerror}",
-                hint="the loopback interface needs 127.0.0.0/8 (`ip addr show lo`)"
+                hint="give the loopback interface 127.0.0.0/8 (`ip addr show lo`)"
                 if error.errno == errno.EADDRNOTAVAIL
                 else None,
                 error=PermissionsError,
             )
-    return Finding(what="loopback", ok=True, text=f"nodes listen from {address} on")
+    return Finding(what="loopback", ok=True, text=f"nodes listen on {address} and up")
 
 
 def _existing(folder: Path) -> Path:

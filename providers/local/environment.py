@@ -1,4 +1,4 @@
-"""Environment of commands on a local node: little of this machine's, and no credentials."""
+"""Environment of commands on a local node: few variables of this machine, and no credentials."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PASSED_ON = re.compile(
     r"|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|TMPDIR|TZ|LANG|LC_.+",
     re.IGNORECASE,
 )
-"""What installing packages needs here, and what a login shell would have."""
+"""Variables for installing packages on this machine, and those of a login shell."""
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables taken from the caller's environment.
+    """Variables passed on from the caller's environment.
 
-    The packagers' config files are named, as they lie in a home that is not the node's.
+    The package managers' config files are passed as paths, as the node has another home.
     """
     passed = {name: value for name, value in environ.items() if PASSED_ON.fullmatch(name)}
     home = Path(environ.get("HOME") or Path.home())
@@ -36,11 +36,11 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 DATASETS = (".keras/datasets", "tensorflow_datasets")
-"""Where `keras.datasets` and TensorFlow Datasets keep what they downloaded, in a home."""
+"""Folders in a home where `keras.datasets` and TensorFlow Datasets keep downloads."""
 
 
 def datasets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's downloaded data sets, by path in a node's home."""
+    """The user's downloaded datasets, by path in a node's home."""
     home = Path(environ.get("HOME") or Path.home())
     return {name: str(home / name) for name in DATASETS if (home / name).is_dir()}
 
@@ -50,10 +50,10 @@ def of_node(user: str, home: Path) -> dict[str, str]:
 
 
 def path(environ: Mapping[str, str]) -> str:
-    """The caller's PATH without this program's own virtual environment, whose packages a node does
-    not have.
+    """The caller's PATH without this program's virtual environment, whose packages a node does not
+    have.
 
-    The Python below it comes last, so that one can be found.
+    Its base Python comes last, so that one is found in any case.
     """
     own = Path(sys.prefix, "bin") if sys.prefix != sys.base_prefix else None
     given = map(Path, (environ.get("PATH") or os.defpath).split(os.pathsep))

@@ -1,4 +1,4 @@
-"""One node's folder: the node's facts, whether its server lives, and its deletion."""
+"""A node's folder: its metadata, whether its server runs, and its deletion."""
 
 from __future__ import annotations
 
@@ -28,17 +28,13 @@ class NodeFolder:
         return meta if well else {}
 
     def task_ports(self) -> tuple[int, ...]:
-        """Ports that the node's server keeps for the task; none for one that an older version
-        started.
-        """
+        """Ports that the node's server reserves for the task; servers of old versions have none."""
         ports = self.meta().get("task_ports", ())
         whole = isinstance(ports, list) and all(isinstance(port, int) for port in ports)
         return tuple(ports) if whole else ()
 
     def locked(self) -> bool:
-        """True while a server holds the lock, which, unlike a pid file, cannot outlive its
-        process.
-        """
+        """True while a server holds the lock. Unlike a pid file, it cannot outlive its process."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY)
         except OSError:
@@ -54,25 +50,25 @@ class NodeFolder:
     def doom(self) -> None:
         """Mark that the node's processes are about to be frozen and killed.
 
-        If that is cut off, the server may hold its lock for ever and answer nobody.
+        If that is interrupted, the server may hold its lock forever without answering.
         """
-        with contextlib.suppress(OSError):  # half made: there is nothing that could answer
+        with contextlib.suppress(OSError):  # incomplete: there is no server
             (self.path / "doomed").touch()
 
     def doomed(self) -> bool:
         return (self.path / "doomed").exists()
 
     def spare(self) -> None:
-        """Remove the mark: the old processes are gone and the server is to be started again."""
+        """Remove the mark: the old processes are gone and the server will be started again."""
         with contextlib.suppress(FileNotFoundError):
             (self.path / "doomed").unlink()
 
 
 def remove(folder: Path) -> None:
-    """Delete the folder with everything in it, read-only files too; what resists stays."""
+    """Delete the folder and its contents, read-only files too; what cannot be deleted remains."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        # A folder is opened before the walk goes into it.
+        # A folder is made writable before the walk enters it.
         _open_up(folder)
         for place, folders, _ in os.walk(folder):
             for name in folders:
@@ -82,5 +78,5 @@ def remove(folder: Path) -> None:
 
 def _open_up(folder: Path) -> None:
     if not folder.is_symlink():
-        with contextlib.suppress(OSError):  # not ours: it is named as left over
+        with contextlib.suppress(OSError):  # not ours: it is reported as not deleted
             folder.chmod(stat.S_IRWXU)

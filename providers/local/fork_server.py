@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-sys.modules["invoke"] = None  # type: ignore[assignment]  # paramiko's 40 ms for a feature not used
+sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of paramiko's import
 
 from cloudtrain.providers.local import processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
@@ -28,13 +28,13 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Read one JSON line for each node on stdin, start its server, answer with one on stdout.
+    """Read a JSON line for each node on stdin, start its server, and answer with one on stdout.
 
-    A line: `folder`, `meta` (what node.json will hold), `places` ([address, port] in order of
-    preference), `links` (path in the node's home → what it leads to), `task_port` (the first
-    choice; None: none is kept) and `settings`. The answer: `node` with `meta`, or with `error`.
+    A line has `folder`, `meta` (the content of node.json), `places` ([address, port] in order of
+    preference), `links` (path in the node's home → target), `task_port` (the first choice; None:
+    no port is reserved) and `settings`. The answer has `node` with `meta` or `error`.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a server would never hear of an end
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, a server would not see exits
     gc.disable()
     gc.freeze()
     for line in sys.stdin.buffer:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Start the server of one node unless it runs; returns the contents of its node.json."""
+    """Start the server of a node unless it runs; returns the contents of its node.json."""
     folder = Path(order["folder"])
     for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,13 +65,13 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
             meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
             write(folder / "node.json", json.dumps(meta))
             if os.fork() == 0:
-                # The lock stays held: it belongs to the open file, which this child keeps.
+                # The lock remains: it belongs to the open file, which this child keeps.
                 become_server(listener, folder, ServerSettings(**order["settings"]))
     return meta
 
 
 def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
-    """Reserve the node's ports, those that it had before if possible. The forked server inherits
+    """Reserve the node's ports, if possible those that it had before. The forked server inherits
     the sockets.
     """
     if first is None:
@@ -88,7 +88,7 @@ def symlink_datasets(path: Path, target: str) -> None:
 def take(lock: IO[bytes]) -> bool:
     """Take the lock; True on success.
 
-    A reader holds it for a moment, a killed process until the kernel has closed it.
+    A reader holds it for a moment, a killed process until the kernel has closed its files.
     """
     try:
         Retry(pause=0.01, tries=200).call(
@@ -120,7 +120,7 @@ def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tup
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """Read what another fork server, perhaps of a killed command, may be writing."""
+    """Read a file that another fork server, perhaps of a killed command, may be writing."""
     poll_until(lambda: path.exists() or None, Retry(pause=0.01, deadline=5.0))
     meta: Mapping[str, Any] = json.loads(path.read_bytes())
     return meta
@@ -138,12 +138,12 @@ def private(path: str, flags: int) -> int:
 
 
 def become_server(listener: socket.socket, folder: Path, settings: ServerSettings) -> None:
-    """Turn the forked child into a server: a session of its own, nothing of the fork server's,
-    then serve.
+    """Turn the forked child into a server with its own session and none of the fork server's
+    files, then serve.
     """
     try:
         os.setsid()
-        mark(settings.tag)  # before the end of stdout, by which the provider knows it is done
+        mark(settings.tag)  # before stdout is closed, which tells the provider that it is done
         os.chdir(folder / "home")
         nothing = os.open(os.devnull, os.O_RDWR)
         lines = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -153,7 +153,7 @@ def become_server(listener: socket.socket, folder: Path, settings: ServerSetting
         gc.enable()
         serve(listener, settings)
     except BaseException:
-        logging.exception("the server ends")
+        logging.exception("the server failed")
     finally:
         os._exit(1)
 
@@ -161,8 +161,8 @@ def become_server(listener: socket.socket, folder: Path, settings: ServerSetting
 def mark(tag: str) -> None:
     """Show this node's tag in /proc/self/environ, and adopt orphans of our children.
 
-    A forked process shows its parent's environment. The fork server was started with a tag long
-    enough for any node's, which is overwritten in place.
+    A forked process shows its parent's environment. The fork server was started with a tag that is
+    long enough for any node's tag, which overwrites it in place.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,8 +1,8 @@
-"""Ports that a node keeps for its task, so that clusters on one machine do not take each other's.
+"""Ports that a node reserves for its task, so that clusters on one machine do not collide.
 
-A TCP port cannot be held for a program that will open it itself. So a node's server holds a name
-instead, an abstract Unix socket: unique among all who share the machine's ports (users, state
-homes, but not network namespaces), and gone with the process.
+A TCP port cannot be held for a program that will open it itself. A node's server holds the name of
+an abstract Unix socket instead: unique among all that share the machine's ports (users, state
+homes, but not network namespaces), and released with the process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 LAST = 65_535
 TIME_WAIT = "06"
 SPARES = 3
-"""Kept beside the first, for when another program has taken that one meanwhile."""
+"""Reserved in addition to the first, in case another program takes that one meanwhile."""
 
 APART = 1_000
-"""Spares are so far from the first, out of the way of other nodes' firsts."""
+"""Distance of spares from the first, to stay clear of other nodes' first ports."""
 
 
 class ReservedPorts:
@@ -52,15 +52,13 @@ class ReservedPorts:
 
 
 def upwards(start: int) -> Iterator[int]:
-    """Ports from there to the last, then from the first unprivileged one."""
+    """Ports from `start` to the last, then from the first unprivileged one."""
     yield from range(min(start, LAST), LAST + 1)
     yield from range(1024, start)
 
 
 def in_use() -> frozenset[int]:
-    """Local TCP ports in use, by the kernel's tables, without opening any. A port in TIME_WAIT
-    counts as free.
-    """
+    """Local TCP ports in use, read from the kernel's tables. A port in TIME_WAIT counts as free."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

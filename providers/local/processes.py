@@ -1,4 +1,4 @@
-"""Processes of a node: found by the tag that each inherits, frozen, then killed."""
+"""Processes of a node: found by the tag that each inherits, stopped, then killed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ VARIABLE = "CLOUDTRAIN_NODE"
 PROC = Path("/proc")
 
 KILL_SECONDS = 10.0
-"""For killed processes to be gone; what waits on a disk may take some."""
+"""Seconds for killed processes to be gone; a process that waits for a disk takes longer."""
 
 
 def tags(matches: Callable[[str], bool]) -> dict[int, str]:
-    """Tags of living processes that match, by pid; never this process itself."""
+    """Tags of running processes that match, by pid, without this process."""
     found = {}
     for pid in _all():
         tag = _tag(pid)
@@ -30,11 +30,11 @@ def tags(matches: Callable[[str], bool]) -> dict[int, str]:
 
 
 def kill(matches: Callable[[str], bool], *, clock: Clock = CLOCK) -> dict[int, str]:
-    """Kill every process whose tag matches, and all their descendants; returns the survivors.
+    """Kill every process whose tag matches, and all their descendants. Returns the survivors.
 
-    All are stopped before the first is killed: a stopped process makes no children, and a
+    All are stopped before the first is killed: a stopped process starts no children, and a
     descendant that cleared its environment is still known by its parent. A process that calls
-    this for its own tag ends its descendants and stays.
+    this for its own tag kills its descendants but not itself.
     """
     deadline = clock.monotonic() + KILL_SECONDS
     while family := _freeze(matches, deadline, clock):
@@ -63,7 +63,7 @@ def _freeze(
             _send(pid, signal.SIGSTOP)
         family |= new
         if clock.monotonic() > deadline:
-            break  # more come than can be stopped: these are killed, and what is left is named
+            break  # they appear faster than they can be stopped: survivors are reported
     return family
 
 
@@ -91,7 +91,7 @@ def _send(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
-        return  # gone by itself, or another user's by setuid: then it is among the survivors
+        return  # already gone, or another user's by setuid: then it is among the survivors
 
 
 def _all() -> Iterator[int]:
@@ -118,13 +118,11 @@ def _alive(pid: int) -> bool:
 class _Stat:
     parent: int
     alive: bool
-    """Not a zombie. One whose other threads still end has its files, locks and ports still."""
+    """Not a zombie; while its other threads end, it still has its files, locks and ports."""
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Fields of proc(5)'s stat; the command name may hold spaces and brackets, so counting
-    starts after it.
-    """
+    """Fields of proc(5)'s stat, counted after the command name: it may have spaces and brackets."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:

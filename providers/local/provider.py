@@ -1,4 +1,4 @@
-"""`provider: local`: each node is a real SSH server on this machine, in a folder of its own."""
+"""`provider: local`: each node is a real SSH server on this machine, in its own folder."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LocalProvider:
     """Provider for nodes on this machine: folders `<home>/local/<cluster>/<node>` and processes
     with their tag.
 
-    A node runs while its server holds the lock in its folder, is stopped while nobody does, and
-    exists as long as the folder or one process does.
+    A node runs while its server holds the lock in its folder, is stopped while no process does, and
+    exists as long as the folder or a process does.
     """
 
     name = "local"
@@ -71,7 +71,7 @@ class LocalProvider:
         )
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()  # Nothing is rented: `check` has tried all of it.
+        return ()  # nothing is rented: `check` covers everything
 
     def create(
         self,
@@ -223,11 +223,11 @@ class LocalProvider:
     def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = NodeFolder(self._cluster_folder(cluster) / name)
         meta = folder.meta()
-        task = TaskId.of_node(name, cluster)  # also of a folder with nothing readable in it
+        task = TaskId.of_node(name, cluster)  # also for a folder without readable metadata
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
         if folder.locked() and not folder.doomed():
-            # A process that has the lock and no tag is about to become the server, or dying.
+            # A process that has the lock but no tag is about to become the server, or is dying.
             state = "running" if alive and address else "starting"
         return Node(
             name=name,
@@ -253,8 +253,8 @@ class LocalProvider:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise CloudtrainError(
-                f"the nodes' cache cannot be made: {error}",
-                hint="CLOUDTRAIN_CACHE names another folder",
+                f"cannot create the nodes' cache: {error}",
+                hint="set CLOUDTRAIN_CACHE to another folder",
             ) from error
 
     def _end_fork_server(self, cluster: str) -> None:
@@ -263,14 +263,14 @@ class LocalProvider:
         _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
 
     def _kill_remains(self, names: set[str], cluster: str) -> None:
-        """Kill what a dead server left running: a machine that was off comes back without it."""
+        """Kill what a dead server left running, as a reboot of a machine would."""
         tags = {self._tag(cluster, name) for name in names}
         _kill(lambda tag: tag in tags)
 
     def _give_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
     ) -> BaseException:
-        """Roll back this call's nodes. Returns the error to raise: errors while rolling back never
+        """Roll back this call's nodes. Returns the error to raise: errors of the rollback never
         hide `failure`.
         """
         tags = {self._tag(cluster, name) for name in names}
@@ -284,12 +284,12 @@ class LocalProvider:
                 root.rmdir()
         except (OSError, CloudtrainError) as trouble:
             if isinstance(failure, CloudtrainError):
-                hint = f"{failure.hint or ''} Cleaning up failed too: {trouble}".strip()
+                hint = f"{failure.hint or ''} The rollback failed too: {trouble}".strip()
                 return failure.copy_with(hint=hint)
         return failure
 
     def _erase(self, matches: Callable[[str], bool], folders: Sequence[Path]) -> None:
-        """Kill and delete, then look again: a node is gone only if it was seen to be gone."""
+        """Kill and delete, then check: a node is gone only once that was verified."""
         left: Mapping[int, str] = {}
         for _ in range(3):
             left = processes.kill(matches)
@@ -316,7 +316,7 @@ def _folder_of(variable: str, default: Path) -> Path:
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container that runs with a user id of its own
+    except KeyError:  # a container that runs with an unknown user id
         return str(os.getuid())
 
 
@@ -344,6 +344,6 @@ def _leftover(left: Mapping[int, str], folders: Sequence[Path]) -> LeftoverError
     things = [f"process {pid} ({tag})" for pid, tag in sorted(left.items())]
     things += [f"folder {folder}" for folder in folders]
     return LeftoverError(
-        f"still there: {', '.join(things)}",
-        hint="end these by hand (another user's processes need that user), then run it again",
+        f"not deleted: {', '.join(things)}",
+        hint="remove these by hand (another user's processes as that user), then run it again",
     )

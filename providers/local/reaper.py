@@ -11,7 +11,7 @@ from typing import Any
 RESET = (signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 Ended = Callable[[int], None]
-"""Is told the wait status (`os.WIFSIGNALED` and the like); must not block."""
+"""Called with the wait status (for `os.WIFSIGNALED`, …); must not block."""
 
 
 class Reaper:
@@ -31,9 +31,9 @@ class Reaper:
         files: Sequence[tuple[Any, ...]],
         ended: Ended,
     ) -> int:
-        """Start a process in a session of its own; `files` are posix_spawn's file actions.
+        """Start a process in its own session; `files` are posix_spawn's file actions.
 
-        Holds the lock, so that even a process that ends at once is known before it is reaped.
+        Holds the lock, so that even a process that exits at once is known before it is reaped.
         """
         with self._changed:
             pid = os.posix_spawn(
@@ -50,7 +50,7 @@ class Reaper:
             return pid
 
     def forget(self, pid: int) -> None:
-        """Stop reporting this process's end; it is reaped all the same."""
+        """Stop reporting this process's end; it is still reaped."""
         with self._changed:
             self._ended.pop(pid, None)
 
@@ -59,7 +59,7 @@ class Reaper:
             try:
                 pid, status = os.waitpid(-1, 0)
             except ChildProcessError:
-                # No child at all, so no orphan either: those come from children of ours.
+                # No child, so no orphan either: orphans come from our children.
                 with self._changed:
                     self._changed.wait_for(lambda: self._ended)
                 continue

@@ -1,6 +1,6 @@
 """SFTP subsystem of a local node: the user's own files, relative paths from the node's home."""
 
-# The protocol gives strings and descriptors, which is what os takes.
+# The protocol uses strings and descriptors, as `os` does.
 # ruff: noqa: PTH101, PTH102, PTH105, PTH106, PTH107, PTH115, PTH116, PTH211
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Files(paramiko.SFTPServerInterface):
 
 
 class OpenFile(paramiko.SFTPHandle):
-    """One open file. Requests carry their positions, so none is kept."""
+    """An open file. Each request has its position, so none is stored."""
 
     def __init__(self, descriptor: int, flags: int) -> None:
         super().__init__(flags)
@@ -100,9 +100,7 @@ class OpenFile(paramiko.SFTPHandle):
         return _answer(lambda: paramiko.SFTPAttributes.from_stat(os.fstat(self._descriptor)))
 
     def chattr(self, attr: paramiko.SFTPAttributes) -> int:
-        """Set mode and times: scp and sftp do so on the open file, and each copy fails without
-        it.
-        """
+        """Set mode and times: scp and sftp do so on the open file, and copies fail without it."""
         return _done(lambda: _change(self._descriptor, attr))
 
 
@@ -116,7 +114,7 @@ class Subsystem(paramiko.SFTPServer):
 
 
 def _change(target: str | int, attr: paramiko.SFTPAttributes) -> None:
-    """Set attributes without paramiko's `set_file_attr`, which empties a file before it sets its
+    """Set attributes without paramiko's `set_file_attr`, which truncates a file before it sets its
     size.
     """
     if attr.st_size is not None:

@@ -25,13 +25,13 @@ BOOTSTRAP = (
     "from cloudtrain.providers.local.fork_server import main; main()"
 )
 START_SECONDS = 30.0
-"""For all servers to start, and for all to answer: many times what a busy machine needs."""
+"""Timeout for all servers to start, and for all to answer; far more than a busy machine needs."""
 
 ROOM = "."
-"""Fills the fork server's tag where each server will put its node's name; no name ends with it."""
+"""Pads the fork server's tag, where each server writes its node's name; no name ends with it."""
 
 INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
-"""All that the fork server sees of this process's environment: it must not hold credentials."""
+"""The only variables that the fork server inherits: it must not hold credentials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class ServerRequest:
 class ForkServer:
     """The fork server process: started at once, given its requests when they are known.
 
-    It has a session of its own, so that Ctrl-C here does not reach the servers; `tag` has room for
-    the longest node's name, where each server puts its own.
+    It has its own session, so that Ctrl-C here does not reach the servers. `tag` has room for the
+    longest node name, where each server writes its own.
     """
 
     def __init__(self, tag: str, *, longest: int) -> None:
@@ -71,8 +71,8 @@ class ForkServer:
             )
         except OSError as error:
             raise CloudtrainError(
-                f"no process for the SSH servers: {error}",
-                hint="is this machine out of memory or processes (`ulimit -u`)?",
+                f"cannot start a process for the SSH servers: {error}",
+                hint="check this machine's memory and processes (`ulimit -u`)",
             ) from error
 
     def __enter__(self) -> ForkServer:
@@ -94,19 +94,19 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             raise CloudtrainError(
                 f"the SSH servers did not start within {START_SECONDS:g} s",
-                hint="is this machine overloaded, or out of memory?",
+                hint="check this machine's load and memory",
             ) from None
         answers = {a["node"]: a for a in map(json.loads, out.splitlines())}
         last = trouble.decode(errors="replace").strip().rpartition("\n")[2]
         failures: dict[str, BaseException] = {}
         for order in orders:
             name = order.meta["name"]
-            answer = answers.get(name, {"error": last or "the process that starts it was killed"})
+            answer = answers.get(name, {"error": last or "its parent process was killed"})
             if "error" in answer:
                 failures[name] = NodeError(
                     name,
                     f"its SSH server did not start: {answer['error']}",
-                    hint=f"is there space for {order.folder}, and is the port free?",
+                    hint=f"check the free space for {order.folder}, and that the port is free",
                 )
         raise_all(failures)
 
@@ -138,9 +138,7 @@ def raise_all(failures: Mapping[str, BaseException]) -> None:
 
 
 def _greets(probe: socket.socket) -> bool:
-    """True if the server greets. We answer with a greeting, which a server takes for a client
-    that went away.
-    """
+    """True if the server sends its greeting. After ours, it sees a client that disconnects."""
     try:
         greeting = probe.recv(255)
         probe.send(b"SSH-2.0-probe\r\n")
@@ -150,9 +148,7 @@ def _greets(probe: socket.socket) -> bool:
 
 
 def _silent(node: Node, folder: Path) -> NodeUnreachable:
-    """Error for a silent node, with the log's last line, as the log may be deleted with the
-    node.
-    """
+    """Error for a silent node, with its log's last line: the log may be deleted with the node."""
     try:
         lines = (folder / "server.log").read_text(errors="replace").split("\n")
     except OSError:
@@ -161,5 +157,5 @@ def _silent(node: Node, folder: Path) -> NodeUnreachable:
     return NodeUnreachable(
         node.name,
         f"no SSH server answers at {node.address}:{node.ssh_port}: {last}",
-        hint="a server that hangs is ended by `cloudtrain down`",
+        hint="run `cloudtrain down` to end a server that hangs",
     )

@@ -1,4 +1,4 @@
-"""One node's SSH server: accepts the cluster's key only, on one loopback address."""
+"""A node's SSH server: accepts only the cluster's key, on one loopback address."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def serve(listener: socket.socket, settings: ServerSettings) -> NoReturn:
-    """Serve until SIGTERM, then end everything that runs on this node, as a shutdown does."""
+    """Serve until SIGTERM, then kill everything that runs on this node, as a shutdown does."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -66,14 +66,14 @@ def serve(listener: socket.socket, settings: ServerSettings) -> NoReturn:
         listener.close()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         left = processes.kill(lambda tag: tag == settings.tag)
-        log.warning("stopped; still alive: %s", left or "nothing")
+        log.warning("stopped; still running: %s", left or "nothing")
     os._exit(0)
 
 
 class ClientConnection(SafeRekeying, paramiko.Transport):
-    """One client connection. Channels are listed here by number until either side closes them."""
+    """A client connection. Its channels are listed by number until either side closes them."""
 
-    # How often an idle connection wakes up; paramiko's 0.1 s is a load with 128 nodes.
+    # Interval at which an idle connection wakes up; paramiko's 0.1 s is too much with 128 nodes.
     _active_check_timeout = 10.0
 
     def __init__(self, client: socket.socket, settings: ServerSettings, children: Reaper) -> None:
@@ -88,7 +88,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
     def open(self, host_key: paramiko.PKey) -> None:
         self.add_server_key(host_key)
         self.set_subsystem_handler("sftp", Subsystem, Files)
-        # Any event keeps this call from waiting for the handshake.
+        # With an event, this call does not wait for the handshake.
         self.start_server(event=threading.Event(), server=SshServer(self, self._settings))
 
     def _queue_incoming_channel(self, channel: paramiko.Channel) -> None:
@@ -103,7 +103,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
             tunnel.start()
 
     def _unlink_channel(self, number: int) -> None:
-        """Hook that paramiko calls when the client closes a channel, and for each one when the
+        """Hook that paramiko calls when the client closes a channel, and for all channels when the
         connection ends.
         """
         super()._unlink_channel(number)  # type: ignore[misc]
@@ -113,7 +113,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
 
     @staticmethod
     def _handle_channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-        """Answer first, then start: a fast command would close the channel before its answer."""
+        """Answer first, then start: a fast command would otherwise close the channel first."""
         channel._handle_request(message)  # type: ignore[attr-defined]
         connection = channel.get_transport()
         assert isinstance(connection, ClientConnection)
@@ -121,7 +121,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
         if start:
             start()
 
-    _channel_handler_table = {  # noqa: RUF012  paramiko's own table, with one entry of ours
+    _channel_handler_table = {  # noqa: RUF012  paramiko's table with one entry replaced
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _handle_channel_request,
     }
@@ -164,7 +164,7 @@ class SshServer(paramiko.ServerInterface):
     def check_channel_env_request(
         self, channel: paramiko.Channel, name: bytes, value: bytes
     ) -> bool:
-        """Accept what Debian's sshd_config accepts (`AcceptEnv LANG LC_*`), and no more."""
+        """Accept only what Debian's sshd_config accepts (`AcceptEnv LANG LC_*`)."""
         variable = name.decode("ascii", "replace")
         if not (variable == "LANG" or variable.startswith("LC_")):
             return False
@@ -212,7 +212,7 @@ class SshServer(paramiko.ServerInterface):
 
 
 def _accept(listener: socket.socket) -> socket.socket:
-    def warn(error: OSError, *_: float) -> None:  # out of descriptors: those in use come back
+    def warn(error: OSError, *_: float) -> None:  # out of descriptors: some will be closed
         log.warning("cannot accept a connection: %s", error)
 
     return Retry(pause=0.1).call(listener.accept, on=OSError, before_pause=warn)[0]

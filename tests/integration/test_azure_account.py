@@ -209,7 +209,9 @@ def test_a_group_of_somebody_else_is_left_alone(azure: Cloud, plan: Plan) -> Non
     account = account_of(plan)
     path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
     arm(account).put(path, {"location": "eastus", "tags": {"cloudtrain-cluster": "other"}})
-    with pytest.raises(NameTakenError, match=f"resource group {GROUP} is there and is not ours"):
+    with pytest.raises(
+        NameTakenError, match=f"resource group {GROUP} exists, and cloudtrain did not create it"
+    ):
         ground_of(account, plan)
     assert azure.holdings() == [f"resource group {GROUP} eastus"]
 

@@ -129,8 +129,8 @@ def test_a_quota_that_is_not_listed_is_never_counted_as_enough(azure: Cloud) -> 
     azure.set(untold_quotas=["*T4*", "*Standard*IpAddresses"])
     found = findings(plan)["quota"]
     assert (found.ok, found.told) == (True, False)
-    assert "not told: standardNCASv3_T4Family, IPv4StandardSkuPublicIpAddresses" in found.text
-    assert "there is room for 4 cores" in found.text
+    assert "not reported: standardNCASv3_T4Family, IPv4StandardSkuPublicIpAddresses" in found.text
+    assert "enough for 4 cores" in found.text
     azure.set(untold_quotas=[])
     assert findings(plan)["quota"].told
 
@@ -199,18 +199,18 @@ def test_infiniband_that_stays_unconnected_is_told(azure: Cloud) -> None:
     pair = plan_of(azure, nodes={"chief": group, "worker": group})
     found = findings(pair)["network"]
     assert found.ok
-    assert "within a scale set only" in found.text
+    assert "only within a scale set" in found.text
     assert "NCCL_IB_DISABLE=1" in found.text
 
 
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({}, "keeps nothing that is deleted"),
-        ({"deleteRetentionPolicy": {"enabled": True, "days": 7}}, "soft delete (7 days) on"),
+        ({}, "does not keep deleted files"),
+        ({"deleteRetentionPolicy": {"enabled": True, "days": 7}}, "soft delete (7 days) enabled"),
         (
             {"deleteRetentionPolicy": {"enabled": True, "days": 7}, "isVersioningEnabled": True},
-            "soft delete (7 days) and versioning on: each checkpoint that is replaced is still",
+            "soft delete (7 days) and versioning enabled: each replaced checkpoint is still",
         ),
     ],
 )
@@ -280,17 +280,17 @@ def test_nodes_that_exist_need_no_more_quota(azure: Cloud, plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        ("Canonical:nothing:server:latest", "there is no image Canonical:nothing:server:latest"),
-        ("Canonical:ubuntu-24_04-lts:server:1.2.3", "has the versions 24.04.202506060"),
-        ("ubuntu", "image 'ubuntu' is none of Azure's"),
-        ("Canonical:ubuntu-24_04-lts:server-arm64:latest", "is for Arm64, nodes are x86-64"),
+        ("Canonical:nothing:server:latest", "no image Canonical:nothing:server:latest"),
+        ("Canonical:ubuntu-24_04-lts:server:1.2.3", "versions are 24.04.202506060"),
+        ("ubuntu", "image 'ubuntu' is invalid on Azure"),
+        ("Canonical:ubuntu-24_04-lts:server-arm64:latest", "is for Arm64, but nodes are x86-64"),
         (
             "nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest",
             "is sold with a purchase plan (ngc-base-version-24_10_1_gen2 of nvidia)",
         ),
         (
             "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
-            "has 128 GB, the disk of mnist-chief0 64",
+            "needs 128 GB, but the disk of mnist-chief0 has 64",
         ),
     ],
 )
@@ -308,7 +308,7 @@ def test_an_image_that_the_machine_cannot_boot_is_found_before_it_costs(azure: C
     image = "Canonical:ubuntu-24_04-lts:server-gen1:latest"
     found = findings(plan_of(azure, nodes={"chief": group}, image=image))["image"]
     assert not found.ok
-    assert "is of generation V1, Standard_NC24ads_A100_v4 boots V2" in found.text
+    assert "is of generation V1, but Standard_NC24ads_A100_v4 boots V2" in found.text
 
 
 def test_secure_boot_by_default_is_told_where_it_matters(azure: Cloud, plan: Plan) -> None:
@@ -329,7 +329,7 @@ def test_what_this_endpoint_does_not_tell_is_said_so(azure: Cloud, plan: Plan) -
     found = findings(plan)
     assert all(finding.ok for finding in found.values())
     for what in ("permissions", "services", "machines", "quota"):
-        assert "not told by this endpoint" in found[what].text, what
+        assert "not reported by this endpoint" in found[what].text, what
         assert not found[what].told
 
 

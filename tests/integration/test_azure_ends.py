@@ -141,7 +141,9 @@ def test_a_lifetime_that_might_come_a_day_late_is_refused_before_anything_is_mad
     plan = plain(azure, limits=Limits(max_lifetime=seconds))
     (found,) = [finding for finding in account.check(plan) if finding.what == "lifetime"]
     assert not found.ok
-    assert found.hint == "limits.max_lifetime: 35m or more; `cloudtrain down` ends sooner"
+    assert (
+        found.hint == "set limits.max_lifetime to 35m or more; to end sooner, run `cloudtrain down`"
+    )
     with pytest.raises(CloudConfigError, match="may come a day late"):
         account.places(plan)
 
@@ -151,13 +153,13 @@ def test_check_says_by_what_the_nodes_end(azure: Cloud, plan: Plan) -> None:
         account = account_of(plan)
         return next(f.text for f in account.check(plan) if f.what == "lifetime")
 
-    assert "at a date and time that Azure keeps, with a daily schedule behind it" in found()
+    assert "at a date and time held by Azure, with a daily schedule as a fallback" in found()
     azure.set(not_permitted=["*/virtualMachinesSubmitDeallocate/action"])
-    assert "by a daily schedule alone: not allowed: Microsoft.ComputeSchedule/" in found()
+    assert "by a daily schedule only: not allowed: Microsoft.ComputeSchedule/" in found()
     azure.set(not_permitted=["*/register/action"], unregistered=[DEADLINES])
-    assert "alone: Microsoft.ComputeSchedule is not registered" in found()
+    assert "only: Microsoft.ComputeSchedule is not registered" in found()
     azure.set(absent=[DEADLINES])
-    assert "alone: this endpoint has no Microsoft.ComputeSchedule" in found()
+    assert "only: this endpoint has no Microsoft.ComputeSchedule" in found()
 
 
 # ── As one ───────────────────────────────────────────────────────────────────
@@ -308,7 +310,7 @@ def test_a_schedule_that_azure_keeps_otherwise_is_an_error(azure: Cloud, plan: P
         return told
 
     arm(account).get = other
-    with pytest.raises(TransientError, match="tells another one"):
+    with pytest.raises(TransientError, match="reports another"):
         first(plan, account)
 
 

@@ -25,8 +25,8 @@ def test_a_cluster_is_validated_in_each_region_and_nothing_is_made(azure: Cloud)
     plan = plan_of(azure)
     first, second = account_of(plan).dry_run(plan)
     assert (first.ok, second.ok) == (True, True)
-    assert first.text.startswith("eastus-1: Azure validated all that `up` makes (3 nodes)")
-    assert "nothing was made, it is free" in first.text
+    assert first.text.startswith("eastus-1: Azure validated all that `up` creates (3 nodes)")
+    assert "nothing was created or billed" in first.text
     assert second.text.startswith("westeurope-1:")
     assert azure.holdings() == []
     made = [c["action"] for c in azure.calls() if c["action"].startswith(("PUT", "PATCH", "DEL"))]

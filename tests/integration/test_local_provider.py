@@ -333,7 +333,7 @@ def test_a_cache_that_cannot_be_made_is_said_so(
 ) -> None:
     cluster = local_cluster(tmp_path, monkeypatch)
     (tmp_path / "cache").touch()
-    with pytest.raises(CloudtrainError, match="cache cannot be made"):
+    with pytest.raises(CloudtrainError, match="cannot create the nodes' cache"):
         cluster.create()
     assert cluster.provider.sweep() == ()
 
@@ -350,7 +350,7 @@ def test_another_system_is_refused_before_anything_is_made(
     monkeypatch.setattr("sys.platform", "darwin")
     findings = {finding.what: finding for finding in cluster.provider.check(make_plan())}
     assert not findings["system"].ok
-    with pytest.raises(UsageError, match="provider local needs Linux, this is darwin"):
+    with pytest.raises(UsageError, match="`provider: local` needs Linux; this is darwin"):
         cluster.create()
     assert not cluster.home.exists()
 
