@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -21,6 +22,27 @@ from tests.support.second_runs import pytest_terminal_summary
 __all__ = ["pytest_terminal_summary"]
 
 settings.register_profile("dev", max_examples=10)  # of `make quick`; all else keeps hypothesis' own
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", default="1/1", metavar="I/N", help="run the I-th of N parts of each folder"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Whole files, dealt out by size. For tests of milliseconds, xdist costs as much as they do:
+    each of its workers collects them all, and each result is sent twice."""
+    part, parts = map(int, config.getoption("part").split("/"))
+    files = in_order(collection_path.parent) if parts > 1 else []
+    if collection_path not in files or files.index(collection_path) % parts == part - 1:
+        return None
+    return True
+
+
+@cache
+def in_order(folder: Path) -> list[Path]:
+    return sorted(folder.glob("test_*.py"), key=lambda path: (path.stat().st_size, path))
 
 
 @pytest.hookimpl(wrapper=True)
