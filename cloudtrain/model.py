@@ -7,16 +7,13 @@ tuples. Durations are seconds, sizes bytes unless a name says otherwise.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from cloudtrain.shell import Secret
-
-ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
-"""TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
+from cloudtrain.task_id import TaskId
 
 DEFAULT_PORT = 8900
 """Of TensorFlow's servers where none is named."""
@@ -206,42 +203,6 @@ class Owner:
 
     def __str__(self) -> str:
         return self.name or "nobody"
-
-
-# ── TaskId: which of a cluster's tasks ───────────────────────────────────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskId:
-    """One role's `index`-th, from 0. A Node, a NodePlan and a Task are each of one."""
-
-    role: str
-    index: int
-
-    @property
-    def task(self) -> str:
-        """`worker0`, as the user meets it."""
-        return f"{self.role}{self.index}"
-
-    def node_name(self, cluster: str) -> str:
-        """Unique in an account: `mnist-worker0`."""
-        return f"{cluster}-{self.task}"
-
-    @classmethod
-    def of_node(cls, name: str, cluster: str) -> TaskId | None:
-        """Which one a node of that name is of; None where no number ends it."""
-        found = re.fullmatch(r"(.*?)([0-9]+)", name.removeprefix(f"{cluster}-"))
-        return TaskId(role=found[1], index=int(found[2])) if found else None
-
-    @property
-    def rank(self) -> tuple[int, str, int]:
-        """Sorts in TF_CONFIG's order, other roles after those by name."""
-        return (*role_rank(self.role), self.index)
-
-
-def role_rank(role: str) -> tuple[int, str]:
-    """Sorts roles in TF_CONFIG's order, other roles after them by name."""
-    return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
 
 
 # ── Plan: what is to be made ─────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from cloudtrain.codec import ANY_TEXT, UNIX_TIME
-from cloudtrain.model import TaskId
+from cloudtrain.task_id import TaskId
 
 ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}
 """Metadata of an attempt's number. Bounded: the logs of all attempts up to it are looked for."""

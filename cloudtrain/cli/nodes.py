@@ -6,11 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.cloud import cloud_of
 from cloudtrain.commands.node_notes import overdue
-from cloudtrain.model import Node
+
+if TYPE_CHECKING:
+    from cloudtrain.model import Node
 
 EACH = 16
 """Nodes that are shown one by one; of a larger cluster, those that differ from their role."""
@@ -59,9 +60,14 @@ def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> It
     for node in overdue(nodes, now):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
         yield f"{node.name}: OVERDUE since {since}, still billed"
+    stopped = [node for node in nodes if node.state == "stopped"]
+    if not stopped:
+        return
+    from cloudtrain.cloud import cloud_of
+
     cloud = cloud_of(provider)
-    for node in nodes:
-        if node.state == "stopped" and cloud is not None:
+    for node in stopped:
+        if cloud is not None:
             parts = "disk and address are" if cloud.stopped_keeps_address else "disk is"
             yield f"{node.name}: stopped, its {parts} still billed"
 

@@ -20,7 +20,6 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target, name_of
-from cloudtrain.cloud import is_cloud
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.console.lines import printable
@@ -128,10 +127,13 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     """Cost so far and expiry; nothing if nothing is billed."""
-    if cluster.nodes and is_cloud(cluster.provider):
+    if cluster.nodes:
+        from cloudtrain.cloud import is_cloud
+
         so_far = str(cluster.cost(now))
         without = "" if so_far == "not known" else ", without disks"
-        yield f"  cost so far  {so_far}{without}"
+        if is_cloud(cluster.provider):
+            yield f"  cost so far  {so_far}{without}"
     yield from (f"  {line}" for line in billing_lines(cluster.nodes or (), cluster.provider, now))
     if cluster.still_billed is not None:
         yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
@@ -175,8 +177,6 @@ def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
 
 
 def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
-    from cloudtrain.runs.root_cause import sentence
-
     attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
     took = duration((run.ended or as_of or now) - run.created)
     begun = f"{clock(run.created)}, {took}"
@@ -187,6 +187,8 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
         yield f"    cluster formed after {last.formed_after:g} s"
     cause = last.cause if last is not None else None
     if cause is not None and run.state != "succeeded":
+        from cloudtrain.runs.root_cause import sentence
+
         yield f"    {sentence(cause)}".replace("\n", "\n      ")
         if cause.hint:
             yield f"    hint: {cause.hint}"

@@ -15,7 +15,8 @@ from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
-from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan, TaskId
+from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.task_id import TaskId
 
 SHOWN = 3
 """Nodes named in one line; the rest is counted."""

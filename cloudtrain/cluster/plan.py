@@ -9,9 +9,10 @@ from itertools import count, repeat
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus
 from cloudtrain.cloud import facts_of, is_cloud
-from cloudtrain.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan, TaskId, role_rank
+from cloudtrain.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.run_record import Task
 from cloudtrain.strategies import not_launched, strategy_of
+from cloudtrain.task_id import TaskId, role_rank
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
 """Images that every cloud has; any other is the user's own."""

@@ -34,10 +34,11 @@ from cloudtrain.events import (
     pending_nodes,
     was_ready,
 )
-from cloudtrain.model import Identity, Node, NodePlan, Plan, TaskId
+from cloudtrain.model import Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
+from cloudtrain.task_id import TaskId
 
 
 def ensure_nodes(session: Session) -> Session:

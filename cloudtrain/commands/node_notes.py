@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cloudtrain.model import Node
+if TYPE_CHECKING:
+    from cloudtrain.model import Node
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.cloud import facts_of
 from cloudtrain.commands.node_notes import CostSoFar, cost_of, overdue
 from cloudtrain.errors import (
     CloudtrainError,
@@ -16,12 +15,12 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
-from cloudtrain.events import nodes_requested
-from cloudtrain.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.run_record import Run
-from cloudtrain.runs.idle import IdleState, idle_state
 from cloudtrain.state import LockHolder, Records, known_clusters
-from cloudtrain.stores import is_on_this_machine
+
+if TYPE_CHECKING:
+    from cloudtrain.model import ClusterConfig, Node
+    from cloudtrain.runs.idle import IdleState
 
 OVERDUE = LeftoverError.exit_code
 
@@ -137,6 +136,7 @@ def landed(
     Raises StoreError.
     """
     from cloudtrain.artifacts.run_index import clusters_in
+    from cloudtrain.cloud import facts_of
     from cloudtrain.stores import open_store
 
     refuse_no_folder(uri)
@@ -156,9 +156,13 @@ def refuse_no_folder(uri: str | None) -> None:
     """Refuse a `file://` store whose folder does not exist: for a reader it is a wrong name, not
     an empty store.
     """
-    if uri is None or not is_on_this_machine(uri):
+    if uri is None:
         return
+    from cloudtrain.stores import is_on_this_machine
     from cloudtrain.stores.file import FileStore
+
+    if not is_on_this_machine(uri):
+        return
 
     if not FileStore(uri).root.is_dir():
         raise StoreError(
@@ -220,8 +224,14 @@ def on_record(name: str) -> ClusterStatus:
         nodes=None,
         runs=runs,
         faults=faults,
-        idle=idle_state(records) if records.watcher() is not None else None,
+        idle=_idle(records) if records.watcher() is not None else None,
     )
+
+
+def _idle(records: Records) -> IdleState | None:
+    from cloudtrain.runs.idle import idle_state
+
+    return idle_state(records)
 
 
 def watched(cluster: ClusterStatus) -> ClusterStatus:
@@ -231,7 +241,7 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
     from cloudtrain.runs.background import watch_idle
 
     records = Records(cluster.name)
-    return replace(cluster, idle=idle_state(records)) if watch_idle(records) else cluster
+    return replace(cluster, idle=_idle(records)) if watch_idle(records) else cluster
 
 
 def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
@@ -239,6 +249,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
     from cloudtrain.catalog.estimate import prices_of
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
+    from cloudtrain.events import nodes_requested
 
     try:
         config = config or recorded_config(Records(cluster.name))
@@ -260,6 +271,7 @@ def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> Cluste
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
     """Cost of what stopped nodes leave behind, on a cloud that bills it."""
     from cloudtrain.catalog import billed_after_end
+    from cloudtrain.model import NodeGroup
 
     stopped = [node for node in nodes if node.state == "stopped"]
     left = billed_after_end.left_by(config)

@@ -10,9 +10,9 @@ from cloudtrain.cloud import cloud_of, clouds, facts_of
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path, shown
-from cloudtrain.model import ROLE_ORDER
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.strategies.strategy import Counts, Strategy
+from cloudtrain.task_id import ROLE_ORDER
 
 LAST_PORT = 65535
 

@@ -9,17 +9,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.codec import decode
 from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.events import ClusterGone, Event, Line, to_line
-from cloudtrain.model import Problem
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.run_record import Run, run_to_json
 from cloudtrain.state import session_leases
 from cloudtrain.state.files import DiskFull, append_line, make_folder, named_faults, write_whole
 from cloudtrain.state.lock import LockHolder, holder, locked
+
+if TYPE_CHECKING:
+    from cloudtrain.events import Event, Line
 
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -96,6 +97,8 @@ class Records:
 
     def create(self) -> None:
         """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
+        from cloudtrain.events import ClusterGone  # 30 classes that `status` does not need
+
         make_folder(self.folder)
         if not self.is_open():
             self.journal(ClusterGone())
@@ -191,10 +194,8 @@ class Records:
             fault = "the cluster's config was never kept"
         except (OSError, ValueError) as error:
             fault = f"it cannot be read: {error}"
-        raise ConfigError(
-            [Problem(file=str(path), line=None, field="", text=fault)],
-            hint=f"give the config FILE in place of the name {self.name}",
-        )
+        hint = f"give the config FILE in place of the name {self.name}"
+        raise _unreadable(path, fault, hint)
 
     def configured(self) -> float:
         """When the config was kept last, Unix time; 0: never."""
@@ -205,6 +206,8 @@ class Records:
 
     def journal(self, event: Event, /) -> None:
         """One event, on disk on return: what is about to be done, before it is done."""
+        from cloudtrain.events import to_line
+
         line = to_line(event, time=round(time.time(), 3), pid=os.getpid())
         with self._as_it_can():
             make_folder(self.folder)
@@ -238,9 +241,8 @@ class Records:
                 f"{self.name} has no run {run!r}", hint=f"its runs: {listed}"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
-            text = f"this run's record cannot be read: {error}"
-            problem = Problem(file=str(path), line=None, field="", text=text)
-            raise ConfigError([problem], hint="the other runs are not touched by it") from error
+            fault = f"this run's record cannot be read: {error}"
+            raise _unreadable(path, fault, "the other runs are not touched by it") from error
 
     def runs(self) -> tuple[Run, ...]:
         """Every run whose record can be read, sorted by id, which is by time."""
@@ -325,6 +327,12 @@ class Records:
                         yield entry
         except FileNotFoundError:
             return
+
+
+def _unreadable(path: Path, fault: str, hint: str) -> ConfigError:
+    from cloudtrain.model import Problem
+
+    return ConfigError([Problem(file=str(path), line=None, field="", text=fault)], hint=hint)
 
 
 def _nearest(name: str, names: tuple[str, ...]) -> str:

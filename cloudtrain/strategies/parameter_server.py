@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import ROLE_ORDER
 from cloudtrain.strategies.strategy import Strategy, requires
+from cloudtrain.task_id import ROLE_ORDER
 
 PARAMETER_SERVER = Strategy(
     name="parameter_server",

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cloudtrain.errors import NameTakenError
-from cloudtrain.model import Owner, TaskId
+from cloudtrain.model import Owner
 from cloudtrain.owner import login
+from cloudtrain.task_id import TaskId
 
 CLUSTER = "cloudtrain-cluster"
 ROLE = "cloudtrain-role"

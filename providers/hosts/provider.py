@@ -28,13 +28,13 @@ from cloudtrain.model import (
     NodeState,
     Owner,
     Plan,
-    TaskId,
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session
 from cloudtrain.retry import Retry
+from cloudtrain.task_id import TaskId
 
 T = TypeVar("T")
 LABEL = "cloudtrain"

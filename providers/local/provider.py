@@ -24,12 +24,12 @@ from cloudtrain.model import (
     NodeState,
     Owner,
     Plan,
-    TaskId,
 )
 from cloudtrain.owner import login
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.local import addresses, checks, environment, processes, spawn
 from cloudtrain.providers.local.folders import NodeFolder, remove
+from cloudtrain.task_id import TaskId
 
 
 def provider(config: ClusterConfig) -> LocalProvider:

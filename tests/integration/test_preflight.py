@@ -313,7 +313,7 @@ def test_an_environment_that_does_not_answer_has_none_of_the_packages(here: Here
     def versions(node: Node) -> Command:
         return command("false") if node.index == 0 else versions_of()(node)
 
-    with pytest.raises(PreflightError, match="mnist-worker0: tensorflow is none there"):
+    with pytest.raises(PreflightError, match="mnist-worker0: tensorflow is none here"):
         preflight(cluster(), here, versions=versions)
 
 

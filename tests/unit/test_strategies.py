@@ -13,7 +13,7 @@ from cloudtrain import tf_config
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, serving_tasks, tasks
 from cloudtrain.config import load
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ROLE_ORDER, ClusterConfig, Node, NodeGroup, Setup, Train
+from cloudtrain.model import ClusterConfig, Node, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskState
@@ -21,6 +21,7 @@ from cloudtrain.runs.state_machine import decide
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of
 from cloudtrain.strategies.strategy import Library, Strategy, requires
+from cloudtrain.task_id import ROLE_ORDER
 
 ROOT = Path(__file__).parents[2]
 LAUNCHED = [strategy for strategy in STRATEGIES.values() if strategy.launched]
