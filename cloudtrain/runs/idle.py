@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloudtrain import events
+from cloudtrain.codec import InvalidRecord, decode
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import Limits
 from cloudtrain.state import Records
 
 DOING = "idle"
@@ -27,11 +29,9 @@ def idle_limit(records: Records) -> float | None:
     if not records.is_open():
         return None
     try:
-        limits = records.config().get("limits")
-    except CloudtrainError:
+        return decode(Limits, records.config().get("limits")).idle
+    except (CloudtrainError, InvalidRecord):
         return None
-    limit = limits.get("idle") if isinstance(limits, dict) else None
-    return float(limit) if isinstance(limit, int | float) else None
 
 
 def idle_state(records: Records) -> IdleState | None:
