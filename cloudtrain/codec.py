@@ -1,9 +1,8 @@
-"""Our records: frozen dataclasses from JSON data, checked by pydantic's core, and errors that name
-the key. The other way is `dataclasses.asdict`.
+"""Decodes records, dataclasses as JSON, with pydantic's core; `dataclasses.asdict` encodes them.
 
-Validators are made from the classes here, not by pydantic's TypeAdapter: its import alone takes
-longer than `status --offline`, and it has no mode that takes JSON's lists and objects, texts with
-lone surrogates (bytes of a log), and yet no "1" for 1.
+The validators are built here, not by pydantic's TypeAdapter: with it `status --offline` takes twice
+as long, and none of its modes accepts JSON's lists and objects and lone surrogates (bytes of a
+log), yet refuses "1" for 1.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNIX_TIME = {"ge": 0, "lt": 253_370_764_800}
-"""Metadata of a field that is a Unix time: before the year 9999, for no calendar has any number."""
+"""Metadata of a field that is a Unix time, before the year 9999: calendars go no further."""
 ANY_TEXT = {"type": "str", "strict": True}
 """Metadata of a Literal of which a newer version may have more."""
 
@@ -49,8 +48,8 @@ _WORDS = {
 
 
 class InvalidRecord(ValueError):
-    """Names the first key that is missing or of another type: `key` as `attempts[0].started`, ""
-    for the whole; never a value.
+    """Names the first missing or wrong key, such as `attempts[0].started`, "" for the whole record;
+    never a value.
     """
 
     def __init__(self, key: str, fault: str) -> None:
@@ -59,10 +58,10 @@ class InvalidRecord(ValueError):
 
 
 def decode(kind: type[T], data: object) -> T:
-    """Data of `json.loads` as a `kind`. Raises InvalidRecord.
+    """Make a `kind` of what `json.loads` returns. Raises InvalidRecord.
 
-    Keys that this version does not know are ignored, missing ones have the field's default; an int
-    is taken for a float, nothing else for another type. NaN and infinity are refused.
+    Unknown keys are ignored, missing ones take the field's default. Types are strict, but an int
+    may stand for a float. NaN and infinity are refused.
     """
     from pydantic_core import ValidationError
 
@@ -113,7 +112,7 @@ def _with_default(item: Field[Any], schema: Any) -> Any:
 
 
 def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-    """Core schema of an annotation; `more` is the field's metadata: more of the schema."""
+    """Core schema of an annotation; `more`, the field's metadata, is added to the scalar's."""
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass_schema(kind)  # type: ignore[arg-type]  # no instance is an annotation
