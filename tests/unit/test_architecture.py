@@ -61,7 +61,7 @@ def imports(path: Path) -> set[str]:
 
 def test_role_and_index_become_a_name_in_one_place() -> None:
     made = [path.name for path in modules() if re.search(r"role\}\{[\w.]*index", path.read_text())]
-    assert made == ["model.py"]
+    assert made == ["task_id.py"]
 
 
 def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
