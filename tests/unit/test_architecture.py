@@ -4,9 +4,8 @@ import ast
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from cloudtrain.presign import Presigner
 from cloudtrain.protocols import ArtifactStore, HostKeys, StoreBackend, Transport
@@ -42,12 +41,14 @@ def layer_of(module: str) -> int:
     raise AssertionError(f"{module} is in no layer: add it to LAYERS and docs/architecture.md")
 
 
+@cache
 def modules() -> list[Path]:
     folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
     paths = {path for folder in folders for path in folder.rglob("*.py")}
     return sorted(path for path in paths if path.name != "__init__.py")
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in walked(path):
@@ -78,12 +79,14 @@ ASKS_THE_REGISTRY = ("cloud.py", "cluster/session.py")
 SHARED_WITH_THE_CONFIG = {"hosts", "local"}
 """Names of providers that are ordinary words, too: they count where a provider is compared."""
 
+CLOUDS = set(NAMES) - SHARED_WITH_THE_CONFIG
+
 
 def names_a_provider(path: Path) -> list[str]:
     """Lines with a cloud's name as a string, and those that compare a provider with any."""
     found = []
     for node in walked(path):
-        if isinstance(node, ast.Constant) and node.value in set(NAMES) - SHARED_WITH_THE_CONFIG:
+        if isinstance(node, ast.Constant) and node.value in CLOUDS:
             found.append(f"{node.lineno}: {node.value!r}")
         elif isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -111,14 +114,21 @@ def test_only_the_session_and_the_registry_load_providers() -> None:
             assert "cloudtrain.providers" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_run_one_way(path: Path) -> None:
+def test_imports_run_one_way() -> None:
+    wrong = [text for path in modules() for text in wrong_imports(path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def wrong_imports(path: Path) -> list[str]:
+    name = path.relative_to(PACKAGE).as_posix()
     own = path.relative_to(PACKAGE).with_suffix("").parts[0]
     if path.name == "fabfile.py":
         own = "cli"  # what `fab` starts, as Python starts __main__
     own_layer = layer_of(f"cloudtrain.{own}")
-    for module in imports(path):
-        assert module.split(".")[0] not in {"providers", "playbooks", "configs"}
+    found = []
+    for module in sorted(imports(path)):
+        if module.split(".")[0] in {"providers", "playbooks", "configs"}:
+            found.append(f"{name} imports {module} past cloudtrain")
         if not module.startswith("cloudtrain.") or module == "cloudtrain.__version__":
             continue
         other = module.split(".")[1]
@@ -126,11 +136,14 @@ def test_imports_run_one_way(path: Path) -> None:
             continue
         layer = layer_of(module)
         if own in {"providers", "playbooks"}:
-            assert layer <= 1, f"{own} sees only nouns, not {module}"
+            if layer > 1:
+                found.append(f"{name} imports {module}: {own} sees only nouns")
         elif layer == own_layer:
-            assert layer in SIDEWAYS, f"{own} imports {module} from its own layer"
-        else:
-            assert layer < own_layer, f"{own} imports {module} from a layer above"
+            if layer not in SIDEWAYS:
+                found.append(f"{name} imports {module} from its own layer")
+        elif layer > own_layer:
+            found.append(f"{name} imports {module} from a layer above")
+    return found
 
 
 def asks_for_a_strategys_name(path: Path) -> list[str]:
@@ -170,22 +183,36 @@ BROUGHT = {
 """What is in the environment on the node whose Python runs them."""
 
 
-@pytest.mark.parametrize("path", ON_NODES, ids=lambda path: path.name)
-def test_what_runs_on_nodes_has_only_the_standard_library_of_python_3_6(path: Path) -> None:
+def test_what_runs_on_nodes_has_only_the_standard_library_of_python_3_6() -> None:
+    wrong = [text for path in ON_NODES for text in unfit_for_a_node(path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def unfit_for_a_node(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(), path.name, feature_version=(3, 6))
+    found = []
     for node in ast.walk(tree):
         names = [alias.name for alias in getattr(node, "names", [])]
+        here = f"{path.name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.ImportFrom) and node.module == "cloudtrain.node":
-            assert node in tree.body, "ship.py finds what to bring by lines of their own"
-            assert all((path.parent / f"{name}.py").exists() for name in names)
+            if node not in tree.body:
+                found.append(f"{here}: ship.py finds what to bring by lines of their own")
+            missing = [name for name in names if not (path.parent / f"{name}.py").exists()]
+            found += [f"{here}: no module {name}" for name in missing]
             continue
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         elif not isinstance(node, ast.Import):
             continue
-        assert "__future__" not in names, "annotations: of 3.7"
-        for name in names:
-            assert name.split(".")[0] in sys.stdlib_module_names | BROUGHT.get(path.name, set())
+        if "__future__" in names:
+            found.append(f"{here}: annotations: of 3.7")
+        known = sys.stdlib_module_names | BROUGHT.get(path.name, set())
+        found += [
+            f"{here}: {name} is not in the standard library"
+            for name in names
+            if name.split(".")[0] not in known
+        ]
+    return found
 
 
 def test_node_holds_what_runs_on_nodes_and_nothing_else() -> None:
@@ -209,21 +236,23 @@ def test_a_program_brings_each_module_after_those_that_it_imports() -> None:
 def test_an_error_is_never_changed_once_it_was_raised() -> None:
     """`copy_with` makes another."""
     for path in modules():
-        for function in walked(path):
-            if isinstance(function, ast.FunctionDef):
-                errors = errors_in(function)
-                changed = [
-                    f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value.id}.{node.attr}"
-                    for node in ast.walk(function)
-                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-                    if isinstance(node.value, ast.Name) and node.value.id in errors
-                ]
-                assert not changed
+        if any(changed_name(node) not in ("", "self") for node in walked(path)):
+            for function in walked(path):
+                if isinstance(function, ast.FunctionDef):
+                    nodes = tuple(ast.walk(function))
+                    errors = errors_in(nodes)
+                    changed = [node for node in nodes if changed_name(node) in errors]
+                    assert not changed, [f"{path}: {ast.unparse(node)}" for node in changed]
 
 
-def errors_in(function: ast.FunctionDef) -> set[str]:
-    """What it catches, and what it is given as an error."""
-    nodes = tuple(ast.walk(function))
+def changed_name(node: ast.AST) -> str:
+    """`name` of a `name.attribute = …`."""
+    is_store = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return node.value.id if is_store and isinstance(node.value, ast.Name) else ""
+
+
+def errors_in(nodes: tuple[ast.AST, ...]) -> set[str]:
+    """What a function catches, and what it is given as an error."""
     caught = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
     given = {
         node.arg
@@ -239,7 +268,7 @@ def sleeps(path: Path) -> bool:
     return "sleep" in text and any(
         (isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep")
         or (isinstance(node, ast.ImportFrom) and "sleep" in (alias.name for alias in node.names))
-        for node in ast.walk(ast.parse(text))
+        for node in walked(path)
     )
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -35,6 +36,7 @@ def generate() -> ModuleType:
     return module
 
 
+@cache
 def validator() -> Any:
     return jsonschema.Draft202012Validator(schema())
 

@@ -309,13 +309,13 @@ ALL_FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("kind", ALL_FOREIGN, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_no_exception_of_the_libraries_is_left_without_a_class(kind: type[BaseException]) -> None:
-    assert issubclass(kind, faults.FOREIGN)
-    error = faults.of_exception("asking", example(kind))
-    assert type(error) is not CloudError
-    assert issubclass(type(error), CloudError)
-    assert str(error).startswith("asking: ")
+def test_no_exception_of_the_libraries_is_left_without_a_class() -> None:
+    for kind in ALL_FOREIGN:
+        assert issubclass(kind, faults.FOREIGN), kind
+        error = faults.of_exception("asking", example(kind))
+        assert type(error) is not CloudError, kind
+        assert issubclass(type(error), CloudError), kind
+        assert str(error).startswith("asking: "), kind
 
 
 def test_the_exceptions_of_libcloud_that_are_looked_at_are_all_that_it_has() -> None:

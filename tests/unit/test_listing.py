@@ -57,7 +57,7 @@ def test_links_are_followed_inside_and_nowhere_else(tree: dict[str, str]) -> Non
 
 
 def test_folders_that_link_to_each_other_are_listed_in_bounded_time(tmp_path: Path) -> None:
-    names = [f"d{number}" for number in range(12)]
+    names = [f"d{number}" for number in range(8)]
     for one in names:
         (tmp_path / one).mkdir()
     for one in names:
@@ -65,7 +65,7 @@ def test_folders_that_link_to_each_other_are_listed_in_bounded_time(tmp_path: Pa
         for two in names:
             (tmp_path / one / f"to-{two}").symlink_to(f"../{two}")
     files, found = listed(tmp_path)
-    assert 12 <= len(files) < 50_000
+    assert 8 <= len(files) < 1_000, "and 109,600 ways lead to a file"
     assert set(found.others) == {listing.AROUND, listing.TOO_MANY}
 
 
