@@ -22,6 +22,8 @@ from typing import (
     get_type_hints,
 )
 
+from cloudtrain.paths import is_inside
+
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
@@ -31,6 +33,16 @@ UNIX_TIME = {"ge": 0, "lt": 253_370_764_800}
 """Metadata of a field that is a Unix time, before the year 9999: calendars go no further."""
 ANY_TEXT = {"type": "str", "strict": True}
 """Metadata of a Literal of which a newer version may have more."""
+
+
+def _inside(path: str) -> str:
+    if not is_inside(path):
+        raise ValueError("is not a path inside its folder")
+    return path
+
+
+PATH = {"check": _inside}
+"""Metadata of a path that names one file below its folder."""
 
 _PLAIN: Mapping[Any, Mapping[str, Any]] = {
     str: {"type": "str", "strict": True},
@@ -69,7 +81,10 @@ def decode(kind: type[T], data: object) -> T:
         value: T = _validator(kind).validate_python(data)  # type: ignore[arg-type]  # hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        fault = _WORDS.get(first["type"], first["msg"].removeprefix("Input "))
+        message = first["msg"]
+        for start in ("Input ", "String ", "Value error, "):
+            message = message.removeprefix(start)
+        fault = _WORDS.get(first["type"], message)
         raise InvalidRecord(_path(first["loc"]), fault) from None
     return value
 
@@ -112,7 +127,9 @@ def _with_default(item: Field[Any], schema: Any) -> Any:
 
 
 def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-    """Core schema of an annotation; `more`, the field's metadata, is added to the scalar's."""
+    """Core schema of an annotation; `more`, the field's metadata, is added to the scalar's: more of
+    the schema, or a `check` of the value, which raises ValueError.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass_schema(kind)  # type: ignore[arg-type]  # no instance is an annotation
@@ -128,7 +145,15 @@ def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> 
         return _union_schema(inner, more)
     if kind in (object, Any):
         return {"type": "any"}
-    return {**_PLAIN[kind], **more}
+    schema = {**_PLAIN[kind], **more}
+    check = schema.pop("check", None)
+    if check is None:
+        return schema
+    return {
+        "type": "function-after",
+        "function": {"type": "no-info", "function": check},
+        "schema": schema,
+    }
 
 
 def _union_schema(kinds: tuple[Any, ...], more: Mapping[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from cloudtrain.codec import PATH
 from cloudtrain.shell import Secret
 from cloudtrain.task_id import TaskId
 
@@ -359,13 +360,13 @@ class Artifact:
     stamp has not changed.
     """
 
-    path: str
-    size: int
-    sha256: str
+    path: str = field(metadata=PATH)
+    size: int = field(metadata={"ge": 0})
+    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
     """Empty if it was only listed, not read."""
     md5: str = ""
     """In hex; empty if unknown. Stores can report it without reading the file."""
-    at: str = ""
+    at: str = field(default="", metadata=PATH)
     mtime: int = 0
     stamp: str = ""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
+from cloudtrain.codec import PATH, decode
 from cloudtrain.errors import StoreError
 from cloudtrain.model import Artifact
-from cloudtrain.paths import is_inside
 from cloudtrain.protocols import ArtifactStore
 
 FORMAT = 1
@@ -20,9 +20,9 @@ NAME = "manifest.json"
 class Checkpoint:
     """Files of `<task>/<folder>` from one moment."""
 
-    task: str
-    folder: str
-    paths: tuple[str, ...]
+    task: str = field(metadata=PATH)
+    folder: str = field(metadata=PATH)
+    paths: tuple[str, ...] = field(metadata=PATH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,18 @@ class Manifest:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A manifest as JSON has it."""
+
+    format: Literal[1]
+    run: str = field(metadata=PATH)
+    complete: bool
+    warnings: tuple[str, ...]
+    checkpoint: Checkpoint | None = None
+    files: tuple[Artifact, ...]
+
+
 def _folders(path: str) -> list[str]:
     return [path[:end] for end, letter in enumerate(path) if letter == "/"]
 
@@ -118,92 +130,35 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
         "run": manifest.run,
         "complete": manifest.complete,
         "warnings": list(manifest.warnings),
-        "checkpoint": checkpoint
-        and {
-            "task": checkpoint.task,
-            "folder": checkpoint.folder,
-            "paths": list(checkpoint.paths),
-        },
+        "checkpoint": checkpoint and asdict(checkpoint),
         "files": [_file_to_json(manifest.files[path]) for path in sorted(manifest.files)],
     }
 
 
-def _file_to_json(landed: Artifact) -> dict[str, Any]:
-    facts: dict[str, Any] = {"path": landed.path, "size": landed.size, "sha256": landed.sha256}
-    if landed.at != landed.path:
-        facts["at"] = landed.at
-    if landed.md5:
-        facts["md5"] = landed.md5
-    if landed.mtime:
-        facts["mtime"] = landed.mtime
-    if landed.stamp:
-        facts["stamp"] = landed.stamp
-    return facts
+def _file_to_json(file: Artifact) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": file.path, "size": file.size, "sha256": file.sha256}
+    if file.at != file.path:
+        facts["at"] = file.at
+    optional = {"md5": file.md5, "mtime": file.mtime, "stamp": file.stamp}
+    return facts | {key: value for key, value in optional.items() if value}
 
 
-def from_json(facts: object) -> Manifest:
-    """Parse a manifest. Raises ValueError with the reason: others may write to a store too."""
-    top = _object(facts, "it")
-    version = _get(top, "format", int)
-    if version != FORMAT:
-        raise ValueError(f"format {version} is not {FORMAT}")
-    files = [_file_from_json(each) for each in _get(top, "files", list)]
-    manifest = Manifest(
-        run=_path(_get(top, "run", str)),
-        files={each.path: each for each in files},
-        checkpoint=_checkpoint_from_json(top.get("checkpoint")),
-        complete=_get(top, "complete", bool),
-        warnings=tuple(str(each) for each in _get(top, "warnings", list)),
-    )
-    if len(manifest.files) != len(files):
+def from_json(data: object) -> Manifest:
+    """Raises ValueError with the reason: others may write to a store too."""
+    record = decode(_Record, data)
+    files, checkpoint = {file.path: file for file in record.files}, record.checkpoint
+    if len(files) != len(record.files):
         raise ValueError("a path is listed twice")
-    if manifest.checkpoint and not manifest.files.keys() >= set(manifest.checkpoint.paths):
-        raise ValueError("its checkpoint names files that are not listed")
-    return manifest
-
-
-def _file_from_json(facts: object) -> Artifact:
-    each = _object(facts, "an entry of files")
-    path = _path(_get(each, "path", str))
-    size, digest = _get(each, "size", int), _get(each, "sha256", str)
-    if size < 0 or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"size or sha256 of {path!r} is invalid")
-    return Artifact(
-        path=path,
-        size=size,
-        sha256=digest,
-        md5=_get(each, "md5", str) if "md5" in each else "",
-        at=_path(_get(each, "at", str)) if "at" in each else path,
-        mtime=_get(each, "mtime", int) if "mtime" in each else 0,
-        stamp=_get(each, "stamp", str) if "stamp" in each else "",
+    if checkpoint is not None:
+        folder = f"{checkpoint.task}/{checkpoint.folder}/"
+        if not all(path.startswith(folder) for path in checkpoint.paths):
+            raise ValueError("its checkpoint names files outside its folder")
+        if not files.keys() >= set(checkpoint.paths):
+            raise ValueError("its checkpoint names files that are not listed")
+    return Manifest(
+        run=record.run,
+        files=files,
+        checkpoint=checkpoint,
+        complete=record.complete,
+        warnings=record.warnings,
     )
-
-
-def _checkpoint_from_json(facts: object) -> Checkpoint | None:
-    if facts is None:
-        return None
-    each = _object(facts, "checkpoint")
-    task, folder = _path(_get(each, "task", str)), _path(_get(each, "folder", str))
-    paths = tuple(_path(str(path)) for path in _get(each, "paths", list))
-    if not all(path.startswith(f"{task}/{folder}/") for path in paths):
-        raise ValueError("its checkpoint names files outside its folder")
-    return Checkpoint(task=task, folder=folder, paths=paths)
-
-
-def _path(text: str) -> str:
-    if not is_inside(text):
-        raise ValueError(f"{text!r} is not a path inside the run's folder")
-    return text
-
-
-def _object(facts: object, what: str) -> dict[str, Any]:
-    if not isinstance(facts, dict):
-        raise ValueError(f"{what} is not an object")  # noqa: TRY004 - a value from a file
-    return facts
-
-
-def _get(facts: dict[str, Any], name: str, kind: type[Any]) -> Any:
-    value = facts.get(name)
-    if type(value) is not kind:
-        raise ValueError(f"{name} is missing or not a {kind.__name__}")
-    return value

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolCheckpoint
+from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolIndex
 from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.errors import CloudtrainError, NodeError
@@ -257,12 +257,11 @@ class _Taker:
             if member.startswith(formats.ARCHIVED_WORK)
         }
         known = ledger.manifest.task_files(name.task)
-        together = _checkpoint(name.task, index.checkpoint, mine, ledger)
-        inside = index.checkpoint.stamps if index.checkpoint else {}
+        together = _checkpoint(name.task, index, mine, ledger)
         due = {
             f"{name.task}/{path}": file
             for path, file in mine.items()
-            if (path not in inside or together) and _is_newer(file, known.get(path))
+            if (path not in index.checkpoint.files or together) and _is_newer(file, known.get(path))
         }
         ledger.add(opened.land(due), together)
         log = intact.get(f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}")
@@ -275,7 +274,7 @@ class _Taker:
         path = f"logs/{name.task}.attempt-{name.attempt}.log"
         known = self.ledger.manifest.files.get(path)
         if known is None or known.size < file.size:
-            self.ledger.add(opened.land({path: file}))
+            self.ledger.add(opened.land({path: replace(file, stamp="")}))  # it is its size
         here = self._log_path(name.task, name.attempt) if self._log_path else None
         if here is None:
             return
@@ -304,15 +303,16 @@ def _lengthen(log: Path, size: int, rest: Callable[[int], Iterator[bytes]]) -> N
 
 
 def _checkpoint(
-    task: str, told: SpoolCheckpoint | None, mine: Mapping[str, Artifact], ledger: ManifestWriter
+    task: str, index: SpoolIndex, mine: Mapping[str, Artifact], ledger: ManifestWriter
 ) -> Checkpoint | None:
     """The archive's checkpoint, if complete (each file in it, or landed with the same stamp) and
     newer than the landed one.
     """
-    if told is None or not told.is_whole:
+    folder, stamps = index.checkpoint.folder, index.checkpoint.files
+    if folder is None or not index.checkpoint_is_whole:
         return None
     known = ledger.manifest.task_files(task)
-    for path, stamp in told.stamps.items():
+    for path, stamp in stamps.items():
         sent, landed = mine.get(path), known.get(path)
         if sent is not None and _is_newer(sent, landed):
             if sent.stamp != stamp:
@@ -322,10 +322,10 @@ def _checkpoint(
     old = ledger.manifest.checkpoint
     if old is not None:
         landed_at = max(_changed(ledger.manifest.files[path].stamp) for path in old.paths)
-        if max(map(_changed, told.stamps.values())) <= landed_at:
+        if max(map(_changed, stamps.values())) <= landed_at:
             return None
-    paths = tuple(f"{task}/{path}" for path in sorted(told.stamps))
-    return Checkpoint(task=task, folder=told.folder, paths=paths)
+    paths = tuple(f"{task}/{path}" for path in sorted(stamps))
+    return Checkpoint(task=task, folder=folder, paths=paths)
 
 
 def _is_newer(file: Artifact, landed: Artifact | None) -> bool:

@@ -8,10 +8,11 @@ import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.codec import PATH, decode
 from cloudtrain.model import Artifact
 from cloudtrain.node import formats
 from cloudtrain.paths import is_inside, shown
@@ -20,23 +21,32 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpoolIndex:
-    """Index of an archive: the files that the node read whole, by member name."""
+class SpoolCheckpoint:
+    """A checkpoint folder, if there is one, and its files' stamps by path in the work folder."""
 
-    files: Mapping[str, Artifact]
-    checkpoint: SpoolCheckpoint | None
+    folder: str | None = field(metadata=PATH)
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpoolCheckpoint:
-    """A checkpoint folder, and the stamps of its files by their paths in the work folder.
+class SpoolIndex:
+    """Index of an archive: the files that the node read whole, by member name.
 
-    `is_whole`: nothing there changed while the archive was read.
+    `checkpoint_is_whole`: nothing there changed while the archive was read.
     """
 
-    folder: str
-    stamps: Mapping[str, str]
-    is_whole: bool
+    files: Mapping[str, Artifact]
+    checkpoint: SpoolCheckpoint
+    checkpoint_is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Index:
+    """An index as JSON has it. Its files are artifacts whose path is called `name`."""
+
+    files: tuple[Mapping[str, object], ...]
+    checkpoint: SpoolCheckpoint
+    whole: int
 
 
 class SpoolArchive(Protocol):
@@ -104,28 +114,13 @@ def parse_index(text: bytes | str, members: Mapping[str, int]) -> SpoolIndex:
 
     Raises ValueError, KeyError or TypeError for an invalid one.
     """
-    facts = json.loads(text)
+    index = decode(_Index, json.loads(text))
     files = {}
-    for each in facts["files"]:
-        name = str(each["name"])
-        size = members[name]
-        if not is_inside(name) or size != each["size"]:
-            raise ValueError(f"archive index does not match member {shown(name)}")
-        stamp = str(each["stamp"])
+    for each in index.files:
+        file = decode(Artifact, {**each, "path": each["name"]})
+        if members[file.path] != file.size:
+            raise ValueError(f"archive index does not match member {shown(file.path)}")
         if each["whole"] == 1:
-            files[name] = Artifact(
-                path=name,
-                size=size,
-                sha256=str(each["sha256"]),
-                stamp=stamp if "/" in stamp else "",  # a log's is its size
-            )
-    checkpoint = facts["checkpoint"]
-    is_whole = facts["whole"] == 1 and all(is_inside(path) for path in checkpoint["files"])
-    return SpoolIndex(
-        files=files,
-        checkpoint=SpoolCheckpoint(
-            folder=checkpoint["folder"], stamps=checkpoint["files"], is_whole=is_whole
-        )
-        if checkpoint["folder"]
-        else None,
-    )
+            files[file.path] = file
+    is_whole = index.whole == 1 and all(map(is_inside, index.checkpoint.files))
+    return SpoolIndex(files=files, checkpoint=index.checkpoint, checkpoint_is_whole=is_whole)

@@ -17,9 +17,9 @@ from tests.support.sources import parsed, walked
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
 LAYERS = [
-    {"codec", "model", "run_record", "task_id", "listing", "shell", "errors", "node"},
+    {"codec", "model", "run_record", "task_id", "listing", "paths", "shell", "errors", "node"},
     {
-        *{"protocols", "owner", "tf_config", "step", "layout", "paths", "rekey_workaround"},
+        *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround"},
         *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},

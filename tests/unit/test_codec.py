@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.codec import ANY_TEXT, PATH, UNIX_TIME, InvalidRecord, decode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     name: str
     at: float | None = field(default=None, metadata=UNIX_TIME)
+    paths: tuple[str, ...] = field(default=(), metadata=PATH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ def test_a_value_is_read_as_it_was_written() -> None:
         count=10**30,
         ratio=1.5,
         mode=False,
-        parts=(Part(name="\udcff", at=0), Part(name="b")),
+        parts=(Part(name="\udcff", at=0), Part(name="b", paths=("\udcff/x",))),
         exits={"chief0": -9},
         facts={"any": [None, {"x": 1}]},
     )
@@ -73,6 +74,10 @@ def test_an_int_is_taken_for_a_float_and_a_newer_kind_for_one_of_ours() -> None:
         ({"facts": []}, "`facts` should be an object"),
         ({"parts": "a"}, "`parts` should be a list"),
         ({"parts": [{"name": "a"}, {}]}, "`parts[1].name` is missing"),
+        (
+            {"parts": [{"name": "a", "paths": ["b", "\udcff/../c"]}]},
+            "`parts[0].paths[1]` is not a path inside its folder",
+        ),
         (
             {"parts": [{"name": "a", "at": -1}]},
             "`parts[0].at` should be greater than or equal to 0",

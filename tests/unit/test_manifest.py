@@ -85,6 +85,25 @@ def test_a_path_that_leads_out_is_refused(path: str, field: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"format": 2}, "`format` should be 1"),
+        ({"run": "../r"}, "`run` is not a path inside"),
+        ({"complete": 1}, "`complete` should be a valid boolean"),
+        ({"files": [{"path": "a", "size": -1, "sha256": DIGEST}]}, r"`files\[0\].size` should be"),
+        ({"files": [{"path": "a", "size": 1, "sha256": "A" * 64}]}, r"`files\[0\].sha256` should"),
+        ({"files": example()["files"] * 2}, "a path is listed twice"),
+        ({"files": []}, "its checkpoint names files that are not listed"),
+        ({"checkpoint": {"task": "a", "folder": "b", "paths": ["a/c"]}}, "outside its folder"),
+        ({"checkpoint": {"task": "a", "folder": "..", "paths": []}}, "`checkpoint.folder`"),
+    ],
+)
+def test_a_refused_manifest_says_why(change: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        from_json({**example(), **change})
+
+
+@pytest.mark.parametrize(
     "text",
     [b"", b"{", b"\xff", b"[]", b'{"format": 2}', b"[" * 100_000, b"1" * 10_000, b'"\\ud800"'],
 )
