@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from botocore.model import ListShape, OperationModel, Shape, StructureShape
-from moto.core.utils import get_service_model
+from botocore.loaders import Loader
+from botocore.model import ListShape, OperationModel, ServiceModel, Shape, StructureShape
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
@@ -34,12 +34,17 @@ def params_of(request: Request) -> dict[str, str]:
 def operation(action: str) -> OperationModel:
     if action not in _names():
         raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
-    return get_service_model("ec2").operation_model(action)
+    return _service().operation_model(action)
+
+
+@cache
+def _service() -> ServiceModel:
+    return ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
 
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(get_service_model("ec2").operation_names)
+    return frozenset(_service().operation_names)
 
 
 def parse(params: Mapping[str, str]) -> dict[str, Any]:
