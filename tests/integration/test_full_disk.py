@@ -129,5 +129,5 @@ def test_no_room_for_a_log_here_is_no_silence_of_its_node(tmp_path: Path) -> Non
     until(lambda: console.warned, 10)
     follower.close()
     assert follower.events.empty()
-    assert "/dev/full: no room" in console.warned[0]
+    assert "/dev/full: disk full" in console.warned[0]
     assert "its end is not noticed" in console.warned[0]
