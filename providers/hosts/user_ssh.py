@@ -91,19 +91,29 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
     import paramiko
 
     way = address_of(host)
-    client = paramiko.SSHClient()
-    for path in way.known_hosts:
-        if path.is_file():
-            client.load_system_host_keys(str(path))
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    known = _known(client, way)
-    place = f"{way.user}@{way.address}:{way.port}"
-    if not known:
-        raise HostKeyMismatch(
-            name,
-            f"the host key of {way.address} is not in your known_hosts",
-            hint=f"run `ssh -p {way.port} {way.user}@{way.address}` once and check the fingerprint",
-        )
+    with paramiko.SSHClient() as client:
+        for path in way.known_hosts:
+            if path.is_file():
+                client.load_system_host_keys(str(path))
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        known = _known(client, way)
+        if not known:
+            raise HostKeyMismatch(
+                name,
+                f"the host key of {way.address} is not in your known_hosts",
+                hint=f"run `ssh -p {way.port} {way.user}@{way.address}` once and check the "
+                "fingerprint",
+            )
+        _connect(client, name, way)
+        try:
+            yield UserSsh(name=name, way=way, client=client, host_keys=known)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise NodeUnreachable(name, f"lost the connection to {_place(way)}: {error}") from error
+
+
+def _connect(client: paramiko.SSHClient, name: str, way: HostAddress) -> None:
+    import paramiko
+
     try:
         client.connect(
             way.address,
@@ -123,18 +133,15 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
         ) from error
     except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
         raise CredentialsError(
-            f"{name}: {place} accepts none of your keys: {error}",
+            f"{name}: {_place(way)} accepts none of your keys: {error}",
             hint="set `user` and `key` in `hosts`; load a key with a passphrase into ssh-agent",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        client.close()
-        raise NodeUnreachable(name, f"no answer from {place}: {error}") from error
-    try:
-        yield UserSsh(name=name, way=way, client=client, host_keys=known)
-    except (paramiko.SSHException, OSError, EOFError) as error:
-        raise NodeUnreachable(name, f"lost the connection to {place}: {error}") from error
-    finally:
-        client.close()
+        raise NodeUnreachable(name, f"no answer from {_place(way)}: {error}") from error
+
+
+def _place(way: HostAddress) -> str:
+    return f"{way.user}@{way.address}:{way.port}"
 
 
 def _known(client: paramiko.SSHClient, way: HostAddress) -> tuple[str, ...]:
