@@ -54,8 +54,8 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
 def with_environment_defaults(
     config: ClusterConfig, environ: Mapping[str, str] = os.environ
 ) -> ClusterConfig:
-    """The same with the project that the environment names, so that a later `down` asks the
-    account that the cluster is in, whatever the environment says then."""
+    """The config with the project set from the environment, so that a later `down` queries the
+    account that the cluster is in, even if the environment has changed since."""
     cloud = cloud_of(config.provider)
     if config.project is not None or cloud is None:
         return config
@@ -88,9 +88,9 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
 
 
 def line_of(config: ClusterConfig, path: tuple[str, ...]) -> str | None:
-    """File and line of a field, `gcp.yaml:14`, or of the nearest thing above it.
+    """File and line of a field, `gcp.yaml:14`, or of the nearest line above it.
 
-    None if the file that the config was read from cannot be read any more.
+    None if the config's file can no longer be read.
     """
     from cloudtrain.config.yaml_source import parse, place_of
 
@@ -118,21 +118,21 @@ def _read(path: Path) -> bytes:
         hint = "`cloudtrain init` writes a config to start from"
         near = _near(path)
         raise UsageError(
-            f"{path}: there is no such file", hint=f"did you mean {near}?" if near else hint
+            f"{path}: no such file", hint=f"did you mean {near}?" if near else hint
         ) from None
     except IsADirectoryError:
         files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
         raise UsageError(
-            f"{path}: cannot be read: Is a directory",
+            f"cannot read {path}: it is a directory",
             hint=f"name a file in it: {', '.join(files[:5])}" if files else "name a config file",
         ) from None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not a file's name"
-        raise UsageError(f"{path}: cannot be read: {why}") from None
+        why = error.strerror if isinstance(error, OSError) else "invalid file name"
+        raise UsageError(f"cannot read {path}: {why}") from None
 
 
 def _near(path: Path) -> Path | None:
-    """A config beside it that was probably meant: `good.yaml` for `good.yml`."""
+    """A config in the same folder that was probably meant: `good.yaml` for `good.yml`."""
     import difflib
 
     try:
@@ -154,11 +154,11 @@ def _name(file: ConfigFile, path: Path) -> list[tuple[tuple[str], str]]:
 
     if file.name is not None or is_name(_stem(path)):
         return []
-    return [(("name",), "is missing, and the file's own name cannot be a cluster's: write name: …")]
+    return [(("name",), "is missing, and the file's name is not a valid cluster name: add name: …")]
 
 
 def _secret_uses(tree: Block) -> list[Problem]:
-    """Uses of a variable of `secrets:` elsewhere in the file, which would show its value."""
+    """Uses of a variable of `secrets:` elsewhere in the file, which would expose its value."""
     from cloudtrain.config.variables import only_variable, variables
     from cloudtrain.config.yaml_source import Block, Scalar, scalars
 
@@ -168,7 +168,7 @@ def _secret_uses(tree: Block) -> list[Problem]:
     problems = []
     for field, value in scalars(tree.without("secrets")):
         for variable in sorted(variables(value.source) & secret):
-            text = f"{variable} is under `secrets`: it may be used only there"
+            text = f"{variable} is listed under `secrets`, and may be used only there"
             at = value.place
             problems.append(Problem(file=at.file, line=at.line, field=field, text=text))
     return problems

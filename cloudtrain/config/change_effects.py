@@ -17,29 +17,29 @@ class Effect(NamedTuple):
 
 KINDS: dict[Kind, str] = {
     "next run": "the next `train` reads it",
-    "live": "`up` applies it to the nodes that exist",
-    "replace": "nodes that exist keep what they were made with: `up` and `train` refuse the file, "
-    "`up --replace` exchanges the nodes that differ",
-    "down first": "it means another cluster: `up` refuses the file until `down`",
+    "live": "`up` applies it to the existing nodes",
+    "replace": "existing nodes stay as created: `up` and `train` refuse the file, `up --replace` "
+    "recreates the nodes that differ",
+    "down first": "it describes another cluster: `up` refuses the file until `down`",
 }
 
-_SETUP = Effect("live", "the next `train` does it too; what is no longer named stays installed")
+_SETUP = Effect("live", "the next `train` applies it too; what is no longer listed stays installed")
 _RUN = Effect("next run")
 _REPLACE = Effect("replace")
 _HOST = Effect("down first", "more machines can be added")
 
 EFFECT: dict[str, Effect] = {
-    "name": Effect("down first", "another name is another cluster beside the first"),
+    "name": Effect("down first", "another name is another cluster, next to the first"),
     "provider": Effect("down first"),
     "project": Effect("down first"),
-    "placement": Effect("replace", "only where it names no place that holds the nodes"),
+    "placement": Effect("replace", "only if it no longer lists the place of the nodes"),
     "network.subnet": _REPLACE,
-    "network.ssh_from": Effect("live", "each `up` mends the firewall"),
+    "network.ssh_from": Effect("live", "each `up` updates the firewall"),
     "network.private": _REPLACE,
-    "network.close": Effect("live", "for nodes that are made from then on"),
-    "strategy": Effect("next run", "roles that it adds or drops: as `count`"),
+    "network.close": Effect("live", "for nodes created from then on"),
+    "strategy": Effect("next run", "roles that it adds or removes: as `count`"),
     "nodes.ROLE.count": Effect(
-        "live", "`up` adds nodes; those that are too many are deleted by `up --shrink` alone"
+        "live", "`up` adds nodes; surplus nodes are deleted only by `up --shrink`"
     ),
     "nodes.ROLE.machine": _REPLACE,
     "nodes.ROLE.accelerator": _REPLACE,
@@ -81,8 +81,8 @@ EFFECT: dict[str, Effect] = {
     "endpoints.auth": Effect("live", "every command reads it"),
     "limits.max_lifetime": Effect(
         "live",
-        "it counts from the creation of the cluster. AWS, Azure: `up` moves the end of the nodes "
-        "that run; GCP cannot (a running VM keeps its end): refused, `up --replace` exchanges them",
+        "it counts from the creation of the cluster. AWS, Azure: `up` changes the expiry of "
+        "running nodes; GCP cannot: refused, `up --replace` recreates them",
     ),
     "limits.idle": Effect("live", "the next command that works on the cluster reads it"),
     "limits.max_price": Effect("live", "`up` checks it"),

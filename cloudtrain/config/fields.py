@@ -28,16 +28,16 @@ _A_YEAR = 365 * 86400.0
 
 
 class InvalidValue(ValueError):
-    """Raised with a text, and perhaps a hint, for a value that the field does not accept.
+    """Raised with a text, and perhaps a hint, for an invalid value of a field.
 
-    To a text that begins with `must`, the reporter adds the value as written. A parser never puts
-    the value into the text, as it may come from a variable.
+    If the text begins with `must`, the value is reported as written in the file. Parsers never
+    include the value, as it may come from a variable.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """Metadata for pydantic. `read` parses the tree's node and raises Unfit."""
+    """Metadata for pydantic. `read` parses the tree's node and raises InvalidValue."""
 
     read: Callable[[Any], Any]
     schema: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Reads:
 
 
 def is_null(node: object) -> bool:
-    """True for `~`, `null` or nothing at all, unquoted."""
+    """True for an unquoted `~`, `null` or empty value."""
     return isinstance(node, Scalar) and node.plain and node.source in NULLS
 
 
@@ -68,28 +68,28 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def text(node: Any) -> str:
-    """The text as written, even if YAML takes it for a number or a boolean."""
+    """The text as written, even if YAML would read a number or a boolean."""
     if node is None:
         raise InvalidValue("is missing")
     if not isinstance(node, Scalar):
         raise InvalidValue("must be a single value")
     value = node.text()
     if "\0" in value:
-        raise InvalidValue("holds a NUL character")
+        raise InvalidValue("contains a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidValue("holds a character that is not valid Unicode") from None
+        raise InvalidValue("contains a character that is not valid Unicode") from None
     return value
 
 
 def environment_value(node: Any) -> str:
-    """Value of a variable; as in a shell, nothing is the empty string."""
+    """Value of a variable; as in a shell, no value is the empty string."""
     return "" if is_null(node) else text(node)
 
 
 def line(node: Any) -> str:
-    """One line that is safe as a program's argument: it cannot be taken for an option."""
+    """One line that is safe as a program's argument: it cannot be read as an option."""
     value = text(node)
     if not value.strip():
         raise InvalidValue("is empty")
@@ -161,13 +161,13 @@ def duration_or_off(node: Any) -> float | None:
     try:
         return duration(node)
     except ValueError as error:
-        raise InvalidValue(error.args[0], "`off` turns it off") from None
+        raise InvalidValue(error.args[0], "`off` disables it") from None
 
 
 def accelerator(node: Any) -> Accelerator:
     found = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]{0,63})(?::([1-9][0-9]?))?", text(node))
     if not found:
-        raise InvalidValue("must be a kind and how many of it on each node, such as T4:1")
+        raise InvalidValue("must be a kind and the number on each node, such as T4:1")
     return Accelerator(kind=found[1], count=int(found[2] or 1))
 
 
@@ -191,7 +191,7 @@ def name(node: Any) -> str:
     value = text(node)
     if not is_name(value):
         raise InvalidValue(
-            "must be a lower-case letter and then up to 29 lower-case letters, digits or dashes"
+            "must be a lower-case letter, followed by up to 29 lower-case letters, digits or dashes"
         )
     return value
 
@@ -220,9 +220,7 @@ def folder_inside(node: Any) -> str:
 def package(node: Any) -> str:
     value = text(node)
     if value.lstrip().startswith("-"):
-        raise InvalidValue(
-            "must be a package such as scikit-learn", "options of pip have no place here"
-        )
+        raise InvalidValue("must be a package such as scikit-learn", "pip options are not accepted")
     return line(node)
 
 
@@ -230,21 +228,19 @@ def git(node: Any) -> str:
     value = line(node)
     if re.match(r"[A-Za-z0-9+.-]+::", value):
         raise InvalidValue(
-            "must be a git URL or a repository's folder", "remote helpers (::) are refused"
+            "must be a git URL or a repository's folder", "remote helpers (::) are not accepted"
         )
     if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", value):
-        raise InvalidValue("holds a password in the URL: name it in `code.token`")
+        raise InvalidValue("contains a password in the URL: use `code.token` instead")
     return value
 
 
 def secret_name(node: Any) -> str:
-    """Name of a secret. An invalid value is never shown: it may be the secret itself, by
-    mistake.
-    """
+    """Name of a secret. An invalid value is never shown: it may be the secret itself."""
     name = node.source if isinstance(node, Scalar) else ""
     if not (name.isascii() and name.isidentifier()):
         raise InvalidValue(
-            "is the name of an entry under `secrets`, such as GIT_TOKEN, and not its value"
+            "takes the name of an entry under `secrets`, such as GIT_TOKEN, not its value"
         )
     return name
 
@@ -252,11 +248,13 @@ def secret_name(node: Any) -> str:
 def environment_name(value: Any) -> Any:
     """Key of an `env` or `secrets` entry."""
     if not (isinstance(value, str) and value.isascii() and value.isidentifier()):
-        raise InvalidValue("a variable's name is made of letters, digits and _, no digit first")
+        raise InvalidValue(
+            "a variable's name has only letters, digits and _, and does not start with a digit"
+        )
     if value == "TF_CONFIG":
-        raise InvalidValue("is made by cloudtrain: `train.tf_config: false` leaves it out")
+        raise InvalidValue("is set by cloudtrain: `train.tf_config: false` disables it")
     if value.startswith("CLOUDTRAIN_"):
-        raise InvalidValue("names that begin with CLOUDTRAIN_ are for cloudtrain itself")
+        raise InvalidValue("names that begin with CLOUDTRAIN_ are reserved")
     return value
 
 
@@ -266,9 +264,7 @@ def secret_variable(node: Any) -> str:
     """
     found = only_variable(node.source) if isinstance(node, Scalar) else None
     if found is None:
-        raise InvalidValue(
-            "a secret is written only as ${VAR}, with no default and nothing beside it"
-        )
+        raise InvalidValue("a secret must be exactly ${VAR}, without a default or other text")
     return found
 
 
@@ -309,13 +305,13 @@ def store(node: Any) -> str:
             )
     elif scheme == "az":
         if not re.match(r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)", rest):
-            raise InvalidValue("must be az://ACCOUNT/CONTAINER, with a prefix after it if wanted")
+            raise InvalidValue("must be az://ACCOUNT/CONTAINER, optionally with a prefix")
     elif re.match(r"[a-z0-9]{1,2}(/|$)", rest):
         raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
     elif not re.match(r"[a-z0-9][a-z0-9._-]{1,220}(/|$)", rest):
-        raise InvalidValue(f"must be {scheme}://BUCKET, with a prefix after it if wanted")
+        raise InvalidValue(f"must be {scheme}://BUCKET, optionally with a prefix")
     if ".." in rest.split("/"):
-        raise InvalidValue("must not hold ..")
+        raise InvalidValue("must not contain ..")
     return value
 
 

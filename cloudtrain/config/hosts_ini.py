@@ -28,7 +28,7 @@ def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Proble
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else None
         own = str(error) if not isinstance(error, (UnicodeDecodeError, OSError)) else None
-        reason = own or f"{shown(written.source)!r} cannot be read: {why or 'it is not UTF-8 text'}"
+        reason = own or f"cannot read {shown(written.source)!r}: {why or 'it is not UTF-8 text'}"
         missing = tree.without("hosts")
         return missing, [Problem(file=place.file, line=place.line, field="hosts", text=reason)]
     ini = _Ini(shown(written.source, 200), text)
@@ -52,7 +52,9 @@ class _Ini:
             for entry in filter(None, re.split(r"[\s,]+", value)):
                 self.host(items, at, role, entry)
         if not items and not self.problems:
-            self.problem(None, "cluster", "names no host: chief=host:port, worker=host:port, …")
+            self.problem(
+                None, "cluster", "lists no hosts: add chief=host:port, worker=host:port, …"
+            )
         return items
 
     def roles(self) -> dict[str, str]:
@@ -76,7 +78,7 @@ class _Ini:
     def host(self, items: Items, at: SourceLocation, role: str, entry: str) -> None:
         found = _HOST.fullmatch(entry)
         if not found:
-            self.problem(at.line, role, f"must be a list of host:port, and has '{shown(entry)}'")
+            self.problem(at.line, role, f"must be a list of host:port, not '{shown(entry)}'")
             return
         if found["port"]:
             self.ports.add(int(found["port"]))
@@ -101,7 +103,9 @@ def _with_port(tree: Block, ini: _Ini) -> Block:
         return tree
     if len(ini.ports) > 1:
         ports = ", ".join(map(str, sorted(ini.ports)))
-        ini.problem(None, "cluster", f"has the ports {ports}: choose one for all with `train.port`")
+        ini.problem(
+            None, "cluster", f"has different ports ({ports}): choose one for all with `train.port`"
+        )
         return tree
     with_port = train.without("port")
     place = SourceLocation(ini.file, ini.line_of("[cluster]"))
@@ -115,7 +119,7 @@ def _plainly(error: configparser.Error) -> str:
     if isinstance(error, configparser.MissingSectionHeaderError):
         return "has text before its [cluster] line"
     if isinstance(error, configparser.DuplicateOptionError):
-        return f"gives {shown(error.option)} twice"
+        return f"has {shown(error.option)} twice"
     if isinstance(error, configparser.DuplicateSectionError):
         return f"has [{shown(error.section)}] twice"
-    return "is not an INI file: [cluster], then lines such as chief=host:port"
+    return "is not a valid INI file: expected [cluster] and lines such as chief=host:port"

@@ -57,14 +57,14 @@ def _required(file: ConfigFile) -> Found:
             " or the path of an INI [cluster] file",
         )
     if cloud and file.hosts:
-        yield ("hosts",), f"is only for provider hosts, and this is {file.provider}"
+        yield ("hosts",), f"is only for provider hosts, not {file.provider}"
 
 
 def _code(file: ConfigFile) -> Found:
     if file.code is not None and file.code.git and file.code.path:
-        yield ("code", "path"), "stands beside `git`: code comes from one of the two"
+        yield ("code", "path"), "conflicts with `git`: use one of the two"
     if file.code is not None and file.code.ref and not file.code.git:
-        yield ("code", "ref"), "is a branch, tag or commit of `git`, which is not given"
+        yield ("code", "ref"), "requires `git`: it is a branch, tag or commit of it"
     if file.code is not None:
         yield from _token(file, file.code.git or "", file.code.token)
 
@@ -76,7 +76,7 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
     if user and not token:
         yield (
             ("code", "git"),
-            "holds a user in the URL: leave it out, or name that user's token in `token`",
+            "contains a user in the URL: remove it, or name that user's token in `token`",
         )
     if not token:
         return
@@ -84,31 +84,29 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
         by_lower = {name.lower(): name for name in known}
         meant = nearest(token, by_lower)
         hint = (
-            f"did you mean {by_lower[meant]!r}?"
-            if meant
-            else "write `GIT_TOKEN: ${GIT_TOKEN}` there"
+            f"did you mean {by_lower[meant]!r}?" if meant else "add `GIT_TOKEN: ${GIT_TOKEN}` there"
         )
         yield ("code", "token"), f"names no entry under `secrets`: {hint}"
     if not git:
-        yield ("code", "token"), "opens `git`, which is not given"
+        yield ("code", "token"), "requires `git`"
     elif not re.match(r"(?i)https://", git) and not _LOOPBACK.match(git):
         yield (
             ("code", "token"),
-            "goes over https:// alone, and `git` is another URL"
-            " (over SSH, your keys and agent here open it)",
+            "works only with an https:// URL in `git`"
+            " (over SSH, your local keys and agent are used)",
         )
 
 
 def _artifacts(file: ConfigFile) -> Found:
     if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
-        yield ("artifacts", "store"), "is missing: `create` makes what it names"
+        yield ("artifacts", "store"), "is missing: `create` needs it"
 
 
 def _secrets(file: ConfigFile) -> Found:
     env = (file.train and file.train.env) or {}
     for name in file.secrets or {}:
         if name in env:
-            yield ("secrets", name), "stands in `train.env` too: keep one of the two"
+            yield ("secrets", name), "is also in `train.env`: keep one of the two"
 
 
 def _roles(file: ConfigFile) -> Found:
@@ -119,14 +117,14 @@ def _roles(file: ConfigFile) -> Found:
     found = counts(file)
     for role in found:
         if role == "master":
-            yield _at(file, role), "TensorFlow 2 has no role 'master': name it 'chief'"
+            yield _at(file, role), "TensorFlow 2 has no role 'master': use 'chief'"
         elif strategy.roles and role not in strategy.roles:
             yield _at(file, role), _no_such_role(strategy, role)
         elif not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):
             yield (
                 _at(file, role),
-                "a role's name is up to 15 lower-case letters and digits,"
-                " a letter first and no digit last",
+                "a role's name has up to 15 lower-case letters and digits,"
+                " starts with a letter and does not end with a digit",
             )
     if file.nodes is not None or found:
         yield from _counts(file, strategy, found)
@@ -147,11 +145,11 @@ def _counts(file: ConfigFile, strategy: Strategy, found: Counts) -> Found:
             f"strategy {strategy.name} runs on one node, but {total} are configured",
         )
     elif not strategy.roles and not found:
-        yield ("nodes",), "names no node"
+        yield ("nodes",), "lists no nodes"
     for role in ("chief", "evaluator"):
         if role in strategy.roles and found.get(role, 0) > 1:
             below = ("count",) if file.nodes is not None else ()
-            yield (*_at(file, role), *below), f"there is at most one {role}"
+            yield (*_at(file, role), *below), f"at most one {role} is allowed"
 
 
 def _hosts(file: ConfigFile) -> Found:
@@ -164,7 +162,7 @@ def _hosts(file: ConfigFile) -> Found:
         if have[role] != want.get(role, 0):
             yield (
                 ("nodes", role, "count") if role in want else ("hosts",),
-                f"{want.get(role, 0)} of role {shown(role)} in `nodes`, {have[role]} in `hosts`",
+                f"`nodes` has {want.get(role, 0)} of role {shown(role)}, `hosts` has {have[role]}",
             )
 
 
@@ -173,8 +171,10 @@ def _provider(file: ConfigFile) -> Found:
     have = [cloud.name for cloud in clouds() if cloud.tpus]
     if strategy is None or not strategy.tpus or file.provider in (*have, None):
         return
-    why = "the others have no TPUs (and is not supported yet)"
-    yield ("strategy",), f"{strategy.name} needs provider {' or '.join(have)}: {why}"
+    yield (
+        ("strategy",),
+        f"{strategy.name} is not supported yet; it needs provider {' or '.join(have)}",
+    )
 
 
 def _ports(file: ConfigFile) -> Found:
@@ -187,7 +187,10 @@ def _ports(file: ConfigFile) -> Found:
         shared = Counter(host.address for host in file.hosts or ())
         last = first + max(shared.values(), default=1) - 1
     if file.provider and facts_of(file.provider).free and first and last > LAST_PORT:
-        yield ("train", "port"), f"counts up to {last} over all nodes; the last port is {LAST_PORT}"
+        yield (
+            ("train", "port"),
+            f"needs ports up to {last} for all nodes; the highest port is {LAST_PORT}",
+        )
 
 
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
@@ -214,5 +217,5 @@ def _takes_hosts(file: ConfigFile) -> bool:
 
 
 def _at(file: ConfigFile, role: str) -> Path:
-    """Path to report for a role: a list of hosts has no line for it."""
+    """Path to report for a role; a list of hosts has no line per role."""
     return ("nodes", role) if file.nodes is not None else ("hosts",)

@@ -1,6 +1,6 @@
 """The config file: every section and field, and what each means.
 
-Reader, JSON Schema (configs/schema.json) and docs/config.md are made from these classes; the
+Reader, JSON Schema (configs/schema.json) and docs/config.md are generated from these classes; the
 defaults are those of model.py.
 """
 
@@ -31,7 +31,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
     of: ClassVar[type]
-    """The noun that it becomes."""
+    """The class of model.py that it is converted to."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,70 +58,75 @@ class Section(BaseModel):
 
 
 class NodesEntry(Section):
-    """All nodes of one role, under the role's name. `chief: false` means that there is none."""
+    """The nodes of one role, under the role's name. `chief: false`: the cluster has no chief."""
 
     of = model.NodeGroup
-    count: kinds.Count | None = optional("How many nodes have this role.")
-    machine: kinds.Line | None = optional("Machine type, in the cloud's own words.")
+    count: kinds.Count | None = optional("Number of nodes with this role.")
+    machine: kinds.Line | None = optional("Machine type, by the cloud's own name.")
     accelerator: kinds.GpuKind | None = optional("GPUs of each node: `T4:1`, or `T4` for one.")
-    disk_gb: kinds.Gigabytes | None = optional("Size of the root disk in GB; at least the image's.")
-    spot: kinds.Boolean | None = optional("Cheaper, and may be taken away at any time.")
+    disk_gb: kinds.Gigabytes | None = optional(
+        "Size of the root disk in GB; at least that of the image."
+    )
+    spot: kinds.Boolean | None = optional(
+        "Use spot capacity: cheaper, but may be preempted at any time."
+    )
 
 
 class NetworkSection(Section):
-    """Where the nodes are, and who reaches them over SSH."""
+    """Network of the nodes, and who can reach them over SSH."""
 
     of = model.Network
-    subnet: kinds.Line | None = optional("An existing subnet; without it one is chosen or made.")
+    subnet: kinds.Line | None = optional("An existing subnet. Default: one is chosen or created.")
     ssh_from: kinds.Caller | None = optional(
-        "From where SSH is let in: `auto` is the caller's own address/32."
+        "Source addresses that may use SSH: `auto` is the caller's own address/32."
     )
-    private: kinds.Boolean | None = optional("The nodes get no public address.")
+    private: kinds.Boolean | None = optional("Create the nodes without public addresses.")
     close: kinds.Close | None = optional(
-        "Nodes close together, in a placement group: `auto` only for machines with a fast network "
-        "between them (100 Gbit/s or more), `on` wherever the cloud has such a group, `off` never. "
-        "Where that has no room, the same zone is tried without it."
+        "Place nodes close together, in a placement group: `auto` only for machines with a fast "
+        "interconnect (100 Gbit/s or more), `on` wherever the cloud supports it, `off` never. If "
+        "the group has no capacity, the same zone is tried without it."
     )
 
 
 class SetupSection(Section):
-    """What is installed on each node. Without `tensorflow`, none is."""
+    """Software installed on each node. Without `tensorflow`, TensorFlow is not installed."""
 
     of = model.Setup
     tensorflow: kinds.Version | None = optional(
-        "TensorFlow's version; the CPU or the CUDA build is chosen by the node's accelerator."
+        "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
     )
     python: kinds.Python | None = optional(
         '`auto`, a version such as `"3.11"`, or the absolute path of an interpreter on the node.'
     )
     keras: kinds.KerasChoice | None = optional(
-        "`auto` is `legacy` (tf_keras) where the strategy needs it, with TensorFlow 2.16 or later."
+        "`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."
     )
     packages: tuple[kinds.Package, ...] | None = optional(
-        "Packages for pip, a version each if wanted."
+        "Packages for pip, optionally with versions."
     )
     requirements: kinds.Line | None = optional(
-        "A requirements file here; a relative path starts in this file's folder."
+        "A local requirements file; relative paths start in this file's folder."
     )
-    run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines, run in order on every node.")
+    run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
 
 
 class CodeSection(Section):
-    """Where the code comes from: `git` or `path`, not both. Without either, none is delivered."""
+    """Source of the code: `git` or `path`, not both. Without either, no code is delivered."""
 
     of = model.Code
     git: kinds.Git | None = optional(
-        "URL of a git repository; a private one is fetched by this machine, with your git or SSH."
+        "URL of a git repository. A private one is fetched by this machine, with your git or SSH "
+        "credentials."
     )
     ref: kinds.Line | None = optional(
-        "Branch, tag or commit of `git`; without it, the repository's default branch."
+        "Branch, tag or commit of `git`. Default: the repository's default branch."
     )
     token: kinds.SecretName | None = optional(
-        "The name under `secrets` of a token that opens `git` over https. It stays on this "
-        "machine: no node and no task is given it."
+        "Name, under `secrets`, of a token for `git` over https. It stays on this machine and is "
+        "never sent to a node or task."
     )
     path: kinds.Line | None = optional(
-        "A folder here; a relative path starts in this file's folder. `.gitignore` and "
+        "A local folder; relative paths start in this file's folder. `.gitignore` and "
         "`.cloudtrainignore` are honoured."
     )
 
@@ -139,117 +144,117 @@ Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeVal
 
 
 class TrainSection(Section):
-    """What runs on every node of a run."""
+    """The command that runs on every node, and how its run is supervised."""
 
     of = model.Train
     command: kinds.ShellLine | None = optional(
-        "A shell line, run for every task. `{output}`, `{role}`, `{index}`, `{chief.ip}` and "
-        "`{run}` are filled in; other braces stay. Required where there is a `train:` section."
+        "Shell line to run for every task. `{output}`, `{role}`, `{index}`, `{chief.ip}` and "
+        "`{run}` are filled in; other braces stay. Required in a `train:` section."
     )
-    dir: kinds.Inside | None = optional("The folder inside the code that the command starts in.")
+    dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
     env: Environment | None = optional(
-        "The task's environment variables; the same braces are filled in as in `command`."
+        "Environment variables of the tasks; the same braces are filled in as in `command`."
     )
     port: kinds.TaskPort | None = optional(
-        "The port of the TensorFlow servers; with `provider: local` of the first one. Without it "
-        "nodes of `local` take the next ones that are free."
+        "Port of the TensorFlow servers; with `provider: local`, that of the first one. If not "
+        "set, `local` nodes take free ports."
     )
     max_restarts: kinds.Restarts | None = optional(
-        "How often a run starts again after a failure that is worth it."
+        "How often a run restarts after a failure that can be retried."
     )
     spot_retries: kinds.Restarts | None = optional(
-        "After so many refusals of a spot node that is to be made again, it is asked for on "
-        "demand, within `limits.max_price`. Without it, never."
+        "After this many failed attempts to recreate a spot node, request it on demand, within "
+        "`limits.max_price`. If not set, never."
     )
     retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
-        "Exit codes that are worth it, besides a lost node, a signal, 42 and 143."
+        "Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."
     )
     success: kinds.SuccessChoice | None = optional(
-        "Whose exit with 0 ends a run well; without it, by the strategy."
+        "Which tasks must exit with 0 for the run to succeed. Default: by strategy."
     )
     tf_config: kinds.TfConfigChoice | None = optional(
-        "Whether tasks get TF_CONFIG; `auto` is by strategy."
+        "Whether tasks get TF_CONFIG; `auto` decides by strategy."
     )
     checkpoints: kinds.FolderInside | None = optional(
-        "The checkpoint folder in a task's work folder: the chief's copy is landed, and put on "
-        "every task's node before each attempt. Without it, the tasks of a restarted "
-        "multi_worker_mirrored run start from the beginning."
+        "Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to "
+        "every task's node before each attempt. If not set, a restarted multi_worker_mirrored run "
+        "starts from the beginning."
     )
-    start_timeout: kinds.Duration | None = optional("How long a task may take to open its port.")
+    start_timeout: kinds.Duration | None = optional("Time for a task to open its port.")
     stall_timeout: kinds.DurationOrOff | None = optional(
-        "So long without a new log byte from any task ends the attempt."
+        "End the attempt after this time without log output from any task."
     )
     deadline: kinds.DurationOrOff | None = optional(
-        "The longest that a run may take, all attempts together."
+        "Maximum duration of a run, all attempts together."
     )
-    grace: kinds.Duration | None = optional("How long a task has between TERM and KILL.")
+    grace: kinds.Duration | None = optional("Time between TERM and KILL when a task is ended.")
     evaluator_grace: kinds.Duration | None = optional(
-        "How long the evaluator has, after success, to score the last checkpoint. On a cloud it is "
-        "not waited for where `checkpoints` is left out, as it was given none."
+        "Time for the evaluator to score the last checkpoint after success. On a cloud without "
+        "`checkpoints` there is no wait, as the evaluator gets none."
     )
 
 
 class ArtifactsSection(Section):
-    """What is brought home. Paths and globs are relative to each task's work folder."""
+    """Files to land. Paths and globs are relative to each task's work folder."""
 
     of = model.ArtifactRules
     store: kinds.Store | None = optional(
         "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or `file:///path`."
     )
     create: kinds.Boolean | None = optional(
-        "`up` and `run` make the bucket or container where there is none, near the first placement "
-        "where it is of the same cloud. Nothing of ours deletes it."
+        "`up` and `run` create the bucket or container if it does not exist, near the first "
+        "placement if that is in the same cloud. cloudtrain never deletes it."
     )
-    paths: tuple[kinds.Inside, ...] | None = optional("Globs of what is landed.")
+    paths: tuple[kinds.Inside, ...] | None = optional("Globs of files to land.")
     require: tuple[kinds.Inside, ...] | None = optional(
-        "Globs that a successful run must have landed."
+        "Globs that must match landed files for the run to succeed."
     )
-    every: kinds.DurationOrOff | None = optional("Also land during training, so often.")
+    every: kinds.DurationOrOff | None = optional("Interval for landing during training.")
 
 
 class EndpointsSection(Section):
-    """Other addresses of services: sovereign clouds, private endpoints, S3-compatible stores."""
+    """Service addresses for sovereign clouds, private endpoints and S3-compatible stores."""
 
     of = model.Endpoints
-    compute: kinds.Url | None = optional("Of the service that makes machines.")
-    storage: kinds.Url | None = optional("Of the service that keeps objects.")
-    auth: kinds.Url | None = optional("Of the service that gives tokens.")
+    compute: kinds.Url | None = optional("Of the compute service.")
+    storage: kinds.Url | None = optional("Of the object storage service.")
+    auth: kinds.Url | None = optional("Of the token service.")
 
 
 class LimitsSection(Section):
-    """What ends a cluster by itself, and what it may cost."""
+    """Limits on a cluster's lifetime and price."""
 
     of = model.Limits
     max_lifetime: kinds.DurationOrOff | None = optional(
-        "Armed at creation, on the cloud's side. On by default."
+        "Lifetime of the nodes, armed on the cloud's side at their creation. On by default."
     )
-    idle: kinds.DurationOrOff | None = optional("No run for so long: land the artifacts, go down.")
+    idle: kinds.DurationOrOff | None = optional(
+        "After this time without a run, land the artifacts and take the cluster down."
+    )
     max_price: kinds.Price | None = optional(
-        "$/hour for the whole cluster, checked before anything is created."
+        "Maximum $/hour for the whole cluster, checked before anything is created."
     )
     wait: kinds.DurationOrOff | None = optional(
-        "How long a lost node is asked for where its place has no room, before a restart; the "
-        "other nodes are kept, and billed. `up` does not wait."
+        "Before a restart, how long to wait for capacity for a lost node; the other nodes are "
+        "kept and billed meanwhile. `up` does not wait."
     )
 
 
 class HostsItem(Section):
-    """One machine that exists already, for `provider: hosts`."""
+    """One existing machine, for `provider: hosts`."""
 
     of = model.Host
-    address: kinds.Line = required("Name or address, as SSH reaches it from here.")
-    role: kinds.Line = required("The role that it has; indexes follow the order of the list.")
-    user: kinds.Line | None = optional("The user to log in as.")
+    address: kinds.Line = required("Host name or address for SSH from this machine.")
+    role: kinds.Line = required("Role of the machine; indexes follow the order of the list.")
+    user: kinds.Line | None = optional("User to log in as.")
     key: kinds.Line | None = optional(
-        "The private key's file; a relative path starts in this file's folder."
+        "Private key file; relative paths start in this file's folder."
     )
-    port: kinds.SshPort | None = optional("SSH's port.")
+    port: kinds.SshPort | None = optional("SSH port.")
 
 
 def _group(node: Any) -> Any:
-    """A role's nodes: `false` is no such role, nothing after the colon is one node with the
-    defaults.
-    """
+    """A role's nodes: `false` disables the role, an empty value is one node with the defaults."""
     if isinstance(node, Scalar) and not kinds.is_null(node):
         try:
             if kinds.boolean(node) is False:
@@ -270,41 +275,43 @@ class ConfigFile(Section):
 
     of = model.ClusterConfig
     name: kinds.Name | None = optional(
-        "The cluster's name: `[a-z][a-z0-9-]{0,29}`. By default the file's, without its ending. "
-        "An account has each name once, whoever takes it."
+        "Cluster name: `[a-z][a-z0-9-]{0,29}`. Default: the file's name without its extension. "
+        "Names are unique in an account, across users."
     )
     provider: kinds.ProviderChoice | None = optional(
-        "Where the nodes are: `local` rehearses here, `hosts` uses machines that exist. Required."
+        "Where the nodes are: `local` rehearses on this machine, `hosts` uses existing machines. "
+        "Required."
     )
     project: kinds.Line | None = optional(
         "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
-        + ". By default the environment's own."
+        + ". Default: from the environment."
     )
     placement: tuple[kinds.Line, ...] | None = optional(
-        "Zones or regions, tried in order until one has room for all nodes. Required on a cloud."
+        "Zones or regions, tried in order until one has capacity for all nodes. Required on a "
+        "cloud."
     )
-    network: NetworkSection | None = optional("Where the nodes are, and who reaches them.")
+    network: NetworkSection | None = optional("Network of the nodes, and who can reach them.")
     strategy: kinds.StrategyChoice | None = optional(
-        "TensorFlow's distribution strategy, which decides the roles. Required. `tpu` is not "
+        "TensorFlow's distribution strategy, which determines the roles. Required. `tpu` is not "
         "supported yet."
     )
     nodes: Nodes | None = optional("The nodes by role: `chief`, `worker`, `ps`, `evaluator`.")
     image: kinds.Line | None = optional(
         "`auto`, `ubuntu-22.04`, `ubuntu-24.04`, `deeplearning`, or the cloud's own image id."
     )
-    setup: SetupSection | None = optional("What is installed on each node.")
-    code: CodeSection | None = optional("Where the code comes from.")
-    train: TrainSection | None = optional("What runs on every node.")
-    artifacts: ArtifactsSection | None = optional("What is brought home, and where to.")
-    endpoints: EndpointsSection | None = optional("Other addresses of the cloud's services.")
-    limits: LimitsSection | None = optional("What ends a cluster by itself.")
+    setup: SetupSection | None = optional("Software installed on each node.")
+    code: CodeSection | None = optional("Source of the code.")
+    train: TrainSection | None = optional("The command that runs on every node.")
+    artifacts: ArtifactsSection | None = optional("Files to land, and the store.")
+    endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
+    limits: LimitsSection | None = optional("Limits on lifetime and price.")
     hosts: tuple[HostsItem, ...] | None = optional(
         "The machines of `provider: hosts`, or the path of an INI file whose `[cluster]` has "
         "`chief=`, `worker=`, `ps=` lists of `host:port`."
     )
     secrets: Secrets | None = optional(
-        "Variables of the tasks' environment whose values never leave it: `NAME: ${VAR}`. The one "
-        "that `code.token` names is for git alone."
+        "Environment variables of the tasks whose values are never logged or stored: `NAME: "
+        "${VAR}`. The one named by `code.token` is used only for git."
     )
 
 

@@ -49,7 +49,7 @@ class ValidatedFile:
 def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFile:
     """Every problem of a single field.
 
-    Invalid values are left out and the rest is read again, so that the rules between fields are
+    Invalid values are removed and the rest is validated again, so that the rules between fields are
     checked in the same run.
     """
     problems: list[Problem] = []
@@ -81,7 +81,7 @@ def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, s
     if found["type"] == "value_error":
         text, *hints = found["ctx"]["error"].args
     else:
-        text, hints = _SENTENCES.get(found["type"], "must be something else"), []
+        text, hints = _SENTENCES.get(found["type"], "has an invalid value"), []
     if text.startswith("must"):
         text += f", not {_as_written(value_at(tree, path))}"
     return ": ".join([text, *hints]), None
@@ -92,12 +92,12 @@ def _unknown(path: Path) -> tuple[str, str | None]:
     names = sorted(section.model_fields) if section else []
     meant = nearest(str(path[-1]), names)
     if meant:
-        return f"there is no such field: did you mean {meant!r}?", meant
-    return f"there is no such field: the fields here are {', '.join(names)}", None
+        return f"unknown field: did you mean {meant!r}?", meant
+    return f"unknown field: the fields here are {', '.join(names)}", None
 
 
 def _as_written(node: Tree | None) -> str:
-    """The value as written, never with the value of a variable, which may be a secret."""
+    """The value as written, with variables not expanded: they may be secret."""
     if isinstance(node, Scalar):
         return f"'{shown(node.source)}'" if node.source else "nothing"
     return "a mapping" if isinstance(node, Block) else "a list"

@@ -23,13 +23,13 @@ def expand_variables(source: str, environ: Mapping[str, str]) -> str:
             return "${"
         if name is None or "${" in (default or ""):
             raise ValueError(
-                "has a ${ that is not ${VAR} or ${VAR:-default}: write $${ for a plain ${"
+                "has a ${ that is not ${VAR} or ${VAR:-default}: write $${ for a literal ${"
             )
         if default is not None:
             return environ.get(name) or default
         if name not in environ:
             raise ValueError(
-                f"the variable {name} is not set: set it, or write ${{{name}:-default}}"
+                f"the environment variable {name} is not set: set it, or write ${{{name}:-default}}"
                 f" (for a variable of the node's own shell, $${{{name}}})"
             )
         return environ[name]

@@ -26,8 +26,8 @@ class SourceLocation(NamedTuple):
 class Scalar:
     """One value as written.
 
-    The field that reads it decides on its type, not YAML: `tensorflow: 2.20` is the version 2.20
-    and `NO` is Norway.
+    Its field determines its type, not YAML: `tensorflow: 2.20` is the version 2.20 and `NO` is
+    Norway.
     """
 
     source: str
@@ -54,7 +54,7 @@ class Block(dict[str, "Tree"]):
         self.keys_at[key] = place
 
     def without(self, key: str) -> Block:
-        """A copy without this key; the same block may be used in several places of the file."""
+        """A copy without this key: aliases may share the same block."""
         copy = Block(self.place)
         for name, value in self.items():
             if name != key:
@@ -89,7 +89,7 @@ def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, li
 
 
 def place_of(tree: Tree, path: Path) -> SourceLocation | None:
-    """Location of `path`, or of the nearest existing thing above it; None for the file."""
+    """Location of `path`, or of its nearest existing parent; None for the file."""
     place = None
     for part in path:
         if isinstance(tree, Block) and part in tree:
@@ -114,7 +114,7 @@ def value_at(tree: Tree, path: Path) -> Tree | None:
 
 
 def scalars(tree: Tree) -> Iterator[tuple[str, Scalar]]:
-    """Every value with its dotted path; aliased values come once."""
+    """Every value with its dotted path; aliased values once."""
     seen: set[int] = set()
     left: list[tuple[Path, Tree]] = [((), tree)]
     while left:
@@ -179,12 +179,12 @@ class _Builder:
         next(events)
         after = next(events)
         if not isinstance(after, yaml.StreamEndEvent):
-            raise _NotYaml("holds more than one YAML document (---)", _line(after))
+            raise _NotYaml("contains more than one YAML document (---)", _line(after))
         if isinstance(tree, Scalar) and tree.plain and not tree.source:
             raise _NotYaml("is empty: `cloudtrain init` writes a config to start from")
         if not isinstance(tree, Block):
             raise _NotYaml(
-                "must hold `field: value` lines, such as `provider: local`", tree.place.line
+                "must contain `field: value` lines, such as `provider: local`", tree.place.line
             )
         return tree
 
@@ -222,7 +222,7 @@ class _Builder:
             name = key.source if isinstance(key, Scalar) else "?"
             value = self.node(events, next(events), (*path, name))
             if not isinstance(key, Scalar):
-                self.problem(at, path, "has a list or a mapping as a key: a key is plain text")
+                self.problem(at, path, "has a list or a mapping as a key: keys must be plain text")
             elif key.plain and name == "<<":
                 merged.append(value)
             elif name in block:
@@ -259,7 +259,7 @@ class _Builder:
             self.problem(
                 SourceLocation(self.file, _line(event)),
                 path,
-                f"YAML tags ({shown(tag)}) have no use here",
+                f"YAML tags ({shown(tag)}) are not supported",
             )
 
     def problem(self, place: SourceLocation, path: Path, text: str) -> None:
@@ -276,25 +276,25 @@ def _events(text: str) -> Iterator[Any]:
         line = mark.line + 1 if mark else None
         why = ", ".join(shown(part, 100) for part in (error.context, error.problem) if part)
         raise _NotYaml(
-            f"is not valid YAML: {why or 'cannot be read'}{_usual(text, line)}", line
+            f"is not valid YAML: {why or 'syntax error'}{_likely_cause(text, line)}", line
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise _NotYaml("holds a control character, which YAML does not allow", line) from None
+        raise _NotYaml("contains a control character, which YAML does not allow", line) from None
 
 
-def _usual(text: str, line: int | None) -> str:
-    """Common mistake on such a line."""
+def _likely_cause(text: str, line: int | None) -> str:
+    """Common mistake found on such a line."""
     lines = text.splitlines()
     source = lines[line - 1] if line and line <= len(lines) else ""
     if "\t" in source:
-        return ": a tab cannot indent YAML, use spaces"
+        return ": indent with spaces, not tabs"
     if "${" in source and "{" in source.replace("${", ""):
-        return ': between { and }, a ${VAR} stands in quotes: "${VAR}"'
+        return ': inside { }, put a ${VAR} in quotes: "${VAR}"'
     opened = next(
         (number for number, line in enumerate(lines[: line or 0], 1) if _is_left_open(line)), None
     )
-    return f": see whether line {opened} closes what it opens" if opened else ""
+    return f": check that the bracket opened on line {opened} is closed" if opened else ""
 
 
 def _is_left_open(line: str) -> bool:

@@ -1,4 +1,4 @@
-"""The strategies there are. One more is a file here, its line below and a row in docs/config.md."""
+"""All strategies. To add one: a file here, a line below and a row in docs/config.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRATEGIES: dict[str, Strategy] = {
         CUSTOM,
     )
 }
-"""By name, in the order in which they are listed to users."""
+"""By name, in the order shown to users."""
 
 
 def strategy_of(config: ClusterConfig) -> Strategy:
@@ -41,6 +41,6 @@ def strategy_of(config: ClusterConfig) -> Strategy:
 def not_launched(name: str) -> UsageError:
     launched = sorted(strategy.name for strategy in STRATEGIES.values() if strategy.launched)
     return UsageError(
-        f"strategy {name} is not in this version of cloudtrain: not supported yet",
-        hint=f"it launches {', '.join(launched)}",
+        f"strategy {name} is not supported by this version of cloudtrain",
+        hint=f"use one of {', '.join(launched)}",
     )

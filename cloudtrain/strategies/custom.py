@@ -1,4 +1,4 @@
-"""Tasks of any roles, by whatever means they find each other."""
+"""Tasks of any roles, which find each other in their own way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod: one task on each node, which starts the node's ranks, and these train in step."""
+"""Horovod: one task per node starts the node's ranks, which train in step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cloudtrain.run_record import Run, Task
 from cloudtrain.strategies.strategy import Library, Strategy, requires
 
 RANKS = "CLOUDTRAIN_HOROVOD"
-"""The variable that brings horovod_ranks.py to the node."""
+"""The environment variable that carries horovod_ranks.py to the node."""
 
 
 def line(
     plan: Plan, run: Run, task: Task, addresses: Mapping[str, str], python: str, own: str
 ) -> str:
-    """The shell line of one node, for the user's `own` of one rank. Node 0 has rank 0, and the
-    rendezvous at its task's port."""
+    """Shell line of one node, which runs the user's line `own` for each rank. Node 0 has rank 0,
+    and the rendezvous on its task's port."""
     first, others = run.tasks[0], [other for other in run.tasks if other is not task]
     hosts = ",".join(f"{other.node}:{slots(plan, other.node)}" for other in run.tasks)
     return "exec " + shlex.join(
@@ -32,7 +32,7 @@ def line(
 
 
 def environment(config: ClusterConfig) -> dict[str, str]:
-    """Horovod gives ranks 30 s to find each other, and some read all their data before that."""
+    """Raises Horovod's 30 s limit for ranks to find each other: some load all their data first."""
     return {
         RANKS: ship.text("horovod_ranks.py"),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{config.train.start_timeout:.0f}",
@@ -49,7 +49,7 @@ def slots(plan: Plan, node: str) -> int:
 
 LIBRARY = Library(
     package="horovod",
-    version="0.28.1",  # the last release there is
+    version="0.28.1",  # the last release
     tensorflow=((2, 13), (2, 18)),  # unpatched
     advised="2.15.1",  # the last with the Keras it trains with; from 2.16 on that is tf_keras
     python="3.11",  # the last that has distutils, which its launcher imports
@@ -60,7 +60,7 @@ HOROVOD = Strategy(
     name="horovod",
     example={"worker": 2},
     roles=("worker",),
-    missing=requires(worker="horovod needs at least one"),
+    missing=requires(worker="horovod needs at least one worker"),
     deciders="all",
     environment=environment,
     wrap=line,

@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy: every task trains in step, each on its part of every batch."""
+"""MultiWorkerMirroredStrategy: all tasks train in step, each on its part of every batch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def _missing(counts: Counts, named: Collection[str]) -> Iterator[tuple[str, str]
     if "chief" not in named:
         yield (
             "chief",
-            "one node is the chief, which saves the model (`chief: false` makes worker 0 do it)",
+            "one node must be the chief, which saves the model (`chief: false`: worker 0 does)",
         )
     elif not counts.get("chief") and not counts.get("worker"):
-        yield "worker", "without a chief there must be a worker"
+        yield "worker", "without a chief, at least one worker is needed"
 
 
 MULTI_WORKER_MIRRORED = Strategy(
@@ -22,10 +22,10 @@ MULTI_WORKER_MIRRORED = Strategy(
     example={"chief": 1, "worker": 2},
     roles=("chief", "worker", "evaluator"),
     missing=_missing,
-    misplaced={"ps": "a ps makes the chief wait for ever (it is for parameter_server)"},
+    misplaced={"ps": "with a ps, the chief would wait forever (ps is for parameter_server)"},
     tf_config=True,
     serves=("chief", "worker"),
-    # Only the chief has BackupAndRestore's file: the others would begin at another epoch, and die.
+    # Only the chief has BackupAndRestore's file: the others would start at another epoch and fail.
     restart="all_anew",
     keras_3="fit_fails",
 )

@@ -11,8 +11,8 @@ PARAMETER_SERVER = Strategy(
     roles=ROLE_ORDER,
     missing=requires(
         chief="a parameter_server job cannot start without its chief",
-        worker="parameter_server needs at least one",
-        ps="parameter_server needs at least one",
+        worker="parameter_server needs at least one worker",
+        ps="parameter_server needs at least one ps",
     ),
     tf_config=True,
     serves=("worker", "ps"),

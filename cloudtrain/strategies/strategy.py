@@ -1,4 +1,4 @@
-"""What a strategy is: one value with all that a cluster, a run and a node have to know of it."""
+"""A strategy as one value: all that a cluster, a run and a node need to know of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Counts = Mapping[str, int]
 """Role → number of nodes."""
 
 Missing = Callable[[Counts, Collection[str]], Iterator[tuple[str, str]]]
-"""From the counts, and the roles that the file names (also as `false`), to each role that lacks
-nodes and why it needs them."""
+"""Maps the counts, and the roles named in the file (even as `false`), to each role that lacks
+nodes and the reason it needs them."""
 
 Wrap = Callable[[Plan, Run, Task, Mapping[str, str], str, str], str]
-"""From the plan, the run, the task, addresses by node name, the name of Python and the user's
-filled line to the line that is run on the task's node."""
+"""Maps the plan, the run, the task, addresses by node name, Python's name and the user's filled
+line to the line that runs on the task's node."""
 
 
 def requires(**why: str) -> Missing:
-    """At least one node of each of these roles."""
+    """Require at least one node of each of these roles; role → reason."""
 
     def missing(counts: Counts, named: Collection[str]) -> Iterator[tuple[str, str]]:
         for role, text in why.items():
@@ -38,66 +38,66 @@ def no_variables(config: ClusterConfig) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """What tasks train with besides TensorFlow. A playbook builds it from its sources, in
-    TensorFlow's environment; a user's own requirement of the same package gives way."""
+    """A library to train with besides TensorFlow. A playbook builds it from source in TensorFlow's
+    environment; it overrides a user's requirement of the same package."""
 
     package: str
     version: str
     tensorflow: tuple[tuple[int, int], tuple[int, int]]
-    """First and last release that it builds with."""
+    """First and last release of TensorFlow that it builds with."""
     advised: str
-    """The TensorFlow to advise where another one was asked for."""
+    """The TensorFlow version to recommend in place of an unsupported one."""
     python: str
     """The last Python that it runs on."""
     needs: tuple[str, ...]
-    """What it imports, and what its build needs."""
+    """Packages that it imports or needs for its build."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One `strategy:` of the config. What a field does not say is the same for all strategies: an
-    evaluator never decides, and a cluster lists only the roles that have nodes."""
+    """One `strategy:` of the config. Common to all: an evaluator never decides, and a cluster lists
+    only the roles that have nodes."""
 
     name: str
     example: Counts
-    """A cluster that trains. Where `single_node`, the one that is meant without `nodes`."""
+    """A cluster that trains. If `single_node`, the default without `nodes`."""
 
     # ── the cluster ──
     roles: tuple[str, ...] = ()
-    """The roles that there are, of chief and evaluator one node each at most; empty: any."""
+    """Allowed roles, with at most one chief and one evaluator; empty: any."""
     missing: Missing = field(default_factory=requires)
     misplaced: Mapping[str, str] = field(default_factory=dict)
-    """Role → why just this one must not be there."""
+    """Role → why it is not allowed."""
     single_node: bool = False
     tpus: bool = False
-    """Whether only clouds that have TPUs can have it."""
+    """Whether it needs a cloud with TPUs."""
     launched: bool = True
-    """False: its name is known, and refused by `plan`."""
+    """False: the name is known, but `plan` refuses it."""
 
     # ── a run ──
     tf_config: bool = False
-    """Whether its tasks get TF_CONFIG where `train.tf_config` is `auto`."""
+    """Whether its tasks get TF_CONFIG if `train.tf_config` is `auto`."""
     deciders: Literal["chief", "all"] = "chief"
-    """Whose exit with 0 ends a run well where `train.success` does not say. `chief`: that or what
-    stands for it; `all`: every task, unless there is a chief."""
+    """Tasks that must exit with 0 for success if `train.success` is not set. `chief`: that or its
+    substitute; `all`: every task, unless there is a chief."""
     serves: tuple[str, ...] = ()
-    """Roles whose port TensorFlow opens, where several tasks have one of them."""
+    """Roles whose port TensorFlow opens, if several tasks have one of these roles."""
     may_lose: tuple[str, ...] = ()
-    """Roles of which tasks may fail while another one lives."""
+    """Roles whose tasks may fail as long as another one is alive."""
     never_exit: tuple[str, ...] = ("ps",)
     """Roles whose tasks never exit by themselves (tf.distribute.Server.join): ended on success."""
     restart: Literal["as_left", "all_anew"] = "as_left"
-    """What tasks start again with where `train.checkpoints` is not set: their work folders as they
-    are, or, where they train in step and only the chief has saved, new ones."""
+    """Work folders of a restart without `train.checkpoints`: as they are, or, if tasks train in
+    step and only the chief has saved, new ones."""
     environment: Callable[[ClusterConfig], Mapping[str, str]] = no_variables
-    """Variables that every task gets; the user's own come after them."""
+    """Variables of every task; the user's own override them."""
     wrap: Wrap | None = None
-    """Makes the user's line another one."""
+    """Wraps the user's line."""
 
     # ── a node ──
     keras_3: Literal["works", "fit_fails", "fails"] = "works"
     """Whether it trains with Keras 3: `keras: auto` is tf_keras unless that works. `fit_fails`:
-    over several nodes `model.fit` does (keras#20585, keras#18624), and custom loops do not."""
+    `model.fit` fails over several nodes (keras#20585, keras#18624), custom loops do not."""
     gpus: bool = True
     """Whether its accelerators are GPUs."""
     library: Library | None = None

@@ -132,7 +132,7 @@ def test_errors_go_to_stderr_and_stdout_holds_only_the_document() -> None:
     done = cloudtrain("train", "no.yaml", "--json")
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["exit_code"] == 2
-    assert done.stderr.startswith("error: no.yaml: there is no such file\n")
+    assert done.stderr.startswith("error: no.yaml: no such file\n")
     plain = cloudtrain("train", "no.yaml")
     assert (plain.returncode, plain.stdout, plain.stderr) == (2, "", done.stderr)
 

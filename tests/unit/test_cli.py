@@ -203,9 +203,9 @@ def test_a_known_name_beats_a_file_of_that_name_and_a_folder_is_no_file(verbs: V
         ),
         (
             ["train", "gone.yaml"],
-            "error: gone.yaml: there is no such file\nhint: `cloudtrain init` ",
+            "error: gone.yaml: no such file\nhint: `cloudtrain init` ",
         ),
-        (["logs", "../mnist"], "error: ../mnist: there is no such file\n"),
+        (["logs", "../mnist"], "error: ../mnist: no such file\n"),
         (["ssh"], "error: Missing argument 'NAME'.\nhint: `cloudtrain ssh --help`\n"),
         (["trian"], "error: unknown command 'trian'\nhint: did you mean `cloudtrain train`?\n"),
         (["up", "--jsn"], "error: No such option '--jsn'. (Did you mean"),

@@ -26,7 +26,7 @@ JARGON = (
     "validation",
     "Traceback",
     "NoneType",
-    "must be something else",
+    "has an invalid value",
 )
 
 quick = settings(

@@ -49,18 +49,30 @@ def test_each_strategy_takes_its_roles(
 
 
 MWM = "strategy multi_worker_mirrored has no such role: "
-ROLE_NAME = "a role's name is up to 15 lower-case letters and digits, a letter first"
+ROLE_NAME = "a role's name has up to 15 lower-case letters and digits, starts with a letter"
 
 
 @pytest.mark.parametrize(
     ("strategy", "nodes", "expected"),
     [
         ("multi_worker_mirrored", "", "nodes: is missing"),
-        ("multi_worker_mirrored", "{worker: }", "nodes.chief: is missing: one node is the chief"),
+        (
+            "multi_worker_mirrored",
+            "{worker: }",
+            "nodes.chief: is missing: one node must be the chief",
+        ),
         ("multi_worker_mirrored", "{chief: false}", "nodes.worker: is missing: without a chief"),
-        ("multi_worker_mirrored", "{chief: , ps: }", f"nodes.ps: {MWM}a ps makes the chief wait"),
+        (
+            "multi_worker_mirrored",
+            "{chief: , ps: }",
+            f"nodes.ps: {MWM}with a ps, the chief would wait",
+        ),
         ("multi_worker_mirrored", "{chief: , wroker: }", f"nodes.wroker: {MWM}did you mean 'work"),
-        ("multi_worker_mirrored", "{chief: {count: 2}}", "nodes.chief.count: there is at most one"),
+        (
+            "multi_worker_mirrored",
+            "{chief: {count: 2}}",
+            "nodes.chief.count: at most one chief is allowed",
+        ),
         ("multi_worker_mirrored", "{chief: , evaluator: {count: 2}}", "nodes.evaluator.count: th"),
         ("multi_worker_mirrored", "{master: , worker: }", "nodes.master: TensorFlow 2 has no role"),
         ("parameter_server", "{worker: , ps: }", "nodes.chief: is missing: a parameter_server job"),
@@ -73,7 +85,7 @@ ROLE_NAME = "a role's name is up to 15 lower-case letters and digits, a letter f
         ("horovod", "", "nodes: is missing"),
         ("tpu", "", "strategy: tpu needs provider gcp"),
         ("custom", "", "nodes: is missing"),
-        ("custom", "{chief: false}", "nodes: names no node"),
+        ("custom", "{chief: false}", "nodes: lists no nodes"),
         ("custom", "{worker1: }", f"nodes.worker1: {ROLE_NAME}"),
         ("custom", "{Reader: }", f"nodes.Reader: {ROLE_NAME}"),
         ("custom", "{abcdefghijklmnop: }", f"nodes.abcdefghijklmnop: {ROLE_NAME}"),
@@ -128,18 +140,16 @@ limits: {max_price: 20}
 
 def test_a_bucket_is_made_only_where_one_is_named(tmp_path: Path) -> None:
     text = cluster("mirrored") + "artifacts: {create: true}\n"
-    assert problems(tmp_path, text) == [
-        "c.yaml:3: artifacts.store: is missing: `create` makes what it names"
-    ]
+    assert problems(tmp_path, text) == ["c.yaml:3: artifacts.store: is missing: `create` needs it"]
 
 
 def test_code_comes_from_one_place(tmp_path: Path) -> None:
     local = cluster("mirrored")
     assert problems(tmp_path, local + "code: {git: 'https://x/y.git', path: .}\n") == [
-        "c.yaml:3: code.path: stands beside `git`: code comes from one of the two"
+        "c.yaml:3: code.path: conflicts with `git`: use one of the two"
     ]
     assert problems(tmp_path, local + "code: {path: ., ref: main}\n") == [
-        "c.yaml:3: code.ref: is a branch, tag or commit of `git`, which is not given"
+        "c.yaml:3: code.ref: requires `git`: it is a branch, tag or commit of it"
     ]
 
 
@@ -183,7 +193,7 @@ def test_ports_outside_the_range_are_refused(tmp_path: Path, port: str) -> None:
 def test_ports_must_not_count_past_the_last(tmp_path: Path) -> None:
     text = cluster("custom", "{a: {count: 600}}") + "train: {command: x, port: 65000}\n"
     assert problems(tmp_path, text) == [
-        "c.yaml:4: train.port: counts up to 65599 over all nodes; the last port is 65535"
+        "c.yaml:4: train.port: needs ports up to 65599 for all nodes; the highest port is 65535"
     ]
 
 
@@ -255,18 +265,18 @@ def test_hosts_give_the_nodes(tmp_path: Path) -> None:
 
 def test_hosts_and_nodes_must_agree(tmp_path: Path) -> None:
     assert problems(tmp_path, LIST + "nodes:\n  chief:\n  worker: {count: 2}\n") == [
-        "c.yaml:8: nodes.worker.count: 2 of role worker in `nodes`, 1 in `hosts`"
+        "c.yaml:8: nodes.worker.count: `nodes` has 2 of role worker, `hosts` has 1"
     ]
 
 
 def test_hosts_are_checked_like_nodes(tmp_path: Path) -> None:
     assert problems(tmp_path, LIST.replace("role: worker", "role: ps")) == [
-        "c.yaml:3: hosts: strategy multi_worker_mirrored has no such role: a ps makes the chief "
-        "wait for ever (it is for parameter_server)"
+        "c.yaml:3: hosts: strategy multi_worker_mirrored has no such role: with a ps, the chief "
+        "would wait forever (ps is for parameter_server)"
     ]
     assert problems(tmp_path, LIST.replace("address: b", "adress: b")) == [
         "c.yaml:5: hosts[1].address: is missing",
-        "c.yaml:5: hosts[1].adress: there is no such field: did you mean 'address'?",
+        "c.yaml:5: hosts[1].adress: unknown field: did you mean 'address'?",
     ]
     assert problems(tmp_path, cluster("mirrored", more="provider: hosts")) == [
         "c.yaml: hosts: is missing: provider hosts needs a list of {address, user, key, role}, "
@@ -311,16 +321,19 @@ def test_hosts_with_one_address_count_their_ports_up_and_no_others(tmp_path: Pat
         ("chief=a:1\n", "my cluster.ini:1: has text before its [cluster] line"),
         ("[cluster]\nchief=a:1\nchief=b:1\n", "my cluster.ini:3: gives chief twice"),
         ("[cluster]\n[cluster]\n", "my cluster.ini:2: has [cluster] twice"),
-        ("[cluster]\nnonsense\n", "my cluster.ini:2: is not an INI file: [cluster], then lines"),
+        (
+            "[cluster]\nnonsense\n",
+            "my cluster.ini:2: is not a valid INI file: expected [cluster] and lines",
+        ),
         ("[other]\n", "my cluster.ini: has no [cluster] section"),
-        ("[cluster]\n", "my cluster.ini: cluster: names no host"),
+        ("[cluster]\n", "my cluster.ini: cluster: lists no hosts"),
         (
             "[cluster]\nchief=a:2222\nworker=b:x\nps=c:2222",
             "my cluster.ini:3: worker: must be a list",
         ),
         ("[cluster]\nchief=a:2000\nworker=b:2001\nps=c:2000", "my cluster.ini: cluster: has the "),
-        (b"\xff", "c.yaml:3: hosts: 'my cluster.ini' cannot be read: it is not UTF-8 text"),
-        (None, "c.yaml:3: hosts: 'my cluster.ini' cannot be read: No such file or directory"),
+        (b"\xff", "c.yaml:3: hosts: cannot read 'my cluster.ini': it is not UTF-8 text"),
+        (None, "c.yaml:3: hosts: cannot read 'my cluster.ini': No such file or directory"),
     ],
 )
 def test_an_ini_files_problems_name_its_own_lines(
@@ -336,5 +349,5 @@ def test_an_ini_files_problems_name_its_own_lines(
 def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
     (tmp_path / "my cluster.ini").write_text("[cluster]\nmaster=a:2222\nworker=b:2222\nps=c:2222")
     assert problems(tmp_path, INI) == [
-        "c.yaml:3: hosts: TensorFlow 2 has no role 'master': name it 'chief'"
+        "c.yaml:3: hosts: TensorFlow 2 has no role 'master': use 'chief'"
     ]

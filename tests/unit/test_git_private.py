@@ -35,11 +35,11 @@ SECRETS = "secrets:\n  GIT_TOKEN: ${MY_TOKEN}\n"
             "names no entry under `secrets`: did you mean",
         ),
         ("{git: https://e.org/x, token: ghp_pasted}", "names no entry under `secrets`: write"),
-        ('{git: https://e.org/x, token: "${MY_OTHER}"}', "is the name of an entry under"),
-        ("{git: https://e.org/x, token: ghp-pasted}", "is the name of an entry under"),
-        ("{git: http://e.org/x, token: GIT_TOKEN}", "goes over https:// alone"),
-        ("{git: 'git@e.org:x', token: GIT_TOKEN}", "goes over https:// alone"),
-        ("{path: ., token: GIT_TOKEN}", "opens `git`, which is not given"),
+        ('{git: https://e.org/x, token: "${MY_OTHER}"}', "takes the name of an entry under"),
+        ("{git: https://e.org/x, token: ghp-pasted}", "takes the name of an entry under"),
+        ("{git: http://e.org/x, token: GIT_TOKEN}", "works only with an https:// URL"),
+        ("{git: 'git@e.org:x', token: GIT_TOKEN}", "works only with an https:// URL"),
+        ("{path: ., token: GIT_TOKEN}", "requires `git`"),
         ("{git: https://e.org/x, tokn: GIT_TOKEN}", "did you mean 'token'?"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_token_is_the_name_of_a_secret_and_goes_over_https(
 def test_a_user_in_the_url_belongs_to_a_token(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"{LOCAL}code: {{git: https://me@e.org/x}}\n")
-    with pytest.raises(ConfigError, match="holds a user in the URL"):
+    with pytest.raises(ConfigError, match="contains a user in the URL"):
         load(path, {})
     path.write_text(f"{LOCAL}code: {{git: https://me@e.org/x, token: GIT_TOKEN}}\n{SECRETS}")
     assert load(path, {}).code.token == "GIT_TOKEN"
