@@ -7,7 +7,7 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # typing's own is not worth its import here
+TYPE_CHECKING = False  # importing typing just for this would cost time
 if TYPE_CHECKING:
     from cloudtrain.api import check as check
     from cloudtrain.api import down as down
@@ -49,7 +49,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """Import what is asked for: https://peps.python.org/pep-0562/."""
+        """Import names on first use: https://peps.python.org/pep-0562/."""
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -13,7 +13,7 @@ def main() -> NoReturn:
 
         prepare()
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while it was loaded, or a second one while it ended
+    except KeyboardInterrupt:  # during the imports, or a second Ctrl-C during the exit
         code = 130
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""The commands as functions, which `import cloudtrain` offers: docs/python-api.md."""
+"""The commands as functions, exported by `import cloudtrain`: docs/python-api.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load(
 ) -> ClusterConfig:
     """Read and validate a config file. `environ` fills its `${VAR}` (default: `os.environ`).
 
-    Raises ConfigError with every problem of the file, UsageError where there is none to read.
+    Raises ConfigError with every problem of the file, UsageError if it cannot be read.
     """
     from cloudtrain import config
 
@@ -33,8 +33,8 @@ def load(
 def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:
     """Plan every node, TF_CONFIG and command, and what they cost. Offline.
 
-    Raises UsageError for machines that no cloud makes so, ConfigError for versions, places and
-    commands that cannot be. `ignore`: findings of `check` that stop nothing.
+    Raises UsageError for machines that no cloud offers, ConfigError for invalid versions, places
+    and commands. `ignore`: findings of `check` to ignore.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.plan import plan_report
@@ -70,12 +70,12 @@ def up(
     ignore: Collection[str] = (),
     console: Console | None = None,
 ) -> Cluster:
-    """Create the cluster and make it ready; repair and continue one that exists. Asks nothing.
+    """Create the cluster and set it up, or repair an existing one. Asks for no confirmation.
 
-    Blocks until every node is ready, some minutes. `shrink` deletes nodes that the config does not
-    name any more, `replace` exchanges those that differ, `give_back` deletes what this call created
-    where it fails. Raises UsageError, CapacityError, QuotaError, PermissionsError, StepFailed,
-    LockedError and other CloudtrainErrors.
+    Blocks until every node is ready, some minutes. `shrink` deletes nodes that the config no longer
+    has, `replace` recreates those that differ, `give_back` deletes what this call created if it
+    fails. Raises UsageError, CapacityError, QuotaError, PermissionsError, StepFailed, LockedError
+    and other CloudtrainErrors.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.replace_nodes import AllowedChanges
@@ -100,11 +100,11 @@ def train(
     adopt: bool = False,
     console: Console | None = None,
 ) -> Run:
-    """Start one run on a cluster that is up and follow it to its end, its artifacts landed.
+    """Start one run on a cluster that is up, follow it to its end and land its artifacts.
 
-    `arguments` are added to `train.command`. Blocks as long as the run takes; with `detach` until
-    it has started. On KeyboardInterrupt the run continues, supervised by a background process.
-    Raises RunFailed for a run that failed, PreflightError, NotLanded, UsageError, LockedError.
+    `arguments` are added to `train.command`. Blocks for the whole run, with `detach` until it has
+    started. On KeyboardInterrupt the run continues, supervised by a background process. Raises
+    RunFailed for a failed run, PreflightError, NotLanded, UsageError, LockedError.
     """
     from cloudtrain.commands.train import train
 
@@ -121,10 +121,11 @@ def run(
     ignore: Collection[str] = (),
     console: Console | None = None,
 ) -> Run:
-    """Up, train, land the artifacts, down: whatever happens, nothing is left. Asks nothing.
+    """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure.
 
-    Blocks to the end; KeyboardInterrupt ends the run and takes the cluster down first. Raises what
-    `up`, `train` and `down` raise, NodesError where both the run and `down` failed.
+    Asks for no confirmation. Blocks to the end; KeyboardInterrupt ends the run and takes the
+    cluster down first. Raises what `up`, `train` and `down` raise, NodesError if both the run and
+    `down` failed.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.run import run
@@ -142,11 +143,11 @@ def run(
 def status(
     cluster: ClusterConfig | str | None = None, *, store: str | None = None, offline: bool = False
 ) -> StatusReport:
-    """Clusters, their nodes as their provider lists them now, and their runs.
+    """Report clusters, their nodes as their provider lists them now, and their runs.
 
-    Without `cluster`, of all that are known here. `store`: a URI whose landed runs are read
-    instead of the records here. `offline` asks nobody. A provider that does not answer is the
-    `error` of its cluster. Raises UsageError for a name that is not known, StoreError.
+    Without `cluster`, all known ones. `store`: a URI whose landed runs are read instead of the
+    local records. `offline` queries no provider. A provider that does not answer is the `error` of
+    its cluster. Raises UsageError for an unknown name, StoreError.
     """
     from cloudtrain.commands.status import status
 
@@ -164,7 +165,7 @@ def logs(
     store: str | None = None,
     console: Console | None = None,
 ) -> Mapping[str, str]:
-    """What every task of the latest run (or of `run`) wrote, by the task's name.
+    """Output of every task of the latest run (or of `run`), by the task's name.
 
     `roles` limits it to `worker` or `worker0`, `tail` to the last lines of each. `follow` blocks
     until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError.
@@ -198,8 +199,8 @@ def fetch(
 ) -> Manifest:
     """Download the artifacts of the latest run (or of `run`) to `destination`, each verified.
 
-    A file is at `destination / path` for each path of the manifest's `files`. Blocks until all are
-    there. Raises UsageError, StoreError.
+    Each path of the manifest's `files` is at `destination / path`. Blocks until all are downloaded.
+    Raises UsageError, StoreError.
     """
     from cloudtrain.commands.fetch import fetch
 
@@ -216,10 +217,11 @@ def down(
     owner: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Land the artifacts, delete everything, and list what the cloud still has. Asks no questions.
+    """Land the artifacts, delete everything, and check that nothing is left. Asks for no
+    confirmation.
 
-    Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard` gives up
-    what only the nodes hold; LeftoverError that names what still exists; UsageError, LockedError.
+    Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard`;
+    LeftoverError, which names what still exists; UsageError, LockedError.
     """
     from cloudtrain.commands.down import down
 
@@ -243,7 +245,7 @@ def _target(
 
 @contextmanager
 def _shown(console: Console | None) -> Iterator[Console]:
-    """The console of this call; a quiet one unless one is given."""
+    """Yield the console of this call; a quiet one by default."""
     from cloudtrain.console.quiet import QuietConsole
     from cloudtrain.retry import waits_reported_to
 

@@ -1,7 +1,7 @@
-"""What there is to know of each provider before it is opened: one row of facts, its own.
+"""Facts about each provider that are needed before it is opened.
 
-A row is `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no libcloud, so that
-`--help`, `plan` and the config reader stay quick. `providers/__init__.py` names the providers.
+They are `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no libcloud, so that
+`--help`, `plan` and the config reader stay fast. `providers/__init__.py` names the providers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ WAITED_FOR: tuple[Market, ...] = ("spot", "flex-start", "reservation")
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Machines that are not simply sold on demand and as spot; with a source and the day on which
-    that was read."""
+    """Machines that are not simply sold on demand and as spot; with the source and the date on
+    which it was read."""
 
     machines: str
-    """A pattern of the machine types; empty for a GPU that was attached to machines still made."""
+    """Pattern of the machine types; empty for a GPU that was attached to machines still on sale."""
     shown: str
     kind: str
     markets: tuple[Market, ...] = EVERYWHERE
     retired: date | None = None
-    """The day from which no more are made. None with no markets: long ago."""
+    """First day on which they are no longer offered. None with no markets: long ago."""
     instead: str = ""
-    """Today's equivalent: a machine type, or an accelerator."""
+    """Current equivalent: a machine type, or an accelerator."""
     unfit: str = ""
-    """Why cloudtrain cannot use it with an image of the cloud's own."""
+    """Why cloudtrain cannot use it with the cloud's own images."""
     arm: bool = False
     source: str
     read: date
@@ -46,17 +46,17 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Preemption:
-    """How a node asks whether its cloud takes it back: an HTTP GET of `address` + `path`.
+    """How a node queries for its preemption notice: an HTTP GET of `address` + `path`.
 
-    Yes is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a text
-    that matches the pattern `answer` as a whole.
+    A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
+    text that fully matches the pattern `answer`.
     """
 
     address: str
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     token_path: str = ""
-    """Where a PUT with `token_headers` gives a token first, which goes along in `token_header`."""
+    """Path at which a PUT with `token_headers` returns a token, to be sent as `token_header`."""
     token_headers: Mapping[str, str] = field(default_factory=dict)
     token_header: str = ""
     answer: str = ""
@@ -66,10 +66,10 @@ class Preemption:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """What a node that has ended by itself leaves, billed until `down`: its disk and address."""
+    """What an expired node leaves behind, billed until `down`: its disk and address."""
 
     disks: tuple[tuple[int, float], ...]
-    """GiB up to which a disk is billed so, $ a month; ascending."""
+    """(GiB, $ a month): price of a disk up to that size; ascending."""
     address: float
     """$ a month."""
     source: str
@@ -77,16 +77,16 @@ class Leftover:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
-    """Of any provider. One that is neither on this machine nor of `hosts:` makes a bill."""
+    """Facts about any provider. Only those that are neither on this machine nor `hosts:` bill."""
 
     name: str
-    """In the config, and of the module in providers/."""
+    """Name in the config, and of the module in providers/."""
     packages: tuple[str, ...] = ()
-    """What it imports when it is opened; the extra of its name in pyproject.toml brings them."""
+    """Packages that it imports when opened; the extra of its name in pyproject.toml has them."""
     on_this_machine: bool = False
     """All nodes of all clusters share this machine, its disk and its ports."""
     takes_hosts: bool = False
-    """Its machines are those of the config's `hosts:`, and there are no others."""
+    """Its machines are exactly those of the config's `hosts:`."""
 
     @property
     def free(self) -> bool:
@@ -103,52 +103,52 @@ class Cloud(ProviderFacts):
     title: str
     vendor: str
     project_word: str
-    """What `project:` names there."""
+    """The cloud's word for what `project:` names."""
     project_variable: str
-    """Of the environment: where a config without `project:` takes it from."""
+    """Environment variable that is the default of `project:`."""
     store_scheme: str
-    """Of the URIs of its own artifact store."""
+    """URI scheme of its own artifact store."""
     machines: Path
-    """The dated table of its machine types and prices, written by tools/catalog.py."""
+    """Dated table of its machine types and prices, written by tools/catalog.py."""
     gpuhunt: str = ""
-    """Its name in gpuhunt's catalog, from which newer prices come; "": it is not in there."""
+    """Its name in gpuhunt's catalog, the source of newer prices; "": not in it."""
     default_machine: str
-    """For a node that names neither machine nor accelerator: 4 vCPUs, 16 GiB."""
+    """Machine type of a node with neither `machine` nor `accelerator`: 4 vCPUs, 16 GiB."""
     gpu_machines: str
-    """A pattern of the machines with GPUs, also of those that the table does not know."""
+    """Pattern of the machines with GPUs, including those that the table lacks."""
     attaches: str = ""
-    """How the machines begin to which accelerators are attached; "": they are built in."""
+    """Prefix of the machines to which accelerators are attached; "": they are built in."""
     families: tuple[Family, ...] = ()
     first_region: str
-    """Where prices are compared while no placement says otherwise."""
+    """Region in which prices are compared if there is no placement."""
     zone: str
-    """A pattern of its zones; the first group is the region."""
+    """Pattern of its zones; the first group is the region."""
     region: str = ""
-    """A pattern of its regions, also of those that the table does not know; "": there is none."""
+    """Pattern of its regions, including those that the table lacks; "": none."""
     region_likeness: float
-    """0 to 1: so much of a known region's name must be there for it to have been meant."""
+    """Minimum similarity (0 to 1) to a known region's name for a "did you mean"."""
     preemption: Preemption | None = None
-    """None: a node is not told before it is taken."""
+    """None: nodes get no notice before a preemption."""
     fixed_end: str = ""
-    """Why a node that runs keeps the end that it was made with; "": the end can be moved."""
+    """Why the expiry of a running node cannot be changed; "": it can."""
     stopped_keeps_address: bool = False
     """Whether a stopped node's public address is billed."""
     leftover: Leftover | None = None
-    """None: nothing is left of a node that has ended by itself."""
+    """None: an expired node leaves nothing behind."""
     infiniband: str = ""
-    """A pattern of the machines whose InfiniBand stays unconnected between single VMs."""
+    """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)
     """Accelerators that the data centre driver does not support: kind → why."""
     tpus: bool = False
 
     def region_of(self, place: str) -> str:
-        """Of a zone; a region is its own."""
+        """Region of a zone; a region is returned unchanged."""
         found = re.fullmatch(self.zone, place)
         return found[1] if found else place
 
 
 def providers() -> tuple[ProviderFacts, ...]:
-    """All of them, clouds first."""
+    """All providers, clouds first."""
     names: tuple[str, ...] = importlib.import_module("cloudtrain.providers").NAMES
     return tuple(_row(name) for name in names)
 
@@ -158,12 +158,12 @@ def clouds() -> tuple[Cloud, ...]:
 
 
 def facts_of(provider: str) -> ProviderFacts:
-    """Of a name that no provider has (a record of another version), that nothing is known."""
+    """Facts of a provider; empty ones for an unknown name (a record of another version)."""
     return next((row for row in providers() if row.name == provider), ProviderFacts(name=provider))
 
 
 def cloud_of(provider: str | None) -> Cloud | None:
-    """None where it is no cloud."""
+    """The cloud of that name; None if it is no cloud."""
     return next((cloud for cloud in clouds() if cloud.name == provider), None)
 
 

@@ -1,35 +1,35 @@
-"""Every error that a user can meet, and the exit code that each one ends with.
+"""All errors shown to users, with their exit codes.
 
 CloudtrainError                      exit
-├── UsageError                        2     the command line or a value on it
-├── ConfigError                       2     every problem of a file at once, with line numbers
-├── LockedError                       2     another command is at work on this cluster
-├── LeasedError                       2     another machine is at work on this cluster
-├── CloudError                        1     what a cloud answered, in its own words
-│   ├── CapacityError                 3     it has no such machine free there
-│   ├── QuotaError                    3     your account may not have so many there
-│   ├── CredentialsError              4     who you are is not known
-│   ├── PermissionsError              4     you may not do this
-│   ├── CloudConfigError              2     what the config asks for does not exist or fit there
-│   ├── NameTakenError                2     something that is not ours has that name
-│   ├── NotFoundError                 1     it is not there (any more)
-│   ├── BusyError                     1     something else has to end or go first
-│   ├── RateError                     1     too many calls; still so after many tries
-│   └── TransientError                1     it did not answer; still so after many tries
-│       └── NotAskedError             6     places that did not: what is there is not known
-├── NodeError                         1     one node: what failed there
+├── UsageError                        2     invalid command line or value on it
+├── ConfigError                       2     all problems of a file, with line numbers
+├── LockedError                       2     another command is working on this cluster
+├── LeasedError                       2     another machine is working on this cluster
+├── CloudError                        1     an error from a cloud, with its own message
+│   ├── CapacityError                 3     no capacity for this machine there
+│   ├── QuotaError                    3     the account's quota is exceeded
+│   ├── CredentialsError              4     missing or invalid credentials
+│   ├── PermissionsError              4     access denied
+│   ├── CloudConfigError              2     something in the config does not exist or fit there
+│   ├── NameTakenError                2     the name is in use by something that is not ours
+│   ├── NotFoundError                 1     not found (any more)
+│   ├── BusyError                     1     blocked by another operation or resource
+│   ├── RateError                     1     rate limit, after many retries
+│   └── TransientError                1     no answer, after many retries
+│       └── NotAskedError             6     places that did not answer: their contents are unknown
+├── NodeError                         1     a failure on one node
 │   ├── NodeUnreachable               1     no answer over SSH
 │   ├── HostKeyMismatch               1     another machine answers at that address
 │   └── StepFailed                    1     a playbook step
-├── NodesError                        *     several nodes: every failure, none lost
+├── NodesError                        *     all failures of several nodes
 ├── PreflightError                    1     the run was not started
-├── RunFailed                         1     a run's task failed; holds the cause
-├── StoreError                        5     an artifact store refuses
+├── RunFailed                         1     a run's task failed; has the cause
+├── StoreError                        5     an error from an artifact store
 │   └── NoBucketError                 5     its bucket or container does not exist
 ├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
 └── LeftoverError                     6     resources that still exist after destroy
 
-The exit codes are the contract with scripts: docs/commands.md.
+The exit codes are a public interface: docs/commands.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Error = TypeVar("Error", bound="CloudtrainError")
 
 
 class CloudtrainError(Exception):
-    """Base of all. `hint` says what to do next; both are shown, a traceback never is."""
+    """Base class. `hint` says what to do next; message and hint are shown, never a traceback."""
 
     exit_code = 1
 
@@ -54,7 +54,7 @@ class CloudtrainError(Exception):
         self.hint = hint
 
     def copy_with(self: Error, **facts: Any) -> Error:
-        """A new error of this class with some facts changed, as one that was raised never is."""
+        """A copy with some attributes changed; a raised error is never modified."""
         error = type(self).__new__(type(self))
         vars(error).update(vars(self) | facts)
         error.args = (error.message,)
@@ -66,7 +66,7 @@ class UsageError(CloudtrainError):
 
 
 class ConfigError(CloudtrainError):
-    """All problems of one file; `str()` has one `file:line: field: text` line for each."""
+    """All problems of one file; `str()` has a line `file:line: field: text` for each."""
 
     exit_code = 2
 
@@ -84,14 +84,14 @@ class LeasedError(CloudtrainError):
 
 
 Scope = Literal["zone", "region", "account"]
-"""How far a refusal reaches: another zone may serve, another region may, or none does."""
+"""How far a refusal reaches: another zone may work, another region may, or none does."""
 
 
 class CloudError(CloudtrainError):
-    """A cloud's refusal. The message holds its own words; `code` is its own name for it.
+    """An error from a cloud. The message quotes the cloud's; `code` is the cloud's error code.
 
-    `retry_after` is the seconds that the cloud asked to be left alone for. `detail` is what an
-    administrator needs and a screen does not: it goes into the event log.
+    `retry_after`: seconds that the cloud asked to wait. `detail`: text for an administrator that
+    goes into the event log only.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CloudError(CloudtrainError):
 class CapacityError(CloudError):
     exit_code = 3
     in_group = False
-    """Its nodes were asked for close together: elsewhere in the same place there may be room."""
+    """The nodes were requested in a placement group: without it there may be capacity."""
 
 
 class QuotaError(CloudError):
@@ -154,7 +154,7 @@ class TransientError(CloudError):
 
 
 class NotAskedError(TransientError):
-    """Zones or regions that could not be asked, where nodes may be."""
+    """Zones or regions that could not be queried and may have nodes."""
 
     exit_code = 6
 
@@ -169,7 +169,7 @@ class NodeError(CloudtrainError):
 
 class NodeUnreachable(NodeError):
     began = True
-    """Whether what was to be run may have begun: False where no connection could be had."""
+    """Whether the command may have been started; False if there was no connection."""
 
 
 class HostKeyMismatch(NodeError):
@@ -196,7 +196,7 @@ class StepFailed(NodeError):
 
 
 class NodesError(CloudtrainError):
-    """Failures of several nodes side by side. The exit code is the most serious one's."""
+    """Failures of several nodes. The exit code is that of the most serious one."""
 
     def __init__(self, failures: Mapping[str, BaseException], *, hint: str | None = None) -> None:
         lines = [
@@ -210,8 +210,8 @@ class NodesError(CloudtrainError):
 
 
 class PreflightError(CloudtrainError):
-    """`node`: the one where all that was found is; empty where they are several. `taken`: tasks
-    whose port another program has, where nothing else was found."""
+    """`node`: the only node with findings; empty for several. `taken`: tasks whose port is in use,
+    if nothing else was found."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, node: str = "", taken: Sequence[str] = ()
@@ -222,7 +222,7 @@ class PreflightError(CloudtrainError):
 
 
 class RunFailed(CloudtrainError):
-    """A run ended without success; `task_exit_code` is the causing task's own, -9 for SIGKILL."""
+    """A run ended without success; `task_exit_code` is that of the causing task, -9 for SIGKILL."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, task_exit_code: int | None = None

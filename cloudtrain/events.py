@@ -1,11 +1,11 @@
 """Events of a cluster's journal: their JSON lines, and what they mean.
 
 A line of events.jsonl is `{"time": …, "pid": …, "event": WORD, …facts}`. Events are written by
-their classes and read by the functions below, which alone look into the lines. A line of another
-version whose event or facts are not known here counts for nothing, and stays in the file as it is.
+their classes; only the functions below read the lines. Lines of another version with an unknown
+event or unknown facts are ignored, and stay in the file.
 
-Every reading begins after the last `ClusterGone`: what is before it is of a cluster that no longer
-exists. Within one cluster, what a milestone says differs from question to question:
+All functions start after the last `ClusterGone`: earlier events are about a cluster that no longer
+exists. Within one cluster, the meaning of a milestone depends on the question:
 
   event           may hold work   is being destroyed  is used
   UpBegun         as before       no                  yes
@@ -28,15 +28,15 @@ from cloudtrain.codec import UNIX_TIME, InvalidRecord, decode
 Line = Mapping[str, Any]
 """One line of events.jsonl."""
 Made = Mapping[str, Any]
-"""What one node was asked for: drift.made_with."""
+"""What a node was created with: drift.made_with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all events. `time`: when it was written, Unix time; None before that."""
+    """Base class. `time`: when it was written, Unix time; None before that."""
 
     word: ClassVar[str] = ""
-    """As the line has it."""
+    """Its name in the line."""
     time: float | None = field(default=None, compare=False, repr=False)
 
     def __init_subclass__(cls, word: str) -> None:
@@ -52,12 +52,12 @@ KINDS: dict[str, type[Event]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterGone(Event, word="gone"):
-    """Nothing of the cluster exists; the next one of its name begins after this."""
+    """Nothing of the cluster exists any more; a later one of the same name begins after this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpBegun(Event, word="up"):
-    """`up` is about to have these nodes created."""
+    """`up` is about to create these nodes."""
 
     nodes: tuple[str, ...] = ()
 
@@ -69,14 +69,14 @@ class UpCompleted(Event, word="ready"):
 
 @dataclass(frozen=True, kw_only=True)
 class DownBegun(Event, word="down"):
-    """All that these nodes held has landed or is discarded; they are about to be deleted."""
+    """Everything on these nodes has landed or is discarded; they are about to be deleted."""
 
     nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalBegun(Event, word="exchange"):
-    """The same for some nodes (`up --shrink`, `up --replace`); `whole`: these are all of them."""
+    """The same for some nodes (`up --shrink`, `up --replace`); `whole`: for all of them."""
 
     nodes: tuple[str, ...]
     whole: bool = False
@@ -91,7 +91,7 @@ class IdleDownFailed(Event, word="idle failed"):
 
 @dataclass(frozen=True, kw_only=True)
 class EndMoveBegun(Event, word="move end"):
-    """The end of every node is about to be moved. None: no end."""
+    """The expiry of every node is about to be changed. None: no limit."""
 
     lifetime: float | None
     expires: float | None
@@ -100,18 +100,18 @@ class EndMoveBegun(Event, word="move end"):
 
 @dataclass(frozen=True, kw_only=True)
 class EndMoved(Event, word="end moved"):
-    """Every node has that end."""
+    """Every node has that expiry."""
 
     lifetime: float | None
     expires: float | None
 
 
-# ── What is made and deleted, as providers tell it ───────────────────────────
+# ── Creation and deletion, written by providers ──────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementTried(Event, word="place"):
-    """Nodes are about to be requested there."""
+    """Nodes are about to be requested in this placement."""
 
     placement: str
     region: str = ""
@@ -123,13 +123,13 @@ class PlacementRefused(Event, word="refused"):
 
     placement: str
     error: str = ""
-    """The class of it."""
+    """Class of the error."""
     text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriedApart(Event, word="apart"):
-    """The placement is tried once more, without a placement group."""
+    """The placement is retried without a placement group."""
 
     placement: str
 
@@ -144,7 +144,7 @@ class ImageChosen(Event, word="image"):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequested(Event, word="make"):
-    """Anything but a node is about to be created: `what` is its kind."""
+    """A resource other than a node is about to be created; `what` is its kind."""
 
     what: str
     name: str
@@ -160,7 +160,7 @@ class NodeRequested(Event, word="create"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCreated(Event, word="made"):
-    """The cloud has accepted the request; `id` is its own for the node."""
+    """The cloud has accepted the request; `id` is the cloud's id of the node."""
 
     node: str
     id: str
@@ -244,7 +244,7 @@ class LandingFailed(Event, word="not landed"):
 
 
 def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
-    """Encode an event as a line. Facts that older versions did not write are left out if unset."""
+    """Encode an event as a line. Facts that older versions did not write are omitted if unset."""
     facts = asdict(event)
     del facts["time"]
     if isinstance(event, NodeRequested) and event.made is None:
@@ -253,7 +253,7 @@ def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
 
 
 def from_line(line: Line) -> Event | None:
-    """Decode a line; None for an event of another version that means nothing here."""
+    """Decode a line; None for an unknown event of another version."""
     kind = KINDS.get(str(line.get("event")))
     if kind is None:
         return None
@@ -285,8 +285,8 @@ def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
 
 
 def was_ready(lines: Iterable[Line]) -> bool:
-    """True if existing nodes may hold work: `up` came to its end or a run was started, and
-    nothing that lands everything first began since.
+    """True if existing nodes may hold work: `up` completed or a run was started, and since then
+    nothing began that lands everything first.
     """
     ready = False
     for event in _of_this_cluster(lines):
@@ -298,10 +298,10 @@ def was_ready(lines: Iterable[Line]) -> bool:
 
 
 def being_destroyed(lines: Iterable[Line]) -> bool:
-    """True if an interrupted `down` had landed everything, or was told to discard it.
+    """True if an interrupted `down` had landed everything, or was to discard it.
 
-    One that came to its end says nothing of a later cluster, perhaps of another machine: that is
-    why ClusterGone counts, which `up` writes even if it then refuses to touch that cluster.
+    A completed `down` says nothing about a later cluster, perhaps created on another machine. That
+    is why ClusterGone counts, which `up` writes even if it then refuses to touch that cluster.
     """
     destroyed = False
     for event in _of_this_cluster(lines):
@@ -313,8 +313,8 @@ def being_destroyed(lines: Iterable[Line]) -> bool:
 
 
 def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
-    """Nodes whose deletion (`up --shrink`, `up --replace`) was interrupted: everything had
-    landed by then, and nothing was started since.
+    """Nodes whose deletion (`up --shrink`, `up --replace`) was interrupted after everything had
+    landed, with nothing started since.
     """
     leaving: frozenset[str] = frozenset()
     for event in _of_this_cluster(lines):
@@ -328,8 +328,8 @@ def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
 def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
     """Nodes that were requested and not seen since, with the Unix time: a cloud may list them late.
 
-    Requests to a refused placement were rolled back before that was written, unless the rollback
-    failed too (CleanupFailed).
+    Requests in a refused placement were rolled back before PlacementRefused was written, unless the
+    rollback failed too (CleanupFailed).
     """
     pending: dict[str, float] = {}
     uncertain = False
@@ -396,21 +396,21 @@ def made_here(lines: Iterable[Line]) -> bool:
 
 
 def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:
-    """Places in which anything of the cluster was requested, the last first; and whether these are
-    all.
+    """Places in which anything of the cluster was requested, last first; and whether the list is
+    complete.
 
-    Earlier versions did not write them down.
+    Earlier versions did not record them.
     """
     places: list[str] = []
-    begun = untold = False
+    begun = incomplete = False
     for event in _of_this_cluster(lines):
         if isinstance(event, UpBegun):
             begun = True
         elif isinstance(event, PlacementTried | PlacementRefused):
             places.insert(0, event.placement)
         elif isinstance(event, NodeRequested):
-            untold = untold or not places
-    return tuple(dict.fromkeys(places)), begun and not untold
+            incomplete = incomplete or not places
+    return tuple(dict.fromkeys(places)), begun and not incomplete
 
 
 def images(lines: Iterable[Line]) -> dict[str, str]:
@@ -426,7 +426,7 @@ def images(lines: Iterable[Line]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEnd:
-    """New end of the whole cluster; both fields None for no end."""
+    """New expiry of the whole cluster; both fields None for no limit."""
 
     lifetime: float | None
     expires: float | None
@@ -435,18 +435,18 @@ class ClusterEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """End of the existing nodes according to the journal."""
+    """Expiry of the existing nodes according to the journal."""
 
     lifetime: float | None
-    """`limits.max_lifetime` as they were made with, or moved to."""
+    """`limits.max_lifetime` at their creation, or as changed since."""
     born: float
-    """When the first of them was asked for, Unix time."""
+    """When the first of them was requested, Unix time."""
     moving: ClusterEnd | None = None
-    """A move that was begun and has not come to its end."""
+    """A change that was begun and not completed."""
 
 
 def known_end(lines: Iterable[Line]) -> Lifetime | None:
-    """None if the record has no lifetime: it is of an earlier version, or has no nodes."""
+    """Lifetime of the nodes; None if not recorded: by an earlier version, or without nodes."""
     lifetimes: list[float | None] = []
     born: float | None = None
     moving: ClusterEnd | None = None
@@ -468,13 +468,13 @@ def known_end(lines: Iterable[Line]) -> Lifetime | None:
 
 
 def _empties(event: Event) -> bool:
-    """True if all nodes are to be deleted and hold nothing that has not landed."""
+    """True if all nodes are about to be deleted, with everything landed."""
     return isinstance(event, DownBegun) or (isinstance(event, RemovalBegun) and event.whole)
 
 
 _USES: Sequence[type[Event]] = (UpBegun, UpCompleted, AttemptBegun, AttemptStarted, RunEnded)
 USES = frozenset(kind.word for kind in _USES)
-"""Events that begin or end the use of a cluster; its end, and tries of it, do not."""
+"""Events that begin or end the use of a cluster; its deletion, and failures of that, do not."""
 
 
 def last_use(lines: Iterable[Line]) -> float:
@@ -484,10 +484,11 @@ def last_use(lines: Iterable[Line]) -> float:
 
 
 def idle_fault(lines: Iterable[Line]) -> str | None:
-    """Error of the last try of `limits.idle` to end the cluster, if it was not used since."""
-    told = [
+    """Error of the last attempt of `limits.idle` to delete the cluster, if not used since."""
+    relevant = [
         event
         for event in _of_this_cluster(lines)
         if isinstance(event, IdleDownFailed) or event.word in USES
     ]
-    return told[-1].why if told and isinstance(told[-1], IdleDownFailed) else None
+    last = relevant[-1] if relevant else None
+    return last.why if isinstance(last, IdleDownFailed) else None

@@ -6,9 +6,7 @@ ROOT = ".cloudtrain"
 
 
 def cluster_folder(cluster: str) -> str:
-    """Holds everything of ours on a node outside the cache, and all that leaving the node
-    deletes.
-    """
+    """Everything of the cluster on a node outside the cache; deleted when the node is left."""
     return f"{ROOT}/{cluster}"
 
 
@@ -22,9 +20,9 @@ def runs_folder(cluster: str) -> str:
 
 
 def work_folder(cluster: str, run: str, task: str) -> str:
-    """Folder of one task over all attempts; the task starts in it (or in `train.dir` below it).
+    """Folder of one task for all attempts; the task starts in it (or in `train.dir` below it).
 
-    One for each task: two ranks that share one corrupt each other's checkpoints.
+    Each task has its own: two ranks that share one corrupt each other's checkpoints.
     """
     return f"{runs_folder(cluster)}/{run}/{task}/work"
 

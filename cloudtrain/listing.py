@@ -1,4 +1,4 @@
-"""Result of a query over a whole account: what was seen, and where nobody could look."""
+"""Result of a query over a whole account: items found, and places that could not be queried."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class NotAsked:
 
     place: str
     why: str
-    """In the cloud's own words."""
+    """The cloud's own message."""
     denied: bool = False
-    """True if this account may not use it: an organization's policy, and no outage."""
+    """True if this account may not use it, by an organization's policy; not an outage."""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.why})"
 
 
 class Listing(tuple[T, ...]):
-    """Items that were seen; `not_asked` has the places that could not be queried."""
+    """Items that were found; `not_asked` has the places that could not be queried."""
 
     not_asked: tuple[NotAsked, ...]
 
@@ -46,7 +46,7 @@ class Whereabouts:
     """True if the record has every place in which anything of it was ever requested."""
 
     def has(self, place: str) -> bool:
-        """True if that zone or region is one of the places, around one or within one."""
+        """True if that zone or region is, contains or is within one of the places."""
         return any(
             place == known or is_within(place, known) or is_within(known, place)
             for known in self.places

@@ -1,6 +1,6 @@
-"""Values: what is asked for, planned, existing and landed.
+"""Values: what is requested, planned, existing and landed.
 
-ClusterConfig (asked for) → Plan of NodePlan (to be created) → Cluster of Node (exists) → Run of
+ClusterConfig (requested) → Plan of NodePlan (to be created) → Cluster of Node (exists) → Run of
 Task (one training run, run_record.py) → Artifact (landed). All are frozen, keyword-only, and hold
 tuples. Durations are seconds, sizes bytes unless a name says otherwise.
 """
@@ -17,7 +17,7 @@ from cloudtrain.shell import Secret
 from cloudtrain.task_id import TaskId
 
 DEFAULT_PORT = 8900
-"""Of TensorFlow's servers where none is named."""
+"""Default port of TensorFlow's servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Problem:
         return f"{place}: {self.field}: {self.text}" if self.field else f"{place}: {self.text}"
 
 
-# ── ClusterConfig: what the user asked for ───────────────────────────────────
+# ── ClusterConfig: what the user requested ───────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Network:
     ssh_from: str = "auto"
     private: bool = False
     close: Literal["auto", "on", "off"] = "auto"
-    """Whether nodes are put close together, by the cloud's placement group."""
+    """Whether nodes are placed close together, in the cloud's placement group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Code:
     git: str | None = None
     ref: str | None = None
     token: str | None = None
-    """The name under `secrets:` of what opens `git` over https; git alone is given it."""
+    """Name under `secrets:` of the token for `git` over https; passed only to git."""
     path: str | None = None
 
 
@@ -138,7 +138,7 @@ class Limits:
     idle: float | None = None
     max_price: float | None = None
     wait: float | None = 1800.0
-    """For a lost node to be had again; `up` does not wait."""
+    """Time to wait for capacity for a lost node; `up` does not wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """A whole validated file. `source` is the absolute path that it was read from."""
+    """A whole validated file. `source` is its absolute path."""
 
     name: str
     provider: str
@@ -174,12 +174,12 @@ class ClusterConfig:
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[Host, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Name in the task's environment → name of the variable here that holds it. Never the value."""
+    """Name in the task's environment → name of the local variable with the value. Never a value."""
     source: str = ""
 
     @property
     def folder(self) -> Path:
-        """Folder that relative paths of the file start in (`code.path`, `setup.requirements`)."""
+        """Base folder of relative paths in the file (`code.path`, `setup.requirements`)."""
         return Path(self.source).parent
 
 
@@ -188,14 +188,14 @@ class ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Owner according to labels: all fields "" if they name none."""
+    """Owner according to labels; all fields are "" if there is none."""
 
     id: str = ""
     """A short hash of the account's principal. Before version 0.2: the user's login name."""
     name: str = ""
-    """For people to read; two owners may have one name."""
+    """Display name; not unique."""
     machine: str = ""
-    """Where it was made from."""
+    """Machine that created it."""
 
     @property
     def is_login(self) -> bool:
@@ -206,7 +206,7 @@ class Owner:
         return self.name or "nobody"
 
 
-# ── Plan: what is to be made ─────────────────────────────────────────────────
+# ── Plan: what is to be created ──────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,10 +228,10 @@ class Plan:
     nodes: tuple[NodePlan, ...]
     """In TF_CONFIG's order: chief, worker, ps, evaluator, then any other role by name."""
     owner: Owner = field(default_factory=Owner)
-    """Whose all that is made will be."""
+    """Owner of everything that is created."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """What `image:` meant when the nodes that exist were made: the provider's key → the cloud's
-    id. A node that joins them gets the same."""
+    """Images of the existing nodes: the provider's key for `image:` → the cloud's id. New nodes of
+    the cluster get the same."""
 
     def accelerator(self, node: str) -> Accelerator | None:
         """Accelerator of the node with that name."""
@@ -245,8 +245,8 @@ class Plan:
 # ── Cluster: what exists ─────────────────────────────────────────────────────
 
 NodeState = Literal["starting", "running", "stopped", "gone", "unknown", "untrusted"]
-"""Of `hosts`, where nobody else can tell of a machine: `unknown` cannot be asked now, `untrusted`
-answers with a host key that is not the one that is known."""
+"""Only for `hosts`: `unknown` cannot be queried now, `untrusted` answers with another host key than
+the known one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,20 +267,20 @@ class Node(TaskId):
     host: str = ""
     cache: str = ".cache/cloudtrain"
     placement: str = ""
-    """The zone, or the region where it has none."""
+    """The zone, or the region if it has none."""
     task_ports: tuple[int, ...] = ()
-    """Kept for its TensorFlow server by its provider, first choice first."""
+    """Ports that its provider reserves for its TensorFlow server, in order of preference."""
     host_keys: tuple[str, ...] = ()
-    """What its provider vouches for where the host key is not one that we made."""
+    """Host keys that its provider vouches for, if the key was not created by us."""
     machine: str = ""
     """The cloud's machine type."""
     spot: bool = False
     disk_gb: int | None = None
-    """Of the root disk, where the cloud's list tells it."""
+    """Size of the root disk, if the cloud lists it."""
     created: float | None = None
-    """Unix time, as the cloud tells it."""
+    """Unix time, as reported by the cloud."""
     expires: float | None = None
-    """Unix time at which the cloud ends it by itself."""
+    """Unix time at which the cloud ends it."""
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)
@@ -288,7 +288,7 @@ class Node(TaskId):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Keys of one cluster: one user key, and one host key for each node. OpenSSH formats.
+    """Keys of one cluster in OpenSSH formats: one user key, and one host key for each node.
 
     Providers put `public_key` and the host's private key on a node before it first answers; the
     transport then accepts that host key and no other.
@@ -305,19 +305,19 @@ class Identity:
 class HostKey:
     """Host key that a node is created with.
 
-    On a cloud it stands in the user data, so the node gets another at its first login, whose
-    private half is on that node alone.
+    On a cloud it is part of the user data, so it is replaced at the first login by one whose
+    private half is only on that node.
     """
 
     public: str
     """`ssh-ed25519 AAAA…`"""
     private: Secret
     accepted: tuple[str, ...] = ()
-    """Public keys, where others than `public` are accepted now: two while the key is changed."""
+    """Public keys to accept instead of `public`; two while the key is being replaced."""
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Host keys that the node may have."""
+        """Host keys to accept from the node."""
         return self.accepted or (self.public,)
 
     @property
@@ -343,7 +343,7 @@ class Holding:
     resources: tuple[str, ...] = ()
     """Everything else, each in words: `security group cloudtrain-mnist (sg-1) in us-east-1`."""
     owners: tuple[Owner, ...] = ()
-    """Who made it, sorted by name; none where nothing tells."""
+    """Owners by label, sorted by name; empty if there are no labels."""
 
 
 # ── Artifact: what landed ────────────────────────────────────────────────────

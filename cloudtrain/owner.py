@@ -1,4 +1,4 @@
-"""Owner of a cluster: the account's principal, a name for people, and a machine."""
+"""Owner of a cluster: the account's principal, a display name, and a machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def login() -> str:
 
 
 def owner_of(principal: Principal | None, machine: str) -> Owner:
-    """Owner for new labels. If no account reports who we are, it is this user of this machine."""
+    """Owner for new labels. Without a principal, it is this user on this machine."""
     if principal is None:
         name = login()
         return Owner(id=digest(f"{name} on {machine}"), name=name, machine=machine)
@@ -39,7 +39,7 @@ def owner_of(principal: Principal | None, machine: str) -> Owner:
 
 def matches_owner(owner: Owner, words: str) -> bool:
     """True if `--owner WORDS` means this one: by its name, its id, or the principal itself."""
-    if "@" in words or ":" in words:  # an e-mail or an ARN, which is nobody else's
+    if "@" in words or ":" in words:  # an e-mail or an ARN, which is unique
         return owner.id == digest(words)
     return words.lower() == owner.id or label(words) == owner.name
 
@@ -50,11 +50,11 @@ def digest(principal: str) -> str:
 
 
 def machine_id(home: Path) -> str:
-    """Id of this machine and state folder: the host's name and a random part, kept in `home`.
+    """Id of this machine and state folder: the host's name and a random part, stored in `home`.
 
-    A copy of the folder, and the same folder seen by another host, is another machine.
+    A copy of the folder, or the same folder on another host, counts as another machine.
     """
-    host = os.uname().nodename.partition(".")[0]  # the rest is the network's
+    host = os.uname().nodename.partition(".")[0]  # the rest depends on the network
     try:
         boots = Path("/etc/machine-id").read_text("utf-8")
     except OSError:
@@ -69,7 +69,7 @@ def machine_id(home: Path) -> str:
     try:
         _keep(path, f"{name}-{secrets.token_hex(4)}")
         return path.read_text("utf-8")
-    except OSError:  # a full disk, which keeps nobody from `down`
+    except OSError:  # a full disk must not prevent `down`
         return f"{name}-{place}"
 
 

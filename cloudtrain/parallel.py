@@ -1,4 +1,4 @@
-"""Runs the same work on many items side by side; returns every result or raises every failure."""
+"""Runs the same work on many items in parallel; returns every result or raises every failure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def fan_out(
 ) -> list[R]:
     """Run `work` on every item in at most `workers` threads; results in the items' order.
 
-    Every item is worked on also when others fail. A single failure is raised as it is; several as a
-    NodesError with all of them by `name`. Ctrl-C starts nothing more, calls `on_interrupt` once
-    (which may make work end sooner, like closing a transport), waits for all that is in flight, as
-    a node that is being created must not be lost, and is then raised.
+    Processes every item even if others fail. A single failure is raised unchanged; several as a
+    NodesError with all of them by `name`. On Ctrl-C, starts nothing more, calls `on_interrupt` once
+    (which may end work sooner, like closing a transport), waits for everything in flight, as a node
+    that is being created must not be lost, and then raises KeyboardInterrupt.
     """
     if len(items) == 1:
         return [work(items[0])]
@@ -59,7 +59,7 @@ def ask_all(
 
 
 class _Batch(Generic[T, R]):
-    """Work on a batch of items. `missing` counts those that wait or are in flight."""
+    """Work on a batch of items. `missing` counts those waiting or in flight."""
 
     def __init__(self, items: Sequence[T], work: Callable[[T], R]) -> None:
         self.results: dict[int, R] = {}
@@ -70,7 +70,7 @@ class _Batch(Generic[T, R]):
         self._changed = threading.Condition()
 
     def finish(self, workers: int, on_interrupt: Callable[[], None]) -> KeyboardInterrupt | None:
-        """Wait until nothing is missing; returns the interrupt that came meanwhile."""
+        """Wait until nothing is missing; return a KeyboardInterrupt raised meanwhile."""
         try:
             for _ in range(min(workers, len(self._waiting))):
                 threading.Thread(target=self._drain).start()
@@ -85,7 +85,7 @@ class _Batch(Generic[T, R]):
         return None
 
     def answer(self, workers: int) -> None:
-        """Wait likewise, but return at once on Ctrl-C: nothing is lost with what is in flight."""
+        """Wait likewise, but raise Ctrl-C at once: dropping queries in flight loses nothing."""
         try:
             count = min(workers, len(self._waiting))
             threads = [threading.Thread(target=self._drain, daemon=True) for _ in range(count)]

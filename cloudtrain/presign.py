@@ -1,4 +1,4 @@
-"""Presigned requests: a node's right to store or read one file of a store, and no credential."""
+"""Presigned requests: let a node upload or download one file of a store without a credential."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from cloudtrain.shell import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class PresignedRequest:
-    """One HTTP request with which a node stores bytes of one file, or a GET with which it reads
-    one.
+    """One HTTP request with which a node uploads bytes of one file, or a GET to download one.
 
-    `url` and `headers` are the right to do so: short-lived, for this object alone. The body is
-    `length` bytes of the file from `offset` (None: to its end), between `before` and `after`.
-    In url and before, `{md5}` stands for the MD5 of those bytes in base64, `{block}` for a name
-    made of the offset and that MD5. Without `before` it is sent as Content-MD5 too, so that the
-    service refuses what did not arrive as it was sent.
+    `url` and `headers` grant access: short-lived, for this object only. The body is `length` bytes
+    of the file from `offset` (None: to its end), between `before` and `after`. In `url` and
+    `before`, `{md5}` is replaced by the MD5 of those bytes in base64, `{block}` by a name of the
+    offset and that MD5. Without `before`, the MD5 is also sent as Content-MD5, so that the service
+    refuses corrupted data.
     """
 
     url: Secret
@@ -32,7 +31,7 @@ class PresignedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedPart:
-    """What a node tells of one request that was done: the part's ETag, and the block's name."""
+    """A node's report of one completed request: the part's ETag, and the block's name."""
 
     etag: str
     block: str
@@ -43,17 +42,17 @@ class UploadedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PresignedUpload:
-    """A node's right to store one file, made here without a call where that can be.
+    """Requests with which a node uploads one file, signed locally where possible.
 
-    With several requests the file is visible after `complete` alone. `uploaded`: names of blocks,
-    `{block}`, that the store has of an earlier try: a node does not send them again.
+    With several requests the file is visible only after `complete`. `uploaded`: names of blocks
+    (`{block}`) that the store has from an earlier attempt: a node does not send them again.
     `resumable`: its one request is a Google resumable session, sent in chunks of `chunk` bytes.
     """
 
     path: str
     requests: tuple[PresignedRequest, ...]
     upload_id: str = ""
-    """The store's own name of what `complete` ends."""
+    """The store's id of the upload that `complete` ends."""
     uploaded: frozenset[str] = frozenset()
     chunk: int = 0
 
@@ -63,19 +62,19 @@ class PresignedUpload:
 
 
 class Presigner(Protocol):
-    """Signs requests for nodes. One for each kind of store whose service takes such: in
-    stores/presign. Raises StoreError."""
+    """Signs requests for nodes. One for each kind of store that supports it, in stores/presign.
+    Raises StoreError."""
 
     def sign_upload(
         self, path: str, size: int | None, *, expires_in: float
     ) -> PresignedUpload | None:
-        """Let a node store the file itself, within that many seconds; None: it must come here.
+        """Let a node upload the file itself, within that many seconds; None if it cannot.
 
-        `size` None: not known yet, one request for whatever it will be, 4 GiB at most.
+        `size` None: not known yet; one request for up to 4 GiB.
         """
 
     def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
-        """Let a node read the file itself, within that many seconds; None: it must come here."""
+        """Let a node download the file itself, within that many seconds; None if it cannot."""
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Make a file of several requests visible, whole, once all of them were done."""
+        """Make a file of several requests visible once all of them are done."""

@@ -15,11 +15,11 @@ from cloudtrain.shell import Command
 
 
 class Journal(Protocol):
-    """`journal(NodeRequested(node="mnist-worker0"))`: on disk before the call is made.
+    """`journal(NodeRequested(node="mnist-worker0"))`: writes to disk before the cloud is called.
 
-    Providers write PlacementTried before anything is asked for there, NodeRequested and
-    NodeDeletionBegun, ResourceRequested before anything else that they make, PlacementRefused for
-    a placement that did not have the nodes.
+    Providers write PlacementTried before they request anything there, NodeRequested and
+    NodeDeletionBegun, ResourceRequested before they create anything else, and PlacementRefused for
+    a placement without capacity.
     """
 
     def __call__(self, event: Event, /) -> None: ...
@@ -35,7 +35,7 @@ class Finding:
     hint: str | None = None
     error: type[Exception] | None = None
     told: bool = True
-    """False if nobody reports it: nothing speaks against it, and nothing for it."""
+    """False if it could not be checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TellsMachines(Protocol):
 
 
 IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement")
-"""Findings that may be wrong: a table's, or what a cloud does not tell in so many words."""
+"""Findings that may be wrong: from a table, or not stated explicitly by a cloud."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,9 @@ class Principal:
     """Identity under which an account knows us."""
 
     id: str
-    """The same from every machine, and nobody else's: an e-mail, an ARN, an object id."""
+    """Unique, and the same from every machine: an e-mail, an ARN, an object id."""
     name: str
-    """For people to read."""
+    """Display name."""
 
 
 class Provider(Protocol):
@@ -83,7 +83,7 @@ class Provider(Protocol):
 
     name: str
     whereabouts: Whereabouts | None
-    """Where the cluster may be that this is opened for; set by who opens it."""
+    """Where the cluster may be; set by the caller that opens the provider."""
 
     def principal(self) -> Principal | None:
         """Owner of resources created with these credentials; None if the account does not report
@@ -93,11 +93,11 @@ class Provider(Protocol):
         """
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        """What would stop `create`: changes nothing, costs nothing."""
+        """Find what would make `create` fail; changes nothing, costs nothing."""
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        """What `check --deep` asks beyond `check`: the very requests of `create`, tried on the
-        account. Each finding says what was done for it and what that cost."""
+        """Extra checks of `check --deep`: the actual requests of `create`, validated by the cloud.
+        Each finding says what was done and what it cost."""
 
     def create(
         self,
@@ -106,27 +106,27 @@ class Provider(Protocol):
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
-        """Make all nodes of the plan, side by side, in the plan's order; adopts what exists.
+        """Create all nodes of the plan in parallel; returns them in the plan's order. Adopts
+        existing nodes.
 
-        A stopped node is started again with its disk as it was. All or nothing: a node that
-        cannot be had gives back those made by this call, and the next placement is tried.
-        Raises CapacityError, QuotaError, … with every placement's refusal.
+        A stopped node is restarted with its disk unchanged. All or nothing: if one node cannot be
+        created, those created by this call are deleted and the next placement is tried. Raises
+        CapacityError, QuotaError, … with every placement's refusal.
 
-        `expected` has the nodes that an earlier call asked for and whose answer is not on record,
-        by name, with the Unix time of the request: they may exist and not be listed yet.
+        `expected` has the nodes that an earlier call requested without a recorded answer, by name,
+        with the Unix time of the request: they may exist and not be listed yet.
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """List every node of the cluster, in the places where its record and its config say that it
-        may be.
+        """List every node of the cluster, in the places where it may be by its record and config.
 
         A deleted node is not listed. Raises NotAskedError for a zone or region that counts and does
         not answer.
         """
 
     def find(self, cluster: str) -> Listing[Node]:
-        """Every node of it that is seen anywhere in the account, and the places that could not
-        be queried.
+        """List every node of the cluster anywhere in the account, and the places that could not be
+        queried.
         """
 
     def destroy(
@@ -140,9 +140,10 @@ class Provider(Protocol):
         """Delete everything of the cluster, then list again.
 
         Raises LeftoverError naming what is left, NotAskedError naming the places where something
-        may be left. Returns silent places in which, by the record, nothing of it ever was.
-        `expected` has recently requested nodes by name, with the Unix time of the request: a cloud
-        may list a new node late, and it is waited for. Nodes in the places `spared` stay.
+        may be left. Returns places that did not answer and in which, by the record, the cluster
+        never was. `expected` has recently requested nodes by name, with the Unix time of the
+        request: a cloud may list a new node late, so they are waited for. Nodes in the places
+        `spared` are kept.
         """
 
     def remove(
@@ -161,15 +162,15 @@ class Provider(Protocol):
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """Move the end of these running nodes to `expires` (Unix time; None: never).
+        """Change the expiry of these running nodes to `expires` (Unix time; None: never).
 
-        `tell(node, line)` runs a line of sh there, for ends that the node itself holds.
+        `tell(node, line)` runs a line of sh there, for an expiry that the node itself enforces.
         """
 
     def console(self, cluster: str, node: str) -> str:
         """End of a node's serial console output, for one that cannot be reached.
 
-        Empty if its provider has nothing of the kind.
+        Empty if the provider has none.
         """
 
     def sweep(self) -> Listing[Holding]:
@@ -204,34 +205,34 @@ class Transport(Protocol):
     ) -> Completed:
         """Run a command to its end.
 
-        A handler takes the bytes as they come, `Completed` then lacks them. `timeout` (seconds)
-        without any byte in either direction raises NodeUnreachable.
+        Handlers receive the bytes as they arrive; `Completed` then lacks them. `timeout` seconds
+        without a byte in either direction raise NodeUnreachable.
         """
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """Run a short sh script over the node's persistent shell: a round trip, no new channel."""
 
     def close(self) -> None:
-        """Close every connection; what runs detached on the nodes continues."""
+        """Close every connection; detached processes on the nodes continue."""
 
 
 class HostKeys(Protocol):
     """Host keys that a transport accepts."""
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        """Accept one of these for that node from now on; its open connections are closed."""
+        """Accept only one of these for that node from now on; closes its open connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swapped:
-    """What became of a conditional write, and what is in the way of one that was not `done`."""
+    """Result of a conditional write; if not `done`, the conflicting content."""
 
     done: bool
     version: str = ""
-    """Of what is there now, in the store's own words; "" where nothing is."""
+    """The store's version of the current content; "" if there is none."""
     data: bytes = b""
     age: float = 0.0
-    """Seconds since that was written, by the store's own clock."""
+    """Seconds since it was written, by the store's clock."""
 
 
 class ArtifactStore(Protocol):
@@ -241,12 +242,10 @@ class ArtifactStore(Protocol):
 
     @property
     def presigner(self) -> Presigner | None:
-        """Signs requests by which nodes store and read files themselves; None: they cannot."""
+        """Signs requests with which nodes upload and download files; None if not supported."""
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        """List what the store holds now; `sha256` and `md5` are empty if the store does not
-        report them.
-        """
+        """List the files; `sha256` and `md5` are empty if the store does not report them."""
 
     def download(self, path: str) -> Iterator[bytes]:
         """Bytes of one file."""
@@ -262,17 +261,18 @@ class ArtifactStore(Protocol):
 
 
 class StoreBackend(ArtifactStore, Protocol):
-    """What each kind of store in stores/ answers: artifacts, its bucket, and a cluster's lease."""
+    """Interface of each kind of store in stores/: artifacts, the bucket, and a cluster's lease."""
 
     def create(self, location: str | None) -> bool:
-        """The bucket, near `location` (a region of its cloud), where there is none: True then."""
+        """Create the bucket near `location` (a region of its cloud) if it does not exist. Returns
+        True if it was created."""
 
     def check(self) -> None:
-        """Write, read and delete a small file, so that a refusal comes before the first bill."""
+        """Write, read and delete a small file, so that a refusal comes before any cost."""
 
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
-        """Write a small file (None: delete it) only where it is still of that version ("": where
-        there is none). Of several that try at once, one does it."""
+        """Write a small file (None: delete it) only if it still has that version ("": does not
+        exist). Of several concurrent writers, one succeeds."""
 
 
 class Stage(Protocol):
@@ -284,7 +284,7 @@ class Stage(Protocol):
 
 
 class Console(Protocol):
-    """Shows facts; nothing is printed elsewhere."""
+    """Shows messages and progress; nothing is printed elsewhere."""
 
     def say(self, text: str) -> None: ...
 
@@ -294,4 +294,4 @@ class Console(Protocol):
         """Progress of one step over `total` nodes: bars on a terminal, timed lines elsewhere."""
 
     def task_output(self, task: str, data: bytes) -> None:
-        """New log bytes of one task, shown by line with the task's name before each."""
+        """New log bytes of one task, shown as lines prefixed with the task's name."""

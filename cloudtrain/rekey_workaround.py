@@ -1,4 +1,4 @@
-"""Keeps paramiko's reading thread, in clients and servers, from waiting for itself."""
+"""Prevents a deadlock of paramiko's reading thread with itself, in clients and servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ else:
 
 
 class SafeRekeying(_Transport):
-    """Mix-in for a paramiko.Transport, to be named before it.
+    """Mix-in for a paramiko.Transport, to be listed before it.
 
     paramiko blocks all messages while keys change (each 512 MB). Its reading thread, which answers
     the close of a channel, would wait for itself until the connection is given up after 30 s

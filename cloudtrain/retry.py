@@ -16,9 +16,9 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 LONG_WAIT = 10.0
-"""Seconds that may be waited without a word."""
+"""Seconds after which a wait is reported."""
 REPEATED_AFTER = 30.0
-"""Seconds in which the same words are reported once, by however many threads."""
+"""Seconds in which the same text is reported only once, over all threads."""
 
 
 def _chance() -> float:
@@ -48,20 +48,20 @@ class Retry:
     """A retry policy, or the pace of a poll. All durations in seconds."""
 
     pause: float
-    """Before the second try."""
+    """Pause before the second try."""
     backoff: float = 1.0
-    """What each further pause is multiplied by."""
+    """Factor for each further pause."""
     longest: float = math.inf
-    """A pause at most, but for a Retry-After."""
+    """Maximum pause, except for a Retry-After."""
     jitter: float = 0.0
-    """Share of each pause that is left to chance."""
+    """Share of each pause that is random."""
     tries: float = math.inf
     deadline: float = math.inf
-    """From the first try's start. No pause goes beyond it, but for a Retry-After."""
+    """Counted from the first try's start. No pause exceeds it, except for a Retry-After."""
     at_least: int = 2
-    """Tries that are made even after the deadline: the first one alone may have taken that long."""
+    """Tries made even after the deadline: the first one alone may have taken that long."""
     answers: tuple[type[Exception], ...] = ()
-    """Errors that prove the other side alive: `tries` bounds them, `deadline` does not."""
+    """Errors that prove the other side alive: limited by `tries`, not by `deadline`."""
 
     def pause_after(self, failures: int) -> float:
         """Backoff after a number of tries, without jitter, deadline and Retry-After."""
@@ -79,7 +79,7 @@ class Retry:
         before_pause: Callable[[E, float, float], None] | None = None,
         clock: Clock = CLOCK,
     ) -> T:
-        """Call `work`, retried while it raises one of `on`; returns its result or raises its last
+        """Call `work`, retrying while it raises one of `on`; return its result or raise its last
         error.
 
         Only for idempotent work. A `retry_after` of the error is honoured. `before_pause` is called
@@ -153,7 +153,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def waits_reported_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Report long waits inside to this function, and to no earlier one."""
+    """Report long waits inside to this function only."""
     _listeners.append(listener)
     try:
         yield
@@ -162,7 +162,7 @@ def waits_reported_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def report_wait(text: str, *, taken: float) -> None:
-    """Report a wait if it is long: `taken` is the seconds that it takes, or has taken already."""
+    """Report a wait if it is long; `taken` is its duration, planned or so far, in seconds."""
     with _lock:
         now = time.monotonic()
         lately = now - _reported.get(text, -REPEATED_AFTER) < REPEATED_AFTER

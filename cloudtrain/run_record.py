@@ -36,7 +36,7 @@ class Cause:
     """Why an attempt failed: one task, what happened to it, and its last lines."""
 
     task: str
-    """Empty, as is `node`, where it is no one task's."""
+    """Empty, like `node`, if no single task is the cause."""
     node: str
     kind: Literal[
         "lost",
@@ -52,7 +52,7 @@ class Cause:
     ] = field(metadata=ANY_TEXT)
     text: str
     exit_code: int | None = None
-    """The task's own; negative for a signal."""
+    """Exit code of the task; negative for a signal."""
     last_lines: tuple[str, ...] = ()
     hint: str | None = None
     collateral: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class RunAttempt:
     """Task → exit code, negative for a signal."""
     cause: Cause | None = None
     clustered: bool | None = None
-    """Whether all tasks that serve have opened their ports; None where that is not known."""
+    """Whether all serving tasks have opened their ports; None if not known."""
     formed_after: float | None = None
-    """Seconds from a task's start until the last of them had."""
+    """Seconds from the start of the tasks until the last port was open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ class Run:
     created: float = field(metadata=UNIX_TIME)
     ended: float | None = field(default=None, metadata=UNIX_TIME)
     exit_code: int | None = None
-    """The contract's exit code of `train`; set once the run has ended."""
+    """Exit code of `train`; set once the run has ended."""
     code: str = "none"
-    """What ran: a commit, or the digest of a folder."""
+    """The code that ran: a commit, or the digest of a folder."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
     tasks: tuple[Task, ...]
@@ -120,7 +120,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        from html import escape  # with its table of entities it is not worth its import elsewhere
+        from html import escape  # slow to import, for its table of entities
 
         end = "" if self.exit_code is None else f", exit code {self.exit_code}"
         rows = {

@@ -1,4 +1,4 @@
-"""Command lines as values: built first, compared and printed, quoted only here."""
+"""Command lines as values, which can be compared and printed; quoted only here."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Command:
 
 
 def command(*arguments: str) -> Command:
-    """Build a command: in `command("pip", "install", "x y")` every argument arrives as written.
+    """Build a command: in `command("pip", "install", "x y")` every argument is passed as written.
 
-    A `Secret` is refused (TypeError): it goes on stdin, never on a command line.
+    A `Secret` raises TypeError: it goes on stdin, never on a command line.
     """
     for argument in arguments:
         if not isinstance(argument, str):
             raise TypeError(f"an argument is a string, not {type(argument).__name__}")
         if "\0" in argument:
-            raise ValueError("an argument cannot hold a NUL byte")
+            raise ValueError("an argument cannot contain a NUL byte")
     return Command(arguments)
 
 
@@ -62,9 +62,9 @@ def exports(environment: Mapping[str, str | Secret]) -> bytes:
     lines = []
     for name, value in environment.items():
         if not (name.isascii() and name.isidentifier()):
-            raise ValueError(f"{name!r} cannot be the name of an environment variable")
+            raise ValueError(f"{name!r} is not a valid name of an environment variable")
         plain = value.reveal() if isinstance(value, Secret) else value
         if "\0" in plain:
-            raise ValueError(f"{name}: a value cannot hold a NUL byte")
+            raise ValueError(f"{name}: a value cannot contain a NUL byte")
         lines.append(f"export {name}={shlex.quote(plain)}\n")
     return "".join(lines).encode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
 """Sends our own code to a node and runs it there, as text: nothing is installed.
 
-All code that runs on nodes is in node/, and this is its only way there. A module travels on the
-stdin of the Python that runs it, with those that it imports; a shell script in its own command.
+All code that runs on nodes is in node/, and is sent only from here: a module, with its imports, on
+the stdin of the Python that runs it; a shell script in its own command line.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cloudtrain.shell import Command, script
 
 PACKAGE = "cloudtrain.node"
 
-NO_PYTHON = "there is no python3, which nodes need (3.6 or newer): sudo apt-get install python3"
-OLD_PYTHON = "its python3 is %d.%d, and nodes need 3.6 or newer: install a newer python3"
+NO_PYTHON = "python3 not found (nodes need 3.6 or newer): sudo apt-get install python3"
+OLD_PYTHON = "python3 is %d.%d, but nodes need 3.6 or newer: install a newer python3"
 
-# Isolated: no module of the folder that it starts in, or of the user's, takes the place of one.
+# -I: no module of the current folder or of the user can replace a standard one.
 # The shims of pyenv and asdf are shell scripts, which search 0.1 s for the interpreter.
 START = f"""\
 python=$(command -v python3) || {{ echo "{NO_PYTHON}" >&2; exit 127; }}
@@ -32,7 +32,7 @@ if sys.version_info < (3, 6):
     sys.exit("{OLD_PYTHON}" % sys.version_info[:2])
 """
 
-# For any Python 3. Exactly the modules are read here: what follows them on stdin is the program's.
+# For any Python 3. Reads exactly the modules: the rest of stdin belongs to the program.
 BOOT = f"""\
 {IS_NEW}
 import json, os, types
@@ -42,7 +42,7 @@ text = b""
 while left:
     data = os.read(0, left)
     if not data:
-        sys.exit("the program did not arrive whole")
+        sys.exit("the program was received only in part")
     text += data
     left -= len(data)
 for name, source in json.loads(text.decode("ascii")):
@@ -57,7 +57,7 @@ sys.modules[main].main()
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A command and the beginning of its stdin; what the program itself reads comes after it."""
+    """A command and the beginning of its stdin; the program's own input follows it."""
 
     command: Command
     source: bytes = field(repr=False)
@@ -91,7 +91,7 @@ _IMPORTS = re.compile(rf"^from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
 
 
 def check_python() -> Command:
-    """Fails with what to install where a node's Python cannot run what is in node/."""
+    """Fails, naming what to install, if a node's Python cannot run node/."""
     return script(START, IS_NEW)
 
 
@@ -111,6 +111,6 @@ def from_variable(variable: str) -> str:
 
 @cache
 def text(name: str) -> str:
-    from importlib.resources import files  # it takes as long as all the rest of `plan`
+    from importlib.resources import files  # slow: takes as long as all the rest of `plan`
 
     return (files(PACKAGE) / name).read_text("utf-8")

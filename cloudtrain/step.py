@@ -12,10 +12,10 @@ from cloudtrain.shell import Command
 class Step:
     """Run `run` unless the check `unless` exits 0; then `unless` must exit 0.
 
-    A step without `unless` runs every time. `stdin` makes the bytes that `run` reads, anew for each
-    node. `once_per_host`: nodes that share a host take turns, and one whose `unless` passes after
-    another's run skips it. `reboots`: if `unless` still fails after `run`, the node is rebooted and
-    both are tried once more. `timeout`: seconds without output.
+    A step without `unless` runs every time. `stdin` creates the input of `run` for each node.
+    `once_per_host`: nodes that share a host take turns, and skip `run` if `unless` passes after
+    another's run. `reboots`: if `unless` still fails after `run`, reboot the node and retry both
+    once. `timeout`: seconds without output.
     """
 
     name: str

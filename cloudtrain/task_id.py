@@ -1,4 +1,4 @@
-"""Which of a cluster's tasks: a role and an index, and their order."""
+"""One of a cluster's tasks: a role, an index, and their order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskId:
-    """One role's `index`-th, from 0. A Node, a NodePlan and a Task are each of one."""
+    """The `index`-th task of a role, from 0. Base of Node, NodePlan and Task."""
 
     role: str
     index: int
 
     @property
     def task(self) -> str:
-        """`worker0`, as the user meets it."""
+        """`worker0`, as shown to users."""
         return f"{self.role}{self.index}"
 
     def node_name(self, cluster: str) -> str:
@@ -27,7 +27,7 @@ class TaskId:
 
     @classmethod
     def of_node(cls, name: str, cluster: str) -> TaskId | None:
-        """Which one a node of that name is of; None where no number ends it."""
+        """TaskId of a node's name; None if the name does not end with a number."""
         found = re.fullmatch(r"(.*?)([0-9]+)", name.removeprefix(f"{cluster}-"))
         return TaskId(role=found[1], index=int(found[2])) if found else None
 

@@ -1,4 +1,4 @@
-"""TF_CONFIG: describes the cluster and the task itself to each task of a run."""
+"""TF_CONFIG: tells each task of a run about the cluster and its own place in it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TRAINING_ROLES = frozenset({"chief", "worker"})
 def tf_config_for(
     config: ClusterConfig, tasks: Sequence[Task], addresses: Mapping[str, str], me: Task
 ) -> str | None:
-    """TF_CONFIG of `me` as the config asks for it; None for none.
+    """TF_CONFIG of `me` as configured; None for none.
 
-    `train.tf_config: true` gives one also to a lone task, for a script that insists on reading it.
+    `train.tf_config: true` gives one even to a single task, for scripts that require it.
     """
     if not wants_tf_config(config):
         return None
@@ -36,8 +36,8 @@ def wants_tf_config(config: ClusterConfig) -> bool:
 def tf_config(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str | None:
     """JSON text for `me`, one of `tasks`; `addresses` has each node's host by name.
 
-    None for the one training task of a run without ps: TensorFlow would look for peers. The
-    evaluator stands in no other task's cluster, and its own holds only itself.
+    None for the only training task of a run without ps: TensorFlow would look for peers. The
+    evaluator is in no other task's cluster, and its own contains only itself.
     """
     training = [task for task in tasks if task.role in TRAINING_ROLES]
     others = [task for task in tasks if task.role not in TRAINING_ROLES | {"evaluator"}]
@@ -49,14 +49,14 @@ def tf_config(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> 
 def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task) -> str:
     members = [me] if me.role == "evaluator" else _in_order(tasks)
     cluster: dict[str, list[str]] = {}
-    # A role without nodes is left out: `"ps": []` makes workers crash with SIGSEGV.
+    # A role without nodes is omitted: `"ps": []` makes workers crash with SIGSEGV.
     for task in members:
         cluster.setdefault(task.role, []).append(_target(addresses[task.node], task.port))
     return json.dumps({"cluster": cluster, "task": {"type": me.role, "index": me.index}})
 
 
 def _in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Roles in an order that is the same on all tasks: TF's own roles first, others by name."""
+    """Tasks in the same order everywhere: TF's own roles first, others by name."""
     members = [task for task in tasks if task.role != "evaluator"]
     return sorted(members, key=lambda task: task.rank)
 

@@ -1,7 +1,7 @@
 """Machines of the clouds, their accelerators and prices; offline and dated.
 
-A machine's facts come from the packaged table, so that a cluster that is repaired later gets the
-machine that it had; for a machine that the table lacks, from what its cloud reported. Prices come
+A machine's facts come from the packaged table, so that a later repair of a cluster gets the same
+machine; for machines that the table lacks, from what the cloud reported. Prices come
 from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are
 $/hour of the machine with its accelerators, without disks, addresses and traffic. Sources:
 docs/machines.md.
@@ -23,7 +23,7 @@ from cloudtrain.model import Accelerator, NodeGroup, NodePlan
 __all__ = ["remember"]
 
 VCPUS_PER_GPU = 4
-"""At least so many where we choose, to feed it: as the smallest T4 machine of AWS and Azure has."""
+"""Minimum for machines chosen by us, to keep the GPU busy: as AWS's and Azure's smallest T4 has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +33,25 @@ class MachineType:
     vcpus: int
     memory_gib: float
     accelerator: Accelerator | None = None
-    """Built in; or what `cheapest` attaches to it."""
+    """Built in, or attached by `cheapest`."""
     attachable: tuple[Accelerator, ...] = ()
-    """What can be attached to it (n1 of GCP)."""
+    """Accelerators that can be attached (GCP's n1)."""
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:
     """Look a machine type up in the packaged table, in what its cloud reported, and in a refreshed
     table.
 
-    None if all lack it; it may exist all the same. Google's `-nolssd` machines lack local disks
-    only.
+    None if all lack it; it may still exist. Google's `-nolssd` machines differ only by having no
+    local disks.
     """
     if not is_cloud(provider):
         return None
     known = table.packaged(provider).by_name
     rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
     for later in (learned_machines, table.refreshed) if not rows else ():
-        told = later(provider)
-        rows = rows or (told.by_name.get(name.lower(), ()) if told else ())
+        newer = later(provider)
+        rows = rows or (newer.by_name.get(name.lower(), ()) if newer else ())
     if not rows:
         return None
     plain = any(row.accelerator is None for row in rows)
@@ -67,9 +67,9 @@ def machine_type(provider: str, name: str) -> MachineType | None:
 
 
 def is_unknown_machine(provider: str, name: str) -> bool:
-    """True if the cloud has to be asked what this machine is.
+    """True if the cloud has to be queried for this machine type.
 
-    An accelerator that is attached to a machine is no fact of the machine type.
+    Not for types that take attached accelerators: the config names those.
     """
     cloud = cloud_of(provider)
     if cloud is None or takes_accelerators(cloud, name):
@@ -199,17 +199,16 @@ def region_of(provider: str, place: str) -> str:
     return cloud.region_of(place) if cloud else place
 
 
-# ── what cannot be ───────────────────────────────────────────────────────────
+# ── what is not sold ─────────────────────────────────────────────────────────
 
 
 def unavailable_reason(provider: str, node: NodePlan, *, own_image: bool = False) -> str | None:
     """Reason why the cloud sells no such node, with an alternative; None if nothing is known
     against it.
 
-    Machines that the table does not know pass: the cloud has more of them and will answer for
-    itself. Exception: a name that belongs to a machine with GPUs while nobody said which; the node
-    would be set up without them. `own_image`: the config names an image, which may have what the
-    cloud's own images lack.
+    Unknown machines pass, as the cloud has more than the table and refuses by itself. Exception: a
+    name that suggests GPUs without an `accelerator`; the node would be set up without them.
+    `own_image`: the config names an image, which may have what the cloud's own images lack.
     """
     cloud = cloud_of(provider)
     return next(_problems(cloud, node, own_image), None) if cloud else None
@@ -225,31 +224,31 @@ def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
     known = machine_type(provider, machine) if machine else None
     if node.accelerator is None:
         if machine and known is None and availability.named_for_gpus(cloud, machine):
-            yield f"{machine} has GPUs by its name, and this version does not know which: {NAME_IT}"
+            yield f"{machine} seems to have GPUs, but this version does not know which: {NAME_IT}"
         return
     if machine and known is None:
         takes = takes_accelerators(cloud, machine) or availability.named_for_gpus(cloud, machine)
         if cloud.attaches and not takes:
-            take = f"on {cloud.title}, {cloud.attaches.rstrip('-')} machines take one"
-            yield f"no accelerator attaches to {machine}: {take}"
+            take = f"on {cloud.title}, only {cloud.attaches.rstrip('-')} machines take one"
+            yield f"no accelerator can be attached to {machine}: {take}"
         return
     wanted = replace(node.accelerator, kind=canonical_name(node.accelerator.kind))
     if known is not None and (known.accelerator == wanted or wanted in known.attachable):
         return
     offered = accelerators(provider)
     if machine is not None and known is not None and known.accelerator is not None:
-        yield from _misfit(provider, machine, wanted)
+        yield from _mismatch(provider, machine, wanted)
     elif wanted.kind not in {each.kind for each in offered}:
         yield _unknown_kind(cloud, wanted.kind)
     elif wanted not in offered:
         counts = sorted(each.count for each in offered if each.kind == wanted.kind)
         have = ", ".join(f"{wanted.kind}:{count}" for count in counts)
-        yield f"no machine of {provider} has {wanted}; there is {have}"
+        yield f"no machine of {provider} has {wanted}; available: {have}"
     elif machine is not None:
-        yield from _misfit(provider, machine, wanted)
+        yield from _mismatch(provider, machine, wanted)
 
 
-NAME_IT = "name `accelerator: KIND:COUNT` beside it; `cloudtrain check` and `up` ask the cloud"
+NAME_IT = "add `accelerator: KIND:COUNT`; `cloudtrain check` and `up` query the cloud"
 
 
 def accelerators(provider: str) -> tuple[Accelerator, ...]:
@@ -272,7 +271,7 @@ def _unknown_kind(cloud: Cloud, kind: str) -> str:
     kinds = sorted({each.kind for each in accelerators(provider)})
     gone = availability.retired_kind(cloud, kind)
     if gone:
-        return f"{kind} is retired: today's equivalent is {gone}"
+        return f"{kind} is retired: use {gone}"
     unfit = availability.unfit_kind(cloud, kind)
     if unfit:
         return f"{kind} on {provider} cannot be used: {unfit}"
@@ -288,22 +287,22 @@ def _unknown_kind(cloud: Cloud, kind: str) -> str:
     return f"{text}; did you mean {near[0]}?" if near else text
 
 
-def _misfit(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
+def _mismatch(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
     known, fitting = machine_type(provider, name), cheapest(provider, wanted)
     assert known is not None
-    instead = f"; {wanted} is in {fitting.name}" if fitting else ""
+    instead = f"; {fitting.name} has {wanted}" if fitting else ""
     if known.accelerator is not None:
         yield f"{known.name} has {known.accelerator}, not {wanted}{instead}"
     elif known.attachable:
         same = ", ".join(str(each) for each in known.attachable if each.kind == wanted.kind)
         takes = f"it takes {same}" if same else f"it takes no {wanted.kind}"
-        yield f"{wanted} does not attach to {known.name}: {takes}{instead}"
+        yield f"{wanted} cannot be attached to {known.name}: {takes}{instead}"
     else:
         yield f"{known.name} has no accelerator{instead}"
 
 
 def note(provider: str, node: NodePlan) -> str | None:
-    """One line about a machine whose retirement its vendor has announced."""
+    """One line on a machine whose retirement the vendor has announced."""
     cloud = cloud_of(provider)
     text = availability.retirement_notice(cloud, node.machine) if cloud and node.machine else None
     return f"{node.machine}: {text}" if text else None

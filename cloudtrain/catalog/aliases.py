@@ -1,4 +1,4 @@
-"""Accelerator names: which spellings mean the same."""
+"""Spellings of accelerator names."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def canonical_name(kind: str) -> str:
     return {"A100-40GB": "A100", "V100-16GB": "V100"}.get(plain, plain)
 
 
-def is_same_accelerator(told: str, wanted: str) -> bool:
+def is_same_accelerator(reported: str, wanted: str) -> bool:
     """True if a cloud's own name may mean this kind: EC2 uses A100 for both sizes of memory."""
-    one, other = canonical_name(told), canonical_name(wanted)
+    one, other = canonical_name(reported), canonical_name(wanted)
     plain = {re.sub(r"[^A-Z0-9]", "", name) for name in (one, other)}
     return len(plain) == 1 or other.startswith(f"{one}-")

@@ -45,12 +45,11 @@ def unavailable_reason(
         return None
     other = equivalent(cloud, row)
     if row.gone(today()):
-        since = f"; its end was on {row.retired}" if row.retired else ""
-        text = f"{machine} is retired: no more are made; today's equivalent is {other}"
-        return f"{text}{since}"
-    instead = f"; take {other}" if row.instead else ""
+        since = f" since {row.retired}" if row.retired else ""
+        return f"{machine} is retired{since}: the cloud no longer offers it; use {other}"
+    instead = f"; use {other}" if row.instead else ""
     if row.arm:
-        return f"{machine} is an ARM machine, and cloudtrain's images are x86-64{instead}"
+        return f"{machine} is an ARM machine, but cloudtrain's images are x86-64{instead}"
     if row.unfit and not own_image:
         return f"{machine} cannot be used: {row.unfit}{instead}"
     market = "spot" if spot else "on-demand"
@@ -61,17 +60,17 @@ def _not_sold(cloud: Cloud, row: Family, machine: str, market: str) -> str:
     words = " or ".join(filter(None, [", ".join(row.markets[:-1]), row.markets[-1]]))
     text = f"{cloud.vendor} does not sell {machine} {market.replace('-', ' ')}: only {words}"
     if "spot" in row.markets:
-        return f"{text}; `spot: true`"
-    return f"{text}, which this version does not use; take {equivalent(cloud, row)}"
+        return f"{text}; set `spot: true`"
+    return f"{text}, which this version does not support; use {equivalent(cloud, row)}"
 
 
 def retirement_notice(cloud: Cloud, machine: str) -> str | None:
-    """The vendor's announcement of this machine's retirement, if that is still to come."""
+    """The vendor's announcement of this machine's retirement, if that is in the future."""
     row = family(cloud, machine)
     if row is None or row.retired is None or row.gone(today()):
         return None
     other = equivalent(cloud, row)
-    return f"{cloud.vendor} retires it on {row.retired}; {other} is today's equivalent"
+    return f"{cloud.vendor} retires it on {row.retired}; use {other}"
 
 
 def is_sold(cloud: Cloud, machine: str, *, spot: bool | None = None) -> bool:
@@ -97,7 +96,7 @@ def retired_kind(cloud: Cloud, kind: str) -> str | None:
 def unfit_kind(cloud: Cloud, kind: str) -> str | None:
     """Reason why this cloud's machines with that accelerator cannot be used."""
     rows = [row for row in cloud.families if row.kind == kind and row.unfit]
-    return f"{rows[0].unfit}; take {equivalent(cloud, rows[0])}" if rows else None
+    return f"{rows[0].unfit}; use {equivalent(cloud, rows[0])}" if rows else None
 
 
 def _built_in(cloud: Cloud, machine: str) -> str:

@@ -1,4 +1,4 @@
-"""What a cloud bills for nodes that have ended, until `down`: their disks and addresses."""
+"""Costs of stopped nodes until `down`: their disks and addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.model import ClusterConfig, Plan
 
 
 def left_by(config: ClusterConfig) -> Leftover | None:
-    """What this config's nodes leave; None if nothing is billed after their end."""
+    """What this config's nodes leave behind; None if nothing is billed after they stop."""
     cloud = cloud_of(config.provider)
     return cloud.leftover if cloud else None
 
@@ -32,12 +32,12 @@ def describe(left: Leftover, disks: Sequence[int | None], *, address: bool = Tru
 
 
 def after_the_end(plan: Plan) -> str | None:
-    """Note for a plan on a cloud that goes on billing; None elsewhere, or if nothing ends by
-    itself.
+    """Note for a plan on a cloud that keeps billing stopped nodes; None elsewhere, or if nodes have
+    no limit.
     """
     left = left_by(plan.config)
     if left is None or plan.config.limits.max_lifetime is None:
         return None
     disks = [node.disk_gb for node in plan.nodes]
     things = describe(left, disks, address=not plan.config.network.private)
-    return f"after their end, until `down`, still billed: {things}"
+    return f"after max_lifetime, still billed until `down`: {things}"

@@ -23,7 +23,7 @@ class Toolkit:
     since: Release
     cuda: str
     driver: str
-    """The oldest that serves it."""
+    """Oldest driver that supports it."""
     source: str
     read: date = _READ
 
@@ -61,8 +61,8 @@ def _set(suffix: str, versions: str) -> tuple[str, ...]:
     return tuple(f"nvidia-{name}-{suffix}=={version}" for name, version in pairs)
 
 
-# CUDA 11.8's libraries serve what was built with 11.2 (TensorFlow 2.11) too, cuDNN 8.7 what was
-# built with 8.1 and 8.6. The extra of 2.14 names TensorRT too, which the index has no wheels of.
+# CUDA 11.8's libraries also serve builds with 11.2 (TensorFlow 2.11), cuDNN 8.7 builds with 8.1
+# and 8.6. The extra of 2.14 also names TensorRT, which has no wheels on the index.
 _CUDA_11_8 = _set(
     "cu11",
     "cublas=11.11.3.6 cuda-cupti=11.8.87 cuda-nvcc=11.8.89 cuda-runtime=11.8.89 cudnn=8.7.0.84 "
@@ -85,7 +85,7 @@ _CUDA_12_5 = (
     "cuda-runtime=12.5.82 cudnn=9.3.0.75 cufft=11.2.3.61 curand=10.3.6.82 "
     "cusolver=11.6.3.83 cusparse=12.5.1.3 nccl={nccl} nvjitlink=12.5.82"
 )
-# CUDA 12.9.1 with what AWS's TensorFlow 2.21 containers train with on T4, A10G and L4: with cuDNN
+# CUDA 12.9.1 with the libraries of AWS's TensorFlow 2.21 containers for T4, A10G and L4: with cuDNN
 # 9.5.1 `fit` of a Conv2D fails there ("Autotuner could not find any supported configs").
 _CUDA_12_9 = _set(
     "cu12",
@@ -157,7 +157,7 @@ CUDNN_BEFORE_TURING_PIN = f"{CUDNN}==9.10.2.21"
 """cuDNN 9.11 and later have no device code for Pascal and Volta: programs crash in the first
 convolution. https://github.com/conda-forge/tensorflow-feedstock/pull/457 (read 2026-11-22)"""
 _RANGES_SINCE: Release = (2, 20)
-"""Wheels before name each library's exact version, and a cuDNN of before 9.11."""
+"""Earlier wheels pin each library's exact version, with a cuDNN before 9.11."""
 
 
 def toolkit(version: str) -> Toolkit:
@@ -203,8 +203,8 @@ def caution(version: str, kind: str) -> str | None:
     if _release(version) < (2, 21) or not bounds(version, kind):
         return None
     return (
-        f"TensorFlow {version} on {kind} gets cuDNN 9.10, the last with code for it; whether that"
-        ' trains convolutions with this release is not known: tensorflow: "2.19" is the safe one'
+        f"TensorFlow {version} on {kind} gets cuDNN 9.10, the last one that supports it; it is not "
+        'known whether convolutions train with it: tensorflow: "2.19" is the safe choice'
     )
 
 

@@ -14,7 +14,7 @@ from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
 
 AGED = timedelta(days=180)
-"""From then on prices are said to be old."""
+"""Age from which prices are reported as old."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +22,15 @@ class Estimate:
     """Price estimate in $/hour, without disks, addresses and traffic. None means "not known"."""
 
     place: str
-    """The dearest of the placements; all figures are those there."""
+    """The most expensive of the placements; all figures are for it."""
     nodes: Mapping[str, float | None]
     """By node name."""
     most: float | None
-    """What an hour costs at most: with the price on demand where no spot price is known."""
+    """Upper bound for an hour: uses the on-demand price if no spot price is known."""
     unknown: tuple[str, ...]
-    """`spot g4dn.xlarge in us-east-1`: what has no price."""
+    """Machines without a price: `spot g4dn.xlarge in us-east-1`."""
     date: date
-    """Of the oldest price in it."""
+    """Date of the oldest price used."""
 
     @property
     def stale(self) -> bool:
@@ -44,8 +44,8 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate | None:
     """Upper bound over all placements. None for providers that bill nothing.
 
-    All nodes are in one placement, and any placement may be chosen: the dearest counts, and one
-    without a known price counts as dearer than any.
+    All nodes are in one placement, and any placement may be chosen: the most expensive counts, and
+    one without a known price counts as more expensive than any.
     """
     cloud = cloud_of(plan.config.provider)
     if cloud is None:
@@ -61,7 +61,7 @@ def price_of(config: ClusterConfig, node: Node) -> float | None:
 
 
 def prices_of(config: ClusterConfig, node: Node) -> tuple[float | None, float | None]:
-    """That price, and the highest that it may be where it is not known."""
+    """The price, and its upper bound if it is not known."""
     if not is_cloud(config.provider):
         return 0.0, 0.0
     group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)

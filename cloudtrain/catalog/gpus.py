@@ -68,7 +68,7 @@ GPUS = (
     Gpu(kind="RTXPRO4500", architecture="Blackwell", capability=(12, 0)),
     Gpu(kind="RTXPRO6000", architecture="Blackwell", capability=(12, 0)),
 )
-"""Every kind that a cloud of ours rents, or has rented; oldest first."""
+"""Every kind that a supported cloud rents or has rented; oldest first."""
 
 _BY_KIND = {row.kind: row for row in GPUS}
 
@@ -79,9 +79,9 @@ class DeviceCode:
 
     since: Release
     binary: tuple[Capability, ...]
-    """Runs as it is on this capability, and on later ones of the same major number."""
+    """Runs without compilation on this capability, and on later ones of the same major number."""
     ptx: Capability
-    """Compiled by the driver for whatever is newer than all of these."""
+    """Compiled by the driver for any newer GPU."""
     source: str
     read: date = _READ
 
@@ -121,10 +121,10 @@ DEVICE_CODE = (
     ),
 )
 NEWEST: Release = (2, 21)
-"""The last release that the rows above are known of."""
+"""The last release that the rows above are known to hold for."""
 
 FIRST_WITHOUT: Capability = (10, 0)
-"""PTX of no release so far runs on this capability and later: `CUDA_ERROR_INVALID_PTX`, then
+"""No release's PTX runs on this capability or later: `CUDA_ERROR_INVALID_PTX`, then
 `CUDA_ERROR_INVALID_HANDLE` in any op. https://github.com/tensorflow/tensorflow/issues/89272,
 …/97387, …/101746, …/111958; https://github.com/tensorflow/tensorflow/issues/112272 names NVIDIA's
 containers as the way (read 2026-11-22)."""
@@ -149,8 +149,8 @@ def is_older(kind: str, architecture: str) -> bool:
 def fit(kind: str, version: str) -> Fit | None:
     """How this TensorFlow runs on these GPUs; None if not known.
 
-    `own`: code for this GPU. `older`: runs as it is, but a later release has code made for this
-    GPU. `ptx`: everything is compiled for the GPU at first use. `none`: cannot run.
+    `own`: has code for this GPU. `older`: runs, but a later release has code for this GPU. `ptx`:
+    everything is compiled for the GPU at first use. `none`: cannot run.
     """
     row, found = gpu(kind), re.match(r"(\d+)\.(\d+)", version)
     if row is None or found is None:
@@ -172,7 +172,7 @@ def fit(kind: str, version: str) -> Fit | None:
 
 
 def first_release(kind: str, fits: Fit) -> str | None:
-    """First release that runs so on these GPUs: `2.17`."""
+    """First release with this fit on these GPUs: `2.17`."""
     for code in DEVICE_CODE:
         text = f"{code.since[0]}.{code.since[1]}"
         if fit(kind, text) == fits:

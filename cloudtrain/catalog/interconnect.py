@@ -11,7 +11,7 @@ from cloudtrain.cloud import cloud_of
 from cloudtrain.model import ClusterConfig
 
 NO_INFINIBAND: Mapping[str, str] = {"NCCL_IB_DISABLE": "1"}
-"""NCCL takes the Ethernet card at once, and does not try InfiniBand devices that reach nobody:
+"""Makes NCCL use Ethernet at once, without trying InfiniBand devices that are not connected:
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable"""
 
 

@@ -14,16 +14,16 @@ from cloudtrain.protocols import MachineFacts
 
 
 def learned_machines(provider: str) -> table.Table | None:
-    """Return what the cloud reported of a machine; None if nothing yet."""
+    """Return the machine types that the cloud has reported; None if none yet."""
     return table.read_if_valid(path(provider))
 
 
-def remember(provider: str, told: Iterable[MachineFacts]) -> None:
-    """Save reported machine types beside those already known.
+def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
+    """Save reported machine types next to those already known.
 
-    A folder that cannot be written is no error: the next `check` or `up` asks the cloud again.
+    An unwritable folder is no error: the next `check` or `up` queries the cloud again.
     """
-    rows = [_row(facts) for facts in told]
+    rows = [_row(facts) for facts in reported]
     known = learned_machines(provider)
     new = {row.machine.lower() for row in rows}
     old = [row for row in (known.rows if known else ()) if row.machine.lower() not in new]

@@ -32,7 +32,7 @@ def refresh(today: date) -> dict[str, Path]:
         import gpuhunt
     except ImportError:
         raise UsageError(
-            "gpuhunt is not installed: it fetches the prices of today",
+            "gpuhunt is not installed: current prices are fetched with it",
             hint="pip install 'cloudtrain[prices]'",
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
@@ -45,7 +45,7 @@ def refresh(today: date) -> dict[str, Path]:
         items = {cloud: catalog.query(provider=name) for cloud, name in names.items()}
     missing = [cloud for cloud, found in items.items() if not found]
     if missing:
-        raise _offline(f"it has nothing of {', '.join(missing)}")
+        raise _offline(f"gpuhunt's catalog has no prices of {', '.join(missing)}")
     return {
         cloud: save(cloud, _version(catalog, names[cloud]) or today, found)
         for cloud, found in items.items()
@@ -74,14 +74,14 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
         os.replace(file.name, path)  # noqa: PTH105
     except OSError as error:
         raise UsageError(
-            f"{error.filename}: {error.strerror}", hint="CLOUDTRAIN_CACHE names another folder"
+            f"{error.filename}: {error.strerror}", hint="set CLOUDTRAIN_CACHE to another folder"
         ) from error
     return path
 
 
 def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
-    """Rows of the machines in the packaged table, and of GPU machines that it lacks; a region's
-    dearest zone counts.
+    """Rows of the machines in the packaged table, and of GPU machines that it lacks, at the price
+    of each region's most expensive zone.
     """
     known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
     prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
@@ -126,8 +126,8 @@ def _facts(item: Any) -> table.Row:
 
 
 def _is_reserved(item: Any) -> bool:
-    """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, and not what
-    we rent.
+    """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, which cloudtrain
+    does not rent.
     """
     return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
 
@@ -142,8 +142,8 @@ def _accelerator(item: Any) -> Accelerator | None:
 
 def _offline(why: object) -> UsageError:
     return UsageError(
-        f"today's prices cannot be fetched: {why}",
-        hint="without --refresh-prices the table that is here counts",
+        f"cannot fetch current prices: {why}",
+        hint="omit --refresh-prices to use the prices on this machine",
     )
 
 

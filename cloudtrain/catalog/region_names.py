@@ -1,7 +1,7 @@
-"""Checks whether a region name is possible, by how each cloud builds its names.
+"""Checks whether a region name is possible, by each cloud's naming scheme.
 
-The price table does not have every region: a new one has a known direction or continent and another
-number. Other names are typing errors, found before any cloud is asked.
+The price table lacks some regions: a new one has a known direction or continent and another number.
+Other names are typing errors, found before any cloud is queried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def invalid_region(provider: str, place: str) -> str | None:
     if cloud.region and re.fullmatch(cloud.region, region):
         return None
     if any(each.region and re.fullmatch(each.region, each.region_of(place)) for each in clouds()):
-        return None  # another cloud's: no slip of the pen, and its own words are better
+        return None  # another cloud's region, not a typing error: this cloud's own error is better
     near = difflib.get_close_matches(region, known, n=3, cutoff=cloud.region_likeness)
     another = not near or near[0].rstrip("0123456789") == region.rstrip("0123456789")
     if not cloud.region and another:

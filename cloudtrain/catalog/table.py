@@ -36,7 +36,7 @@ class Table:
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[Row, ...]]:
-        """Rows by machine type in lower case; Azure's names do not differ by case alone."""
+        """Rows by machine type in lower case; no two of Azure's names differ only in case."""
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.machine.lower(), []).append(row)
@@ -51,7 +51,7 @@ class Table:
 
 @lru_cache(maxsize=8)
 def packaged(provider: str) -> Table:
-    """Return the table of this version."""
+    """Return the table that ships with this version."""
     cloud = cloud_of(provider)
     assert cloud is not None, f"{provider} is no cloud"
     return parse_table(cloud.machines.read_text(encoding="utf-8"))
@@ -95,11 +95,11 @@ def parse_table(text: str) -> Table:
     first, _, rest = text.partition("\n")
     found = re.match(r"# (\d{4}-\d\d-\d\d)\b", first)
     if not found:
-        raise ValueError("a table of prices begins with its date")
+        raise ValueError("a price table begins with its date")
     lines = csv.reader(rest.splitlines())
     head = next(lines, [])
     if tuple(head[: len(HEAD)]) != HEAD:
-        raise ValueError(f"a table of prices has the columns {', '.join(HEAD)}")
+        raise ValueError(f"a price table has the columns {', '.join(HEAD)}")
     regions = head[len(HEAD) :]
     return Table(date=date.fromisoformat(found[1]), rows=tuple(_rows(lines, regions)))
 

@@ -6,7 +6,7 @@ import codecs
 import re
 
 LONGEST = 1 << 16
-"""Characters after which a line without an end is shown as it is, so that memory is bounded."""
+"""Characters after which an unterminated line is shown as it is, to bound memory."""
 
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
@@ -14,7 +14,7 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""All but the tab; also the marks that turn the direction of writing."""
+"""All but the tab; also the marks that change the direction of writing."""
 
 
 def printable(text: str) -> str:
@@ -23,9 +23,9 @@ def printable(text: str) -> str:
 
 
 def clean(line: str) -> str:
-    """What a terminal would show of one line in the end.
+    """Reduce one line to what a terminal would finally show.
 
-    That is the last state of a progress bar that overwrites itself, without control characters,
+    Keeps the last state of a progress bar that overwrites itself; removes control characters,
     escape sequences and colours.
     """
     if line.isprintable():
@@ -55,14 +55,14 @@ class LogLines:
         return [clean(line) for line in whole]
 
     def flush(self) -> list[str]:
-        """Return the last line if it never got its end."""
+        """Return the last line if it was not terminated."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         self._decoder.reset()
         return [clean(rest)] if rest else []
 
 
 def _last_state(rest: str) -> str:
-    """Keep only the last state of a progress bar, which writes many and no line end for minutes."""
+    """Keep only the last state of a progress bar, which may write for minutes without a newline."""
     if "\r" not in rest:
         return rest
     shown = rest.rstrip("\r")
@@ -70,7 +70,7 @@ def _last_state(rest: str) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Apply backspaces: they move left and what follows overwrites, as Keras draws its bar."""
+    """Apply backspaces, with which Keras overwrites its progress bar."""
     shown: list[str] = []
     at = 0
     for character in line:

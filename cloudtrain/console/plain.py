@@ -13,13 +13,13 @@ from cloudtrain.console.screen import Progress, TaskOutput
 from cloudtrain.protocols import Stage
 
 FEW = 16
-"""Up to so many nodes, each one that is done has a line of its own."""
+"""Up to this many nodes, each finished node gets its own line."""
 
 BETWEEN = 1.0
-"""Seconds between lines about further nodes that are done."""
+"""Seconds between lines on finished nodes in larger clusters."""
 
 QUIET = 5.0
-"""Seconds without a word after which it is said what a node does just now."""
+"""Seconds of silence after which a node's current work is reported."""
 
 
 class PlainConsole:
@@ -58,7 +58,7 @@ class PlainConsole:
 
 
 class _Lines:
-    """A stage as plain lines, few enough to be read."""
+    """A stage as plain lines, limited in number."""
 
     def __init__(
         self, console: PlainConsole, title: str, total: int, clock: Callable[[], float]

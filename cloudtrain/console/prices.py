@@ -1,4 +1,4 @@
-"""Amounts of money, as they are shown to people."""
+"""Formats prices for users."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def in_words(found: Estimate, lifetime: float | None) -> str:
     if found.per_hour is not None:
         text = f"{dollars(found.per_hour)}/hour in {found.place}"
     elif found.most is not None:
-        text = f"{text}; at most {dollars(found.most)}/hour, the price on demand"
+        text = f"{text}; at most {dollars(found.most)}/hour, the on-demand price"
     if found.most is not None and lifetime is not None:
         text += f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
     elif found.most is not None:
         text += ", without a limit (limits.max_lifetime is off)"
-    age = ", more than 180 days old: see `plan --refresh-prices`" if found.stale else ""
+    age = ", more than 180 days old: run `plan --refresh-prices`" if found.stale else ""
     return f"{text} (prices of {found.date.isoformat()}{age}; without {NOT_IN_IT})"
 
 

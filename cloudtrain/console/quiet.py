@@ -1,4 +1,4 @@
-"""A console for programs: nothing is drawn or printed, and what is said goes to `logging`."""
+"""A console for programs: prints nothing and sends messages to `logging`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from cloudtrain.protocols import Console, Stage
 
 log = logging.getLogger("cloudtrain")
-log.addHandler(logging.NullHandler())  # else Python prints warnings of a program without handlers
+log.addHandler(logging.NullHandler())  # else Python prints warnings of programs without handlers
 
 
 class QuietConsole:
-    """Logs what a command says and warns of. Progress and the output of tasks are left out."""
+    """Logs a command's messages, warnings and stages. Drops the output of tasks."""
 
     def say(self, text: str) -> None:
         log.info("%s", text)
@@ -25,7 +25,7 @@ class QuietConsole:
         return nullcontext(_LoggedStage(title))
 
     def task_output(self, task: str, data: bytes) -> None:
-        """Left out: `logs` returns it."""
+        """Dropped: `logs` returns it."""
 
 
 class _LoggedStage:
@@ -40,7 +40,7 @@ class _LoggedStage:
 
 
 class Collecting:
-    """Shows everything on another console, and keeps the output of tasks as text."""
+    """Passes everything on to another console, and keeps the output of tasks as text."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

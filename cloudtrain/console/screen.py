@@ -60,7 +60,7 @@ class TaskOutput:
 
 
 class Progress:
-    """A stream whose loss stops nothing: the run matters more than its progress lines."""
+    """A stream whose loss is ignored: the run matters more than its progress lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

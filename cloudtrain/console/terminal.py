@@ -21,7 +21,7 @@ from cloudtrain.console.screen import Progress, TaskOutput
 from cloudtrain.protocols import Stage
 
 ROWS = 8
-"""So many nodes are shown with what they do; the others only counted."""
+"""Nodes shown with their current work; the others are only counted."""
 
 
 class TerminalConsole:

@@ -187,7 +187,7 @@ def test_a_region_that_could_not_end_a_node_is_left_out_with_the_reason(
 
 def test_what_is_billed_after_the_end_is_told_with_its_price(azure: Cloud, plan: Plan) -> None:
     text = findings(plan)["lifetime"].text
-    assert "until `down`, still billed: 3 disks and addresses, about 25.35 $ a month" in text
+    assert "still billed until `down`: 3 disks and addresses, about 25.35 $ a month" in text
 
 
 def test_infiniband_that_stays_unconnected_is_told(azure: Cloud) -> None:

@@ -183,10 +183,10 @@ def test_check_says_what_to_install_where_a_machine_has_no_python(
     chief, worker = provider(machines).check(make_plan())
     assert (chief.ok, worker.ok) == (False, False)
     assert chief.text.endswith(
-        "there is no python3, which nodes need (3.6 or newer): sudo apt-get install python3"
+        "python3 not found (nodes need 3.6 or newer): sudo apt-get install python3"
     )
     assert worker.text.endswith(
-        "its python3 is 3.5, and nodes need 3.6 or newer: install a newer python3"
+        "python3 is 3.5, but nodes need 3.6 or newer: install a newer python3"
     )
 
 
@@ -197,7 +197,7 @@ def test_up_says_what_to_install_where_a_machine_has_no_python(
     without_python(machines[1])
     up = project.cloudtrain("up", path, "--yes")
     assert up.returncode == 1
-    assert up.stderr.count("there is no python3, which nodes need (3.6 or newer)") == 1
+    assert up.stderr.count("python3 not found (nodes need 3.6 or newer)") == 1
     assert "-worker0: " in up.stderr
     assert not any((machine.home / ".cloudtrain").exists() for machine in machines)
 

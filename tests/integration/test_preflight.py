@@ -356,7 +356,7 @@ def test_a_node_without_python_is_named_with_what_to_install(here: Here, tmp_pat
     (folder / "sh").symlink_to("/bin/sh")
     here.paths["mnist-worker1"] = str(folder)
     assert problems(cluster(), here) == [
-        "mnist-worker1: the probe failed: there is no python3, which nodes need (3.6 or newer):"
+        "mnist-worker1: the probe failed: python3 not found (nodes need 3.6 or newer):"
         " sudo apt-get install python3"
     ]
 
@@ -379,7 +379,7 @@ exec {sys.executable} -c "$code" "$@"
     python.chmod(0o755)
     here.paths["mnist-worker1"] = f"{folder}:{os.environ['PATH']}"
     assert problems(cluster(), here) == [
-        "mnist-worker1: the probe failed: its python3 is 3.5, and nodes need 3.6 or newer:"
+        "mnist-worker1: the probe failed: python3 is 3.5, but nodes need 3.6 or newer:"
         " install a newer python3"
     ]
 

@@ -73,7 +73,7 @@ def test_an_unknown_machine_with_gpus_is_refused_offline_and_has_them_once_its_c
     file = config(cloud, machine)
     refused = cloudtrain("plan", file)
     assert refused.exit_code == 2
-    assert f"{machine} has GPUs by its name, and this version does not know which" in refused.output
+    assert f"{machine} seems to have GPUs, but this version does not know which" in refused.output
     checked = cloudtrain("check", file, "--json")
     assert all(each["ok"] for each in machines(checked)), checked.stdout
     planned = json.loads(cloudtrain("plan", file, "--json").stdout)
@@ -98,7 +98,7 @@ def test_a_cloud_that_does_not_tell_the_kind_leaves_the_question_open(cloud: Clo
     """Only Azure tells how many GPUs there are, and not which."""
     done = cloudtrain("check", config(cloud, "Standard_NC80s_X99_v9"))
     assert done.exit_code == 2
-    assert "name `accelerator: KIND:COUNT` beside it" in done.output
+    assert "add `accelerator: KIND:COUNT`" in done.output
     assert learned.learned_machines("azure") is None
 
 

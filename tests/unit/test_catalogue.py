@@ -207,22 +207,27 @@ def test_the_choice_follows_the_price_where_the_cluster_will_be(
 @pytest.mark.parametrize(
     ("cloud", "machine", "has", "text"),
     [
-        ("azure", "Standard_NC6", None, "Standard_NC6 is retired: no more are made; today's equ"),
-        ("azure", "Standard_NC24r_Promo", None, "is Standard_NC4as_T4_v3 (T4:1)"),
+        ("azure", "Standard_NC6", None, "Standard_NC6 is retired since "),
+        ("azure", "Standard_NC24r_Promo", None, "use Standard_NC4as_T4_v3 (T4:1)"),
         ("azure", "Standard_NC12s_v2", "P100:2", "retired"),
-        ("azure", "Standard_ND6s", None, "is Standard_NC24ads_A100_v4 (A100-80GB:1)"),
+        ("azure", "Standard_ND6s", None, "use Standard_NC24ads_A100_v4 (A100-80GB:1)"),
         ("azure", "Standard_NV6", None, "retired"),
-        ("aws", "p2.xlarge", None, "today's equivalent is g4dn.xlarge (T4:1)"),
+        ("aws", "p2.xlarge", None, "use g4dn.xlarge (T4:1)"),
         ("aws", "g3s.xlarge", None, "retired"),
-        ("gcp", None, "K80", "K80 is retired: today's equivalent is T4"),
-        ("aws", "g5.xlarge", "T4", "g5.xlarge has A10G:1, not T4:1; T4:1 is in g4dn.xlarge"),
-        ("aws", "g5.xlarge", "A10G:4", "has A10G:1, not A10G:4; A10G:4 is in g5.12xlarge"),
-        ("aws", "m5.large", "T4", "m5.large has no accelerator; T4:1 is in g4dn.xlarge"),
+        ("gcp", None, "K80", "K80 is retired: use T4"),
+        ("aws", "g5.xlarge", "T4", "g5.xlarge has A10G:1, not T4:1; g4dn.xlarge has T4:1"),
+        ("aws", "g5.xlarge", "A10G:4", "has A10G:1, not A10G:4; g5.12xlarge has A10G:4"),
+        ("aws", "m5.large", "T4", "m5.large has no accelerator; g4dn.xlarge has T4:1"),
         ("gcp", "e2-standard-4", "T4", "e2-standard-4 has no accelerator"),
-        ("gcp", "c3-standard-4", "T4", "no accelerator attaches to c3-standard-4"),
-        ("gcp", "n1-standard-64", "T4", "T4:1 does not attach to n1-standard-64: it takes T4:4;"),
-        ("gcp", "n1-standard-8", "L4", "it takes no L4; L4:1 is in g2-standard-4"),
-        ("gcp", None, "T4:3", "no machine of gcp has T4:3; there is T4:1, T4:2, T4:4"),
+        ("gcp", "c3-standard-4", "T4", "no accelerator can be attached to c3-standard-4"),
+        (
+            "gcp",
+            "n1-standard-64",
+            "T4",
+            "T4:1 cannot be attached to n1-standard-64: it takes T4:4;",
+        ),
+        ("gcp", "n1-standard-8", "L4", "it takes no L4; g2-standard-4 has L4:1"),
+        ("gcp", None, "T4:3", "no machine of gcp has T4:3; available: T4:1, T4:2, T4:4"),
         ("aws", None, "P100", "P100 is on gcp"),
         ("aws", None, "L40", "did you mean L40S?"),
     ],
@@ -321,8 +326,8 @@ def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on
     monkeypatch.setattr(availability, "today", lambda: date(2025, 9, 30))
     assert plan_notes(plan) == ()
     assert plan_errors(plan) == (
-        "nodes.worker: Standard_NC6s_v3 is retired: no more are made; today's equivalent is "
-        "Standard_NC24ads_A100_v4 (A100-80GB:1); its end was on 2025-09-30",
+        "nodes.worker: Standard_NC6s_v3 is retired since 2025-09-30: the cloud no longer "
+        "offers it; use Standard_NC24ads_A100_v4 (A100-80GB:1)",
     )
 
 
@@ -330,10 +335,10 @@ def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on
     ("cloud", "machine", "has", "spot", "text"),
     [
         ("gcp", None, "H100:1", False, "Google does not sell a3-highgpu-1g on demand: only spot"),
-        ("gcp", "a3-highgpu-4g", None, False, "only spot or flex-start; `spot: true`"),
-        ("gcp", None, "H200:8", False, "only spot, flex-start or reservation; `spot: true`"),
+        ("gcp", "a3-highgpu-4g", None, False, "only spot or flex-start; set `spot: true`"),
+        ("gcp", None, "H200:8", False, "only spot, flex-start or reservation; set `spot: true`"),
         ("gcp", "a4-highgpu-8g", "B200:8", False, "does not sell a4-highgpu-8g on demand"),
-        ("gcp", "a4x-highgpu-4g", None, True, "is an ARM machine, and cloudtrain's images are x86"),
+        ("gcp", "a4x-highgpu-4g", None, True, "is an ARM machine, but cloudtrain's images are x86"),
         ("gcp", None, "H100:8", False, None),
         ("gcp", None, "H100:2", True, None),
         ("gcp", "a3-ultragpu-8g", None, True, None),
@@ -341,12 +346,12 @@ def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on
         ("aws", "g6f.large", "L4", False, "a share of one L4, which needs NVIDIA's GRID driver"),
         ("aws", "g4ad.xlarge", None, False, "GPUs of AMD"),
         ("azure", None, "A10:1", False, "cannot be used: Azure's A10 are shares of one"),
-        ("azure", "Standard_NV6ads_A10_v5", None, False, "need NVIDIA's GRID driver; take"),
+        ("azure", "Standard_NV6ads_A10_v5", None, False, "need NVIDIA's GRID driver; use"),
         ("azure", None, "V100:1", False, "Standard_NC6s_v3 is retired"),
-        ("azure", None, "P40", False, "P40 is retired: today's equivalent is A100-80GB"),
-        ("azure", "Standard_NV12s_v3", None, False, "its end was on 2026-09-30"),
-        ("azure", "Standard_ND40rs_v2", None, False, "its end was on 2025-09-30"),
-        ("azure", "Standard_NC24rs_v3", None, False, "its end was on 2025-03-31"),
+        ("azure", None, "P40", False, "P40 is retired: use A100-80GB"),
+        ("azure", "Standard_NV12s_v3", None, False, "is retired since 2026-09-30"),
+        ("azure", "Standard_ND40rs_v2", None, False, "is retired since 2025-09-30"),
+        ("azure", "Standard_NC24rs_v3", None, False, "is retired since 2025-03-31"),
         ("azure", "Standard_ND128isr_NDR_GB200_v6", None, False, "ARM"),
         ("aws", None, "V100", False, None),
         ("gcp", None, "V100", False, None),
@@ -383,7 +388,7 @@ def test_an_unknown_machine_that_is_named_like_those_with_gpus_is_no_cpu_node(
     cloud: str, machine: str
 ) -> None:
     (found,) = plan_errors(planned(cloud, worker=NodeGroup(machine=machine)))
-    assert "name `accelerator: KIND:COUNT` beside it" in found
+    assert "add `accelerator: KIND:COUNT`" in found
     assert not plan_errors(
         planned(cloud, worker=NodeGroup(machine=machine, accelerator=gpus("T4")))
     )
@@ -565,9 +570,9 @@ def test_offline_is_told_and_changes_nothing(
         monkeypatch.setenv("GPUHUNT_CATALOG_URL", (published / "nowhere").as_uri())
     else:
         (published / "gcp" / "version").unlink()
-    with pytest.raises(UsageError, match="today's prices cannot be fetched: ") as caught:
+    with pytest.raises(UsageError, match="cannot fetch current prices: ") as caught:
         refresh(date(2026, 11, 21))
-    assert caught.value.hint == "without --refresh-prices the table that is here counts"
+    assert caught.value.hint == "omit --refresh-prices to use the prices on this machine"
     assert not list(cache.glob("**/*.csv"))
     assert capfd.readouterr() == ("", ""), "gpuhunt logs a traceback for each"
 

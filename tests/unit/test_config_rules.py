@@ -73,7 +73,7 @@ ROLE_NAME = "a role's name has up to 15 lower-case letters and digits, starts wi
             "{chief: {count: 2}}",
             "nodes.chief.count: at most one chief is allowed",
         ),
-        ("multi_worker_mirrored", "{chief: , evaluator: {count: 2}}", "nodes.evaluator.count: th"),
+        ("multi_worker_mirrored", "{chief: , evaluator: {count: 2}}", "nodes.evaluator.count: at"),
         ("multi_worker_mirrored", "{master: , worker: }", "nodes.master: TensorFlow 2 has no role"),
         ("parameter_server", "{worker: , ps: }", "nodes.chief: is missing: a parameter_server job"),
         ("parameter_server", "{chief: false, worker: , ps: }", "nodes.chief: is missing"),
@@ -83,7 +83,7 @@ ROLE_NAME = "a role's name has up to 15 lower-case letters and digits, starts wi
         ("central_storage", "{worker: {count: 2}}", "nodes: strategy central_storage runs on one"),
         ("horovod", "{chief: , worker: }", "nodes.chief: strategy horovod has no such role"),
         ("horovod", "", "nodes: is missing"),
-        ("tpu", "", "strategy: tpu needs provider gcp"),
+        ("tpu", "", "strategy: tpu is not supported yet; it needs provider gcp"),
         ("custom", "", "nodes: is missing"),
         ("custom", "{chief: false}", "nodes: lists no nodes"),
         ("custom", "{worker1: }", f"nodes.worker1: {ROLE_NAME}"),
@@ -319,7 +319,7 @@ def test_hosts_with_one_address_count_their_ports_up_and_no_others(tmp_path: Pat
     ("ini", "expected"),
     [
         ("chief=a:1\n", "my cluster.ini:1: has text before its [cluster] line"),
-        ("[cluster]\nchief=a:1\nchief=b:1\n", "my cluster.ini:3: gives chief twice"),
+        ("[cluster]\nchief=a:1\nchief=b:1\n", "my cluster.ini:3: has chief twice"),
         ("[cluster]\n[cluster]\n", "my cluster.ini:2: has [cluster] twice"),
         (
             "[cluster]\nnonsense\n",
@@ -331,7 +331,10 @@ def test_hosts_with_one_address_count_their_ports_up_and_no_others(tmp_path: Pat
             "[cluster]\nchief=a:2222\nworker=b:x\nps=c:2222",
             "my cluster.ini:3: worker: must be a list",
         ),
-        ("[cluster]\nchief=a:2000\nworker=b:2001\nps=c:2000", "my cluster.ini: cluster: has the "),
+        (
+            "[cluster]\nchief=a:2000\nworker=b:2001\nps=c:2000",
+            "my cluster.ini: cluster: has different ",
+        ),
         (b"\xff", "c.yaml:3: hosts: cannot read 'my cluster.ini': it is not UTF-8 text"),
         (None, "c.yaml:3: hosts: cannot read 'my cluster.ini': No such file or directory"),
     ],

@@ -79,7 +79,7 @@ def test_hosts_without_hosts_show_how_one_is_written(tmp_path: Path) -> None:
 def test_tpu_is_said_not_to_be_supported(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(ONE.replace("one_device", "tpu").replace("local", "gcp\nplacement: [us-east1]"))
-    with pytest.raises(UsageError, match="not supported yet"):
+    with pytest.raises(UsageError, match="tpu is not supported"):
         make_plan(load(path))
 
 

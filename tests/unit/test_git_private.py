@@ -34,7 +34,7 @@ SECRETS = "secrets:\n  GIT_TOKEN: ${MY_TOKEN}\n"
             "{git: https://e.org/x, token: GIT_TOKNE}",
             "names no entry under `secrets`: did you mean",
         ),
-        ("{git: https://e.org/x, token: ghp_pasted}", "names no entry under `secrets`: write"),
+        ("{git: https://e.org/x, token: ghp_pasted}", "names no entry under `secrets`: add"),
         ('{git: https://e.org/x, token: "${MY_OTHER}"}', "takes the name of an entry under"),
         ("{git: https://e.org/x, token: ghp-pasted}", "takes the name of an entry under"),
         ("{git: http://e.org/x, token: GIT_TOKEN}", "works only with an https:// URL"),

@@ -149,6 +149,6 @@ def test_a_disk_that_is_small_for_cuda_is_remarked_on() -> None:
 
 def test_a_release_whose_cudnn_for_old_gpus_nobody_has_tried_is_remarked_on() -> None:
     p100 = Accelerator(kind="P100")
-    assert 'tensorflow: "2.19" is the safe one' in told(accelerator=p100)
+    assert 'tensorflow: "2.19" is the safe choice' in told(accelerator=p100)
     assert "2.19" not in told(accelerator=p100, tensorflow="2.18")
     assert "2.19" not in told()

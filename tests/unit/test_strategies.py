@@ -175,14 +175,14 @@ def test_keras_is_chosen_for_it_and_said_where_that_is_not_what_tensorflow_bring
 def test_one_that_is_not_launched_is_refused_with_those_that_are() -> None:
     for strategy in STRATEGIES.values():
         if not strategy.launched:
-            with pytest.raises(UsageError, match="not supported yet") as caught:
+            with pytest.raises(UsageError, match="is not supported") as caught:
                 make_plan(example(strategy))
             assert str(caught.value.hint).endswith(", ".join(sorted(s.name for s in LAUNCHED)))
 
 
 def test_one_that_only_another_version_knows_is_refused() -> None:
     newer = ClusterConfig(name="m", provider="local", strategy="quantum", nodes={})
-    with pytest.raises(UsageError, match="quantum is not in this version"):
+    with pytest.raises(UsageError, match="quantum is not supported by this version"):
         make_plan(newer)
 
 
