@@ -1,5 +1,5 @@
-"""All code that runs on nodes, and nothing else: Python from 3.6 on, its standard library, POSIX
-sh.
+"""All code that runs on nodes, and nothing else: Python 3.6 or later with its standard library, and
+POSIX sh.
 
-ship.py sends it there. A module imports others by `from cloudtrain.node import a, b`.
+Sent there by ship.py. Modules import each other as `from cloudtrain.node import a, b`.
 """

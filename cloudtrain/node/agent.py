@@ -1,8 +1,8 @@
-"""Runs beside a task and uploads what nobody has landed.
+"""Runs beside a task and uploads what no client has landed.
 
-While the client is away, it uploads archives (archiver.py): before the node's end, at a preemption
-notice, at the task's end, and at times between. Its order comes on stdin; presigned uploads in it
-are in its memory alone, and never in its log.
+While no client is connected, it uploads archives (archiver.py): before the node's end, at a
+preemption notice, at the task's end, and at intervals. Its order comes on stdin; the presigned
+uploads in it stay in its memory, and are never logged.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from typing import Any
 from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, uploader
 
 LIMIT = (4 << 30) - (64 << 20)
-"""Bytes of files in one parcel: a request may store 4 GiB."""
+"""Bytes of files in one archive: a request may store 4 GiB."""
 
 HURRY = 256 << 20
-"""The same after a notice: what is on its way when the node ends is lost."""
+"""The same after a notice: an upload that the node's end interrupts is lost."""
 
 RESERVE = 6
-"""Parcels that are left for the end."""
+"""Archives reserved for the end."""
 
 
 def main() -> None:
-    """Answers that it has begun, and goes on without its client. An earlier one is ended."""
+    """Confirm the start, and continue without the client. An earlier agent is killed."""
     order = client.order()
     os.umask(0o077)
-    os.chdir(client.plain(str(order["folder"])))  # `down` on a lent machine finds it by this
+    os.chdir(client.plain(str(order["folder"])))  # `down` on machines of `hosts` finds it by this
     if os.fork():
         os.write(1, b"keeping\n")
         os._exit(0)
@@ -44,7 +44,7 @@ def main() -> None:
     uploader.alone(formats.AGENT_LOCK.encode())
     try:
         Agent(order).keep()
-    except Exception as error:  # noqa: BLE001 - without its text, which may have a URL in it
+    except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL
         traceback.print_tb(error.__traceback__)
         say(type(error).__name__)
 
@@ -56,8 +56,9 @@ def say(text: str) -> None:
 
 
 class Agent:
-    """Its order: patterns and checkpoint as in landing/sync.py; tickets, each for one parcel; Unix
-    times `until` (of the tickets and the node) and `last` (of the last sync); times in seconds."""
+    """The order has patterns and checkpoint as in artifacts/sync.py; tickets, each for one archive;
+    Unix times `until` (end of the tickets and the node) and `last` (last sync); times in seconds.
+    """
 
     def __init__(self, order: "dict[str, object]") -> None:
         self.order = order
@@ -103,7 +104,7 @@ class Agent:
         return spare > 0 and self.every > 0 and quiet > 2 * self.every and is_time
 
     def send(self) -> None:
-        """Upload one archive; what does not fit comes with the next one, at once."""
+        """Upload one archive; the next one, with what did not fit, follows at once."""
         found = archiver.listed(formats.WORK.encode(), self.patterns)
         chosen, more = self.chosen(found)
         now = time.time()
@@ -112,23 +113,23 @@ class Agent:
             self.next = now + self.rest(now)
             return
         ticket = self.tickets.pop(0)
-        parcel = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
+        archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
         self.sent_at = now
         try:
-            archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), parcel)
+            archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), archive)
         except (uploader.Refused, uploader.Transient, uploader.Unreachable, OSError) as error:
-            if not ticket["piece"]:  # a resumable session may hold some of this parcel
+            if not ticket["piece"]:  # a resumable session may have part of this archive
                 self.tickets.insert(0, ticket)
             self.failures += 1
             self.next = time.time() + min(2.0**self.failures * number(self.order["tick"]), 60.0)
-            say(f"parcel {ticket['n']} is not stored: {reason(error)}")
+            say(f"archive {ticket['n']} not uploaded: {reason(error)}")
             return
         self.failures = 0
-        whole = parcel.whole()
-        if not parcel.checkpoint_is_whole:
+        whole = archive.whole()
+        if not archive.checkpoint_is_whole:
             whole = [each for each in whole if not self.is_checkpoint(each)]
         self.kept.update((each.path, each.stamp) for each in whole)
-        say(f"parcel {ticket['n']}: {len(whole)} of {len(chosen)} files, whole")
+        say(f"archive {ticket['n']}: {len(whole)} of {len(chosen)} files, unchanged while read")
         self.next = 0.0 if more else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
@@ -170,7 +171,7 @@ class Agent:
     def leave(self, unit: "list[listing.File]") -> None:
         for each in unit:
             if self.kept.get(each.path) is None:
-                say(f"too large for a parcel, not kept: {each.path!a}")
+                say(f"too large for an archive, skipped: {each.path!a}")
                 self.kept[each.path] = ""
 
     def is_checkpoint(self, each: "listing.File") -> bool:
@@ -188,7 +189,7 @@ class Agent:
         return self.together(archiver.listed(formats.WORK.encode(), [below]))
 
     def look(self) -> None:
-        """What the client has told of its last landing: `files`, by path their stamps; `final`."""
+        """Read the client's report about its last landing: `files` (stamps by path), `final`."""
         try:
             with open(formats.LANDED, "rb") as file:
                 told_at = os.fstat(file.fileno()).st_mtime
@@ -198,7 +199,7 @@ class Agent:
             return
 
     def ended_at(self) -> float:
-        """0 while the task runs. Its records: task_watcher.sh."""
+        """Unix time of the task's end; 0 while it runs. For its records see task_watcher.sh."""
         with contextlib.suppress(OSError):
             return os.lstat(self.attempt + "/exit").st_mtime
         record = self.record()
@@ -208,7 +209,7 @@ class Agent:
         return 0.0
 
     def record(self) -> "list[str]":
-        """Of the task: process, its start, boot; watcher, its start."""
+        """Record of the task: process, its start, boot; watcher, its start."""
         try:
             parts = os.readlink(self.attempt + "/task").split(":")
         except OSError:
@@ -218,15 +219,15 @@ class Agent:
     def listen(self) -> None:
         """Wait for the cloud's preemption notice.
 
-        The task gets the signal that the machine's own shutdown sends, only sooner: a program that
-        saves at SIGTERM has the whole notice.
+        The task gets the signal of the machine's own shutdown, only earlier: a program that saves
+        at SIGTERM has the whole notice for it.
         """
         how: Any = self.order["metadata"]
         while not preemption.preempted(how, how["node"]):
             time.sleep(number(self.order["poll"]))
         with open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
             file.write(f"{time.time():.0f}\n")
-        say("the cloud takes this node")
+        say("preemption notice: the cloud will take this node")
         self.noticed, self.next = True, 0.0
         record = self.record()
         if record and is_alive(*record[:2]):
@@ -235,7 +236,7 @@ class Agent:
 
 
 def is_alive(pid: str, start: str) -> bool:
-    """It is that very process and no zombie: proc(5)."""
+    """True if it is that very process, and not a zombie: proc(5)."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             facts = file.read().rpartition(")")[2].split()
@@ -245,7 +246,7 @@ def is_alive(pid: str, start: str) -> bool:
 
 
 def is_landing() -> bool:
-    """A client has files sent from here now."""
+    """True if a client is having files uploaded from here now."""
     try:
         with open(formats.UPLOAD_LOCK) as file:
             return os.path.samefile(f"/proc/{int(file.read())}/cwd", formats.WORK)
@@ -254,7 +255,7 @@ def is_landing() -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Without what an answer repeats of a request, and without its URL."""
+    """Text of an error, without the URL and other parts of the request that an answer repeats."""
     text = str(error) or type(error).__name__
     status = re.match(r"\d{3} [^:\n]*", text)
     code = re.search(r"<Code>(\w+)</Code>", text)

@@ -1,7 +1,7 @@
 """Makes one archive of files, which is uploaded while it is read.
 
-It is a GNU tar of `work/<path in the work folder>` and `logs/attempt-<n>`; its last member tells
-what each file was. Read back by artifacts/spool.py.
+It is a GNU tar of `work/<path in the work folder>` and `logs/attempt-<n>`; its last member is an
+index of the files. Read back by artifacts/spool_archive.py.
 """
 
 import bisect
@@ -26,8 +26,9 @@ def log_of(attempt: str) -> "listing.File | None":
 
 
 def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":
-    """Files by path in the work folder, each with its name in an archive as `path` and where it is
-    read as `source`."""
+    """Files by path in the work folder; each has its name in an archive as `path`, and the path to
+    read as `source`.
+    """
     top = os.path.realpath(work).decode("utf-8", "surrogateescape")
     found = {}
     with contextlib.suppress(OSError):
@@ -38,7 +39,7 @@ def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":
 
 
 class Reading:
-    """What an archive has read of a file, at the size that it had when it was listed."""
+    """The part of a file that an archive has read, up to the size that was listed."""
 
     def __init__(self, file: listing.File) -> None:
         self.file = file
@@ -75,10 +76,10 @@ class Reading:
 
 
 class Archive(uploader.Unfiled):
-    """What it tells of its files is written once they were read, in room that was left for it.
+    """An archive whose index is written after its files were read, into reserved space.
 
-    `checkpoint`: the files of `folder`, which are of use only together, some of which may have been
-    stored before; `again` lists them anew.
+    `checkpoint`: the files of `folder`, which are useful only together; some may have been stored
+    before. `again` lists them again.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Archive(uploader.Unfiled):
             self.add(header(reading.file.path, size))
             self.add(reading, size)
             self.add(b"\0" * (-size % tarfile.BLOCKSIZE))
-        self.about = self.told()
+        self.about = self.index()
         self.add(header(formats.ABOUT, len(self.about)))
         self.add(None, len(self.about))
         self.add(b"\0" * (-len(self.about) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
@@ -111,8 +112,8 @@ class Archive(uploader.Unfiled):
             self.spans.append(span)
             self.size += size
 
-    def told(self) -> bytes:
-        """Of the same length, whatever is true."""
+    def index(self) -> bytes:
+        """The index; its length does not depend on its values."""
         facts = {
             "checkpoint": {"folder": self.folder, "files": self.checkpoint},
             "whole": int(self.checkpoint_is_whole),
@@ -125,7 +126,7 @@ class Archive(uploader.Unfiled):
         return [reading.file for reading in self.readings if reading.is_whole]
 
     def pread(self, length: int, offset: int) -> bytes:
-        if offset == 0:  # from the beginning, perhaps once more
+        if offset == 0:  # from the beginning, perhaps again
             for reading in self.readings:
                 reading.restart()
         at = bisect.bisect_right(self.starts, offset) - 1
@@ -137,7 +138,7 @@ class Archive(uploader.Unfiled):
         if span is None:
             if offset == 0:
                 self.checkpoint_is_whole = bool(self.checkpoint) and self.checkpoint == self.again()
-                self.about = self.told()
+                self.about = self.index()
             span = self.about
         return span[offset : offset + length]
 
@@ -149,8 +150,9 @@ def header(name: str, size: int) -> bytes:
 
 
 def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
-    """Without an MD5, for which all would be read before the first byte is sent: a notice may leave
-    30 s. What arrived is held against the SHA-256s in it when it is taken."""
+    """Upload without an MD5, which would need all bytes before the first is sent: a notice may
+    leave only 30 s. The archive's SHA-256s are checked when it is ingested.
+    """
     web = uploader.Uploader()
     if not piece:
         part = uploader.Part(request, archive, 0, archive.size)
@@ -168,4 +170,4 @@ def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
         came = uploader.persisted(answer, archive.size)
         idle = idle + 1 if came <= at else 0
         at = came
-    raise uploader.Refused(f"it keeps no more than {at} of {archive.size} bytes")
+    raise uploader.Refused(f"the service keeps only {at} of {archive.size} bytes")

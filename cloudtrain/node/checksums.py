@@ -11,8 +11,9 @@ PIECE = 1 << 20
 
 
 def main() -> None:
-    """Reads the names in a folder, a JSON string a line; prints `[number of the line, SHA-256]` for
-    each file that can be read."""
+    """Read names in a folder, one JSON string per line; print `[line number, SHA-256]` for each
+    file that can be read.
+    """
     os.chdir(client.plain(str(client.order()["folder"])))
     client.attend()
     for number, line in enumerate(sys.stdin.buffer):

@@ -1,10 +1,9 @@
-"""Links CUDA's libraries that pip brought into the folders where TensorFlow looks for them.
+"""Links CUDA's libraries that pip installed into the folders where TensorFlow looks for them.
 
-TensorFlow opens them by name, and the dynamic linker looks in the folders that the opening library
-names: 2.21's leave out cuSOLVER's, and no GPU is seen
-(https://github.com/tensorflow/tensorflow/issues/112973); before 2.14 they name none of pip's. What
-is in none of these folders is linked into each. Run by the environment's Python; changes nothing
-twice.
+TensorFlow opens them by name, and the dynamic linker searches the folders listed in the opening
+library: 2.21 omits cuSOLVER's, and no GPU is found
+(https://github.com/tensorflow/tensorflow/issues/112973); before 2.14 none of pip's is listed. A
+library in none of these folders is linked into each. Run by the environment's Python; idempotent.
 """
 
 import glob
@@ -43,7 +42,7 @@ def searched(library: str) -> "list[str]":
 
 
 def opens(library: str) -> bool:
-    """Whether TensorFlow's loader of CUDA's libraries is in it: dlopen searches its folders."""
+    """True if the library contains TensorFlow's loader of CUDA: dlopen searches its folders."""
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         return text.find(b"Could not load dynamic library") != -1
 
@@ -85,7 +84,7 @@ def main() -> None:
     if os.path.isdir(tensorflow) and os.path.isdir(os.path.join(place, "nvidia")):
         if link():
             print("linking CUDA's libraries to where TensorFlow looks for them")
-        # None before 2.14 finds libdevice, without which XLA, and Keras's optimizers with it, fail.
+        # TensorFlow before 2.14 cannot find libdevice; XLA and Keras's optimizers need it.
         compiler = os.path.join(place, "nvidia", "cuda_nvcc")
         versions = [path.split("-")[-2] for path in glob.glob(place + "/tensorflow-*.dist-info")]
         old = any(tuple(map(int, each.split(".")[:2])) < (2, 14) for each in versions)

@@ -1,29 +1,31 @@
-"""Names that lie on nodes and in stores, where every version must find those of every other."""
+"""Names on nodes and in stores: every version must find those of every other one."""
 
 AGENT_LOCK = "keeping"
-"""Beside a task's work folder, as the next four: held by the agent as long as it lives."""
+"""Lock of the agent, held as long as it lives. This and the next four are beside a task's work
+folder."""
 
 AGENT_LOG = "keeper.log"
 
 LANDED = "landed"
-"""What the client has told the agent of its last landing."""
+"""The client's report to the agent about its last landing."""
 
 UPLOAD_LOCK = "sending"
-"""One uploader at a time, and the later one wins."""
+"""Lock of the uploader: one at a time, and the latest wins."""
 
 WORK = "work"
 
 NOTICE = "notice"
-"""In an attempt's folder: when the cloud said that it takes the node, in Unix time."""
+"""In an attempt's folder: Unix time of the cloud's preemption notice."""
 
 ARCHIVES = "parcels"
-"""Folder below a run's prefix in the store. Not the name of a task: those end with their index."""
+"""Folder of archives below a run's prefix in the store. Never a task's name: those end with an
+index."""
 
 ARCHIVE_TAKEN = ".taken"
-"""The end of the name of a mark beside an archive that there was no right to delete."""
+"""Suffix of a mark beside an archive that could not be deleted for lack of permission."""
 
 ARCHIVED_WORK, ARCHIVED_LOGS = "work/", "logs/"
-"""What the names of an archive's members begin with."""
+"""Prefixes of the names of an archive's members."""
 
 ABOUT = ".cloudtrain/parcel.json"
-"""The last member of an archive: what each file was."""
+"""The last member of an archive: its index."""

@@ -1,4 +1,4 @@
-"""Asks TensorFlow how many GPUs it sees, and says why where they are fewer or more than wanted.
+"""Asks TensorFlow how many GPUs it sees, and explains a number other than the expected one.
 
 Run by the environment's Python, with the number. Exit code 3: libraries of CUDA, not of the driver,
 could not be loaded.
@@ -13,32 +13,35 @@ import tempfile
 FEWER = (
     (
         "minimum required Cuda capability",
-        "this TensorFlow has no code for that GPU: take another "
+        "this TensorFlow has no code for that GPU: use another "
         "setup.tensorflow, or another accelerator",
     ),
 )
 HINTS = (
     *FEWER,
     ("driver version is insufficient", "the driver is too old for this TensorFlow's CUDA"),
-    ("SYSTEM_NOT_READY|not yet init", "the NVSwitches need nvidia-fabricmanager: is it active?"),
+    (
+        "SYSTEM_NOT_READY|not yet init",
+        "the NVSwitches need nvidia-fabricmanager: check that it is active",
+    ),
     (
         "Could not load.*libnvidia-ml",
-        "the driver's user part is incomplete: libnvidia-ml.so.1 is "
-        "of the driver's package libnvidia-compute",
+        "the driver's user-space part is incomplete: libnvidia-ml.so.1 "
+        "belongs to its package libnvidia-compute",
     ),
     (
         "libcuda[.]so|cuInit|cuda drivers|NO_DEVICE",
-        "TensorFlow cannot use the driver: try `nvidia-smi` there",
+        "TensorFlow cannot use the driver: run `nvidia-smi` on the node",
     ),
     (
         "Could not load.*cudnn",
-        "cuDNN is missing or of another version: look at nvidia-cudnn in "
+        "cuDNN is missing or has another version: check nvidia-cudnn in "
         "setup.packages and setup.requirements",
     ),
     (
         "Could not load|dlopen",
         "libraries of CUDA are missing: `setup.tensorflow` from "
-        "2.11 on brings them; an older one needs them in the image or from setup.run",
+        "2.11 on installs them; an older one needs them in the image or from setup.run",
     ),
 )
 OF_DRIVER = re.compile("libcuda[.]so|libnvidia-ml")
@@ -52,27 +55,27 @@ def main() -> None:
     said = [line for line in said if not re.search("Successfully opened|libnvinfer|TF-TRT", line)]
     missing = [line for line in said if "Could not load" in line and not OF_DRIVER.search(line)]
     hints = FEWER if found else HINTS
-    telling = [
+    relevant = [
         re.sub(r"^.*?[IWEF]\d* .*?\S+:\d+\] *", "", line)
         for line in said
         if any(re.search(pattern, line) for pattern, _ in hints)
     ]
-    for line in list(dict.fromkeys(telling))[-6:]:
+    for line in list(dict.fromkeys(relevant))[-6:]:
         print(line, file=sys.stderr)
     print(f"TensorFlow {version} sees {found} of {wanted} GPUs", file=sys.stderr)
-    matching = (hint for p, hint in hints if any(re.search(p, line) for line in telling))
+    matching = (hint for p, hint in hints if any(re.search(p, line) for line in relevant))
     hint = advice(found, wanted) or next(matching, "")
     print(
-        "hint: " + (hint or "`nvidia-smi` on the node tells what the driver sees"), file=sys.stderr
+        "hint: " + (hint or "`nvidia-smi` on the node shows what the driver sees"), file=sys.stderr
     )
     sys.exit(3 if not found and (missing or not said) else 1)
 
 
 def seen() -> "tuple[int, str, list[str]]":
-    """GPUs, TensorFlow's version, and what it says of its libraries.
+    """GPUs, TensorFlow's version, and its messages about libraries.
 
-    That is on stderr, in C++, and goes into a file first. Of those that it opened it tells too, and
-    of TensorRT, which nothing here needs.
+    These are written to stderr, from C++, so they go into a file first. They include libraries that
+    were opened, and TensorRT, which nothing here needs.
     """
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="0", TF_CPP_VMODULE="dso_loader=1,gpu_device=1")
     said = []  # type: list[str]
@@ -93,7 +96,7 @@ def seen() -> "tuple[int, str, list[str]]":
 
 
 def advice(found: int, wanted: int) -> str:
-    """What is wrong where TensorFlow's own words do not matter."""
+    """Hint for a problem that TensorFlow's own messages do not show; empty if there is none."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE).stdout.decode()
     except OSError:
@@ -101,15 +104,15 @@ def advice(found: int, wanted: int) -> str:
     number = len(re.findall("^GPU ", listed, re.MULTILINE))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if "MIG " in listed:
-        return "the GPUs are cut into MIG devices, of which CUDA uses one: sudo nvidia-smi -mig 0"
+        return "the GPUs are split into MIG devices, CUDA uses one: run `sudo nvidia-smi -mig 0`"
     if found > wanted:
-        return "nodes.ROLE.accelerator names fewer GPUs than the machine has"
+        return "nodes.ROLE.accelerator lists fewer GPUs than the machine has"
     if visible is not None:
         return f"CUDA_VISIBLE_DEVICES={visible} is set on the node: unset it"
     if 0 < number < wanted:
         return (
             f"the driver lists {number} GPUs of {wanted}: `sudo dmesg | grep -E 'NVRM|Xid'` on the "
-            "node tells why; a node with a broken GPU is best replaced"
+            "node shows why; replace a node with a broken GPU"
         )
     return ""
 

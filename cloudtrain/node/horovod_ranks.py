@@ -1,8 +1,7 @@
 """Starts the Horovod ranks of a worker's node and waits for them.
 
 Run by the Python that has Horovod. It does what `horovodrun --gloo` does, with Horovod's own
-placement and rendezvous, but for the SSH between the nodes: each node's ranks are started by its
-own supervisor.
+placement and rendezvous, but without SSH between the nodes: each node starts its own ranks.
 """
 
 import os
@@ -25,8 +24,9 @@ GRACE = 5.0
 
 
 def main() -> int:
-    """Arguments: `node:slots,…` of all, this node's name, the first's address and port, the address
-    of any other node, and the shell line that is a rank."""
+    """Arguments: `node:slots,…` of all nodes, this node's name, the first node's address and port,
+    the address of any other node, and a rank's shell line.
+    """
     hosts, me, address, port, peer, line = sys.argv[1:]
     everywhere = parse_hosts(hosts)
     slots = get_host_assignments(everywhere, sum(host.slots for host in everywhere))
@@ -54,18 +54,18 @@ def main() -> int:
 
 
 def serve(address: str, port: int, slots: "list[SlotInfo]") -> None:
-    """Where ranks learn of each other's addresses, as long as this process lives."""
+    """Serve the rendezvous, where ranks learn each other's addresses, while this process lives."""
     try:
-        ip_address(address)  # a machine's own name often leads to its loopback
+        ip_address(address)  # a machine's own name often resolves to its loopback
         server = RendezvousHTTPServer((address, port), RendezvousHandler, False)
-    except (ValueError, OSError):  # also an address that is the router's, not this machine's
+    except (ValueError, OSError):  # also for a router's address, which is not this machine's
         server = RendezvousHTTPServer(("", port), RendezvousHandler, False)
     server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 def wait_for(address: str, port: int) -> None:
-    """Horovod itself asks the rendezvous three times within two seconds and gives up."""
+    """Wait for the rendezvous: Horovod itself tries three times within two seconds and gives up."""
     limit = time.monotonic() + float(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])
     while True:
         try:
@@ -78,7 +78,7 @@ def wait_for(address: str, port: int) -> None:
 
 
 def interface(peer: str) -> str:
-    """The network interface that leads to another node; told by the route, nothing is sent."""
+    """The network interface that leads to another node, by its route; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         own = probe.getsockname()[0]
@@ -86,7 +86,7 @@ def interface(peer: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(its.address == own for its in addresses):
             return name
-    return "lo"  # 127.0.0.2 and the like
+    return "lo"  # loopback addresses such as 127.0.0.2
 
 
 def start(line: str, environment: "dict[str, str]") -> "subprocess.Popen[bytes]":
@@ -102,7 +102,7 @@ def start(line: str, environment: "dict[str, str]") -> "subprocess.Popen[bytes]"
 
 
 def copier(slot: SlotInfo, rank: "subprocess.Popen[bytes]") -> threading.Thread:
-    """Where several ranks share a log, each line says whose it is."""
+    """Prefix each line with its rank, if several ranks share a log."""
 
     def copy() -> None:
         for line in rank.stdout or ():
@@ -115,7 +115,7 @@ def copier(slot: SlotInfo, rank: "subprocess.Popen[bytes]") -> threading.Thread:
 
 
 def outcome(ranks: "list[subprocess.Popen[bytes]]") -> int:
-    """0, or how the first rank that failed ended; the others, that may wait for it, are ended."""
+    """Exit code of the first rank that failed, else 0; ends the others, which may wait for it."""
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = next((code for code in codes if code), 0)

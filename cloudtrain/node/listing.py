@@ -1,4 +1,4 @@
-"""Lists the files of a task's work folder that patterns mean, with links that stay inside it."""
+"""Lists the files of a task's work folder that match patterns, with links that stay inside it."""
 
 import errno
 import json
@@ -10,10 +10,10 @@ import typing
 from cloudtrain.node import client, patterns
 
 MOST_FOLDERS = 2
-"""Links to folders within each other: beyond it, folders that link to each other would multiply."""
+"""Nested links to folders that are followed: folders that link to each other would multiply."""
 
 NAMED = 10
-"""Names that are told of those that cannot be listed for one reason; the others are counted."""
+"""Names reported of files that cannot be listed for one reason; the others are counted."""
 
 OUTSIDE = "is a link out of the work folder"
 NOTHING = "is a link to nothing"
@@ -31,11 +31,11 @@ REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, *KINDS.values())
 
 
 class File(typing.NamedTuple):
-    """A regular file on a node. `path` is its name in the work folder, `source` the one without
+    """A regular file on a node. `path` is its name in the work folder, `source` its name without
     links.
 
-    While `stamp` (times of content and inode, and the inode) is the same, the content is, unless it
-    was changed within the clock's tick or through a mapping.
+    While `stamp` (times of content and inode, and the inode) is the same, so is the content, unless
+    it was changed within the clock's tick or through a mapping.
     """
 
     path: str
@@ -45,7 +45,7 @@ class File(typing.NamedTuple):
 
 
 def main() -> None:
-    """Prints a JSON array for each file, then an object: what else there is. See inventory.py."""
+    """Print a JSON array for each file, then an object with what was skipped. See inventory.py."""
     order = client.order()
     client.attend()
     wanted = order["patterns"]
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 class Folder(typing.NamedTuple):
-    """One that is to be listed. `path` ends in a slash, `through` are the links that led there."""
+    """A folder to list. `path` ends in a slash, `through` are the links that led there."""
 
     path: str
     real: bytes
@@ -66,8 +66,9 @@ class Folder(typing.NamedTuple):
 
 
 class Listing:
-    """What there is, once `files` has ended: `others`, which a pattern means and which are no files
-    in the folder, by the reason, their number and the names of a few; `unread`, and why."""
+    """Lists a folder. Once `files` has ended, `others` has matching names that are no files in the
+    folder (reason → number and a few names), `unread` the unreadable ones with their errors.
+    """
 
     def __init__(self, folder: bytes, wanted: "list[str]") -> None:
         self.folder, self.wanted = folder, wanted
@@ -77,7 +78,7 @@ class Listing:
         self.waiting = []  # type: list[Folder]
 
     def files(self) -> "typing.Iterator[File]":
-        """A folder that is not there has none. What vanishes meanwhile is not missed."""
+        """List files; none if the folder does not exist. Files that vanish are skipped."""
         if not exists(self.folder):
             return
         self.waiting.append(Folder("", self.top, ()))
@@ -101,7 +102,7 @@ class Listing:
                     yield file
 
     def file(self, folder: Folder, path: str, place: bytes) -> "File | None":
-        """None for what is none; a folder waits for its turn."""
+        """The file, or None for anything else; a folder is queued."""
         real, through, facts = place, folder.through, os.lstat(place)
         if stat.S_ISLNK(facts.st_mode):
             try:
@@ -127,7 +128,7 @@ class Listing:
         return None
 
     def target(self, link: bytes) -> "tuple[bytes, os.stat_result]":
-        """Its real path, and what is there. Raises Skipped, OSError."""
+        """The link's real path, and the stat of its target. Raises Skipped, OSError."""
         failure = None
         try:
             facts = os.stat(link)
@@ -154,11 +155,11 @@ class Listing:
 
 
 class Skipped(Exception):
-    """Why a link is not followed."""
+    """Reason why a link is not followed."""
 
 
 def exists(folder: bytes) -> bool:
-    """Raises OSError where that cannot be told."""
+    """True if the folder exists. Raises OSError if that is unknown."""
     try:
         return stat.S_ISDIR(os.stat(folder).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -166,7 +167,7 @@ def exists(folder: bytes) -> bool:
 
 
 def stamp(facts: os.stat_result) -> str:
-    """As find's `%T@/%C@/%i`, which earlier versions have written into manifests."""
+    """Stamp as by find's `%T@/%C@/%i`, which earlier versions wrote into manifests."""
     return f"{moment(facts.st_mtime_ns)}/{moment(facts.st_ctime_ns)}/{facts.st_ino}"
 
 

@@ -1,4 +1,4 @@
-"""Globs over relative paths with `/`: which path is meant by one, which folder may hold such."""
+"""Globs over relative paths with `/`: which paths match one, which folders may contain matches."""
 
 import collections.abc
 import re
@@ -8,17 +8,17 @@ from fnmatch import fnmatchcase
 def matches(path: str, pattern: str) -> bool:
     """True if a pattern matches a relative path or a folder above it.
 
-    `*`, `?` and `[…]` stay within one part of the path, `**` is any number of parts, also none.
-    Hidden files are files like others; `.` is everything. A pattern with `..` or a leading `/`
-    matches nothing.
+    `*`, `?` and `[…]` stay within one part of the path, `**` matches any number of parts, also
+    none. Hidden files match like others; `.` matches everything. A pattern with `..` or a leading
+    `/` matches nothing.
     """
     wanted = _parts(pattern)
-    return len(wanted) in _reached(_parts(path), wanted) if _makes_sense(pattern) else False
+    return len(wanted) in _reached(_parts(path), wanted) if _is_valid(pattern) else False
 
 
 def may_hold(folder: str, pattern: str) -> bool:
     """True if the pattern can match the folder or something in it."""
-    return bool(_reached(_parts(folder), _parts(pattern))) and _makes_sense(pattern)
+    return bool(_reached(_parts(folder), _parts(pattern))) and _is_valid(pattern)
 
 
 def literal(path: str) -> str:
@@ -26,7 +26,7 @@ def literal(path: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", path)
 
 
-def _makes_sense(pattern: str) -> bool:
+def _is_valid(pattern: str) -> bool:
     return pattern != "" and not pattern.startswith("/") and ".." not in pattern.split("/")
 
 

@@ -1,4 +1,4 @@
-"""Asks the cloud whether it takes this node."""
+"""Asks the cloud whether it is about to preempt this node."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def preempted(how: "dict[str, Any]", name: str) -> bool:
-    """Whether the cloud says that it takes this node; `how` is a Preemption of cloud.py."""
+    """True if the cloud has announced a preemption; `how` is a Preemption of cloud.py."""
     address, headers = how["address"], dict(how["headers"])
     if how["token_path"]:
         token = asked(address, "PUT", how["token_path"], how["token_headers"])

@@ -1,7 +1,8 @@
-"""Holds its node's port, greets peers, looks at the node, for training/preflight.py.
+"""Holds its node's port, greets peers and inspects the node, for runs/preflight.py.
 
-Speaks JSON lines: reads an order, tells what it found here, reads the peers, tells which it did not
-reach, and keeps the port until stdin ends. Its arguments are a command that prints versions.
+Speaks JSON lines: reads an order, reports facts of the node, reads the peers, reports the
+unreachable ones, and holds the port until stdin ends. Its arguments are a command that prints
+versions.
 """
 
 import errno
@@ -22,20 +23,20 @@ def main() -> None:
     listener, why = listen(order["port"])
     if listener is not None:
         poll.register(listener, selectors.EVENT_READ, Greeter(listener, greeting))
-    told = {"listening": listener is not None, "why": why, "time": time.time()}
-    told["owner"] = owner(order["port"]) if listener is None else None
-    told.update(space(order["folder"]), versions=printed(sys.argv[1:]))
-    tell(told)
+    facts = {"listening": listener is not None, "why": why, "time": time.time()}
+    facts["owner"] = owner(order["port"]) if listener is None else None
+    facts.update(space(order["folder"]), versions=printed(sys.argv[1:]))
+    tell(facts)
     peers = json.loads(lines.next())
     tell({"failed": reach(poll, peers["peers"], order["nonce"], peers["timeout"])})
     lines.next()
 
 
 def printed(command: "list[str]") -> "str | None":
-    """Nothing of a command that fails; None where there is none."""
+    """Output of the command, empty if it cannot be run; None without a command."""
     if not command:
         return None
-    import subprocess  # as long as the rest of the start-up
+    import subprocess  # takes as long as the rest of the start-up
 
     try:
         done = subprocess.run(
@@ -55,7 +56,7 @@ def tell(fact: "dict[str, object]") -> None:
 
 
 class Lines:
-    """Lines of stdin, while the port is served. The end of stdin ends the program."""
+    """Lines of stdin, read while the port is served. The end of stdin ends the program."""
 
     def __init__(self, poll: selectors.BaseSelector) -> None:
         self.poll = poll
@@ -87,7 +88,7 @@ class Greeter:
         self.held = []  # type: list[socket.socket]
 
     def __call__(self) -> None:
-        """Who comes is told where they are; they hang up, so that no TIME_WAIT is left here."""
+        """Greet a peer. Peers hang up, so that no TIME_WAIT is left here."""
         try:
             guest = self.listener.accept()[0]
             guest.setblocking(False)
@@ -122,7 +123,7 @@ def listen(port: int) -> "tuple[socket.socket | None, str]":
 
 
 def owner(port: int) -> "dict[str, object] | None":
-    """Holder of the port: pid and command as far as this user may see them, else the user's id."""
+    """Holder of the port: pid and command if this user may see them, else the owner's user id."""
     sockets = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -157,7 +158,7 @@ def space(folder: str) -> "dict[str, object]":
 def reach(
     poll: selectors.BaseSelector, peers: "list[tuple[str, str, int]]", nonce: str, timeout: float
 ) -> "dict[str, str]":
-    """Connect to every peer at once; name → why not."""
+    """Connect to all peers at once; returns the unreachable ones, name → reason."""
     calls = [Call(poll, peer, nonce) for peer in peers]
     deadline = time.monotonic() + timeout
     while any(call.why is None for call in calls) and time.monotonic() < deadline:
@@ -168,7 +169,7 @@ def reach(
 
 
 class Call:
-    """`why` is None while it goes on, empty once the right peer has answered."""
+    """A call to a peer. `why` is None during it, empty once the right peer has answered."""
 
     def __init__(
         self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str

@@ -1,5 +1,5 @@
-# Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see supervise.py).
-# Needs a POSIX sh, coreutils, grep and awk. The records that it reads: task_watcher.sh.
+# Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
+# Needs a POSIX sh, coreutils, grep and awk. Its records are described in task_watcher.sh.
 mask=$(umask)
 umask 077
 default_ifs=$IFS
@@ -10,14 +10,14 @@ boot_here=${boot_here%%-*}
 # start WATCHER FOLDER WORK [PORT]: answers started PID, already, stopped or failed WHY.
 start() {
   case $2 in /*) folder=$2 ;; *) folder=$PWD/$2 ;; esac
-  mkdir -p "$folder" || { echo "failed $folder cannot be made"; return; }
+  mkdir -p "$folder" || { echo "failed $folder cannot be created"; return; }
   payload=$(cat)
   # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
   printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3" "$4") |
     { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
 }
 
-# Not with `&` where that can be helped: it makes a child deaf to SIGINT for good.
+# Without `&` if possible: it makes a child ignore SIGINT for good.
 detach() {
   setsid -f "$@" 2>/dev/null && return
   ! command -v setsid >/dev/null || set -- setsid "$@"
@@ -25,7 +25,7 @@ detach() {
   "$@" <&5 5<&- 2>/dev/null &
 }
 
-# look FOLDER: sets state, code, pid (0: gone), keeper (whose end is the attempt's), root and born.
+# look FOLDER: sets state, code, pid (0: gone), keeper (whose end ends the attempt), root and born.
 look() {
   state=absent code=- pid=0 keeper=0 root=0 born=0
   record=$(readlink "$1/task") || return 0
@@ -37,7 +37,7 @@ look() {
     ! alive "$2" "$3" "$4" || pid=$2 keeper=$2
     ! alive "$5" "$6" "$4" || keeper=$5
   fi
-  # Read last: a watcher that is gone by now has written it.
+  # Read after the liveness check: a watcher that is gone has written it before.
   if code=$(readlink "$1/exit"); then
     state=exited
   elif [ "$keeper" != 0 ]; then
@@ -47,7 +47,7 @@ look() {
   fi
 }
 
-# alive PID START BOOT: it is that very process and no zombie.
+# alive PID START BOOT: whether it is that very process, and not a zombie.
 alive() {
   [ "$3" = "$boot_here" ] || return 1
   read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
@@ -55,8 +55,8 @@ alive() {
   [ "${21}" = "$1" ] && [ "$2" != Z ] && [ "$2" != X ]
 }
 
-# members TAGS ROOT BORN: lines `PID STATE TICKS COMMAND` of every live process that bears one
-# of the tags (one a line; may be empty), is ROOT, is in its session, or descends from one of these.
+# members TAGS ROOT BORN: lines `PID STATE TICKS COMMAND` of every live process that has one of
+# the tags (one a line; may be empty), is ROOT, is in its session, or descends from one of these.
 members() {
   bearers=
   [ -z "$1" ] || bearers=$(grep -lsxzF -e "$1" /proc/[0-9]*/environ)
@@ -83,7 +83,7 @@ members() {
     }'
 }
 
-# status FOLDER…: for each a line `STATE CODE PID SIZE STARTED ENDED FOLDER`, then its processes.
+# status FOLDER…: for each, a line `STATE CODE PID SIZE STARTED ENDED FOLDER`, then its processes.
 status() {
   for folder do
     look "$folder"
@@ -103,7 +103,7 @@ follow() {
   [ "$2" -le "$size" ] || { echo "end beyond $size" >&2; return; }
   if [ -f "$1/log" ]; then
     beats "$1" "$3" >/dev/null &
-    # Our own child, so it is reaped for sure; tail reads once more after it is gone.
+    # Our own child, so it is certainly reaped; tail reads once more after it is gone.
     tail -c "+$(($2 + 1))" -f -s 0.1 --pid=$! "$1/log" 2>/dev/null || { kill $!; return; }
   fi
   noticed "$1"
@@ -112,8 +112,8 @@ follow() {
   case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
 }
 
-# noticed FOLDER: `notice TIME` where the cloud has said that it takes this node (agent.py), and
-# `served TIME`, `served never TIME` or `served elsewhere TIME` once it is known (task_watcher.sh).
+# noticed FOLDER: `notice TIME` if the cloud has announced that it will take this node (agent.py),
+# and `served TIME`, `served never TIME` or `served elsewhere TIME` once known (task_watcher.sh).
 noticed() {
   [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
   if served=$(readlink "$1/served"); then
@@ -123,7 +123,7 @@ noticed() {
   fi
 }
 
-# beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task has ended or stderr.
+# beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task ends or stderr closes.
 beats() {
   while look "$1"; [ "$state" = running ]; do
     size=$(stat -c %s "$1/log") || return
@@ -140,7 +140,7 @@ stop() {
   look "$1"
   before=$state
   end "CLOUDTRAIN_TASK=$2" "$3"
-  # Its watcher knows best; where that was killed too, nobody does.
+  # Its watcher records the exit; if that was killed too, nobody does.
   clock
   deadline=$((now + 500))
   while look "$1"; [ "$state" = running ] && [ -z "$left" ] && [ $now -lt $deadline ]; do
@@ -175,8 +175,8 @@ clock() {
   now=${now%.*}${now#*.}
 }
 
-# orphans CLUSTER RUNS SECONDS KEPT…: ends what is left of every attempt of this node but those
-# kept. By this node's own folders: a cluster of the same name elsewhere on this host is not ours.
+# orphans CLUSTER RUNS SECONDS KEPT…: ends what is left of every attempt on this node except KEPT.
+# By this node's own folders: a cluster of the same name elsewhere on this host is not ours.
 orphans() {
   cluster=$1 runs=$2 grace=$3 tags=
   shift 3

@@ -1,12 +1,12 @@
-# One attempt of one task: runs it in a session of its own and records how it ended.
+# Runs one attempt of one task in a session of its own and records how it ended.
 # sh -c THIS sh FOLDER WORK [PORT]; stdin: the task's environment and its exec line (see
-# supervise.py). PORT is the one, in hex, that TensorFlow opens in this task.
+# task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task.
 #
-# Records are symlinks: made whole or not at all, by the first who asks, also on a full disk.
+# Records are symlinks: created atomically, by the first to try, also on a full disk.
 #   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
-#   FOLDER/exit -> what `wait` of this shell said
+#   FOLDER/exit -> exit code, as this shell reports it
 #   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
-#   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel ended it for want of memory
+#   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel killed it, out of memory
 #   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
 folder=$1 work=$2 port=$3
 read -r boot </proc/sys/kernel/random/boot_id
@@ -21,8 +21,8 @@ clock() {
   past=$((${past%.*} * 100 + 1${past#*.} - 100 - ${begun:-0}))
 }
 
-# Only who stands beside the task can tell whether it ever served: others look once a second, and
-# never after its end. Ends itself where this shell was killed.
+# Only a process beside the task can tell whether it ever served: others check once a second, and
+# never after its end. Exits if this shell was killed.
 serving() {
   before=$(conversations | cut -d' ' -f2,3)
   [ -z "$before" ] || printf '%s\n' "$before" >"$folder/before"
@@ -55,16 +55,16 @@ elsewhere() {
     END { exit !found }'
 }
 
-# conversations: connections of PORT on this host, also those that have ended within a minute
-# (TIME_WAIT): they tell of a server that nobody saw. Towards another host it is a peer's port.
+# conversations: connections of PORT on this host, also those that ended within the last minute
+# (TIME_WAIT): they reveal a server that was not seen. Towards another host it is a peer's port.
 conversations() {
   any='[0-9A-F]+' loopback='([0-9A-F]{6}7F|0{16}FFFF0{4}[0-9A-F]{6}7F|0{24}01000000)'
   grep -hsoE ": ($any:$port $any:$any|$any:$any $loopback:$port) 0[1345689B] " \
     /proc/net/tcp /proc/net/tcp6
 }
 
-# memory: sets kills, limit, peak of the memory cgroup that this shell and the task are in; of the
-# machine where that is not told.
+# memory: sets kills, limit, peak of the memory cgroup of this shell and the task, or of the
+# machine if that is unknown.
 # https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files (memory.events counts
 # processes that any kind of OOM killer ended); cgroup-v1/memory.html#oom-control
 memory() {
@@ -75,7 +75,7 @@ memory() {
       ,,) v2=/sys/fs/cgroup$path ;;
     esac
   done </proc/self/cgroup
-  # In a container the path may be one that only its host has.
+  # In a container the path may exist only on its host.
   [ -z "$v1" ] || [ -d "$v1" ] || v1=/sys/fs/cgroup/memory
   [ -d "$v2" ] || v2=/sys/fs/cgroup
   if [ -n "$v1" ]; then
@@ -104,7 +104,7 @@ whole() {
   done </proc/meminfo
 }
 
-# starved: whether the kernel ended the task for want of memory; sets rss.
+# starved: whether the kernel killed the task because memory ran out; sets rss.
 starved() {
   before=$kills rss=
   memory
@@ -122,17 +122,17 @@ memory
 if [ -n "$port" ]; then
   clock
   begun=$past
-  serving </dev/null >/dev/null 2>&1 & # also what takes a moment: the task is not kept waiting
+  serving </dev/null >/dev/null 2>&1 & # its slow start does not delay the task
   looker=$!
 fi
 
 (
   payload=$(cat)
   exec 3>&1 </dev/null
-  # A client that died while it sent must not have half its environment run.
+  # If the client died while sending, half an environment must not be run.
   case $payload in *"
-#end") ;; *) echo "failed the environment did not arrive whole" >&3; exit ;; esac
-  cd -- "$work" || { echo "failed there is no folder $work" >&3; exit; }
+#end") ;; *) echo "failed the environment arrived incomplete" >&3; exit ;; esac
+  cd -- "$work" || { echo "failed no folder $work" >&3; exit; }
   true >>"$folder/log" || { echo "failed $folder/log cannot be written" >&3; exit; }
   exec >>"$folder/log" 2>&1
   read -r stat </proc/self/stat
@@ -145,7 +145,7 @@ fi
     esac
     exit
   fi
-  # In a subshell: a starter that is gone (SIGPIPE) must not end the task.
+  # In a subshell: if the starter is gone, SIGPIPE must not end the task.
   (echo "started $1" >&3)
   exec 3>&-
   set -- "$(command -v bash || command -v sh)"

@@ -1,8 +1,7 @@
 """Downloads one archive and unpacks it.
 
-Each file gets a number for its name; what they are called, and the SHA-256 of what was unpacked,
-is told in one JSON line. It ends where nobody hears it any more. What it is given stays in its
-memory.
+Each file is named by a number; their real names, and the SHA-256 of what was unpacked, are printed
+in one JSON line. Ends with its client. Its order, which has secrets, stays in its memory.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from cloudtrain.node import client, formats, uploader
 LARGEST_ABOUT = 64 << 20
 PIECE = 1 << 20
 SPARE = 1 << 30
-"""Bytes that stay free on the disk: what runs on the node needs some."""
+"""Bytes to leave free on the disk for what runs on the node."""
 
 
 def main() -> None:
@@ -35,7 +34,7 @@ def main() -> None:
 
 
 def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
-    """`bad`: it is no parcel. `why`: it could not be had here."""
+    """Answer of the program. `bad`: the archive is invalid. `why`: it cannot be unpacked here."""
     request, size = order["request"], order["size"]
     assert isinstance(request, dict)
     assert isinstance(size, int)
@@ -44,7 +43,7 @@ def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
         os.makedirs(folder)
         room = os.statvfs(folder)
         if room.f_bavail * room.f_frsize < size + SPARE:
-            return {"why": "no room for a copy"}
+            return {"why": "not enough disk space for a copy"}
         return unpacked(Stream(request, size), folder)
     except uploader.Refused as error:
         return {"why": str(error)}
@@ -65,7 +64,7 @@ def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
         errors="surrogateescape",
     ) as archive:
         for member in archive:
-            # Of a sparse file a few bytes could fill the disk.
+            # A few bytes of a sparse file could fill the disk.
             if not member.isreg() or member.issparse():
                 continue
             content = archive.extractfile(member)
@@ -73,11 +72,11 @@ def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
                 name = os.path.join(folder, str(len(members)).encode())
                 members.append((member.name, member.size, written(content, name)))
             elif member.size > LARGEST_ABOUT:
-                raise ValueError("it tells too much of its files")
+                raise ValueError("its index is too large")
             else:
                 about = content.read().decode("utf-8")
     if about is None:
-        raise ValueError("it does not tell of its files")
+        raise ValueError("it has no index")
     return {"about": about, "members": members}
 
 
@@ -93,7 +92,7 @@ def written(content: "object", name: bytes) -> str:
 
 
 class Stream:
-    """The bytes of one object, by a request that may be made again from where it broke off."""
+    """The bytes of one object, by a request that can be repeated from where it broke off."""
 
     def __init__(self, request: "dict[str, object]", size: int) -> None:
         self.request, self.size = request, size
@@ -103,7 +102,7 @@ class Stream:
         self.answer = None  # type: http.client.HTTPResponse | None
 
     def read(self, length: int) -> bytes:
-        """As many, but at the end."""
+        """Read `length` bytes, fewer only at the end."""
         data = b""
         wanted = min(length, self.size - self.at)
         while len(data) < wanted:

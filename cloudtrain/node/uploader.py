@@ -1,9 +1,8 @@
-"""Uploads files by the presigned requests that it is given.
+"""Uploads files with presigned requests.
 
-Reads JSON lines: an order, then a file each; prints a JSON line for each file as it is done. It
-knows no store: what a request holds was made, and signed, elsewhere. What it is given stays in its
-memory. It ends at once where nobody hears it any more, and where a later one starts: what it
-stored late would be put over newer files.
+Reads JSON lines: an order, then one per file; prints a JSON line for each file when it is done. It
+knows no store: requests are made, and signed, elsewhere. They stay in its memory. It ends at once
+when its client is gone, or a later uploader starts: a late upload would overwrite newer files.
 """
 
 import base64
@@ -33,11 +32,11 @@ CONNECT_SECONDS = 10
 ANSWER_SECONDS = 100
 AT_ONCE = 16
 MOST_WORDS = 1 << 16
-"""Bytes of an answer that are listened to."""
+"""Bytes of an answer that are read."""
 MISSES = 3
-"""Connections that fail before one was made: then there is no way to the service from here."""
+"""Connections that fail, with none successful, before the service counts as unreachable."""
 GIVE_UP = 2 * AT_ONCE
-"""Files refused with none stored between them: nobody waits for the same word about the rest."""
+"""Files refused in a row after which the others are not tried."""
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
@@ -63,9 +62,9 @@ def main() -> None:
 
 
 def alone(path: bytes) -> None:
-    """Holds the file's lock while this process lives; who holds it is killed.
+    """Hold the file's lock while this process lives; another holder is killed.
 
-    Who has just begun has yet to write its number over that of one that is gone: it is read twice.
+    The pid in the file may be stale just after a takeover: kill only if two reads agree.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     seen = b""
@@ -97,7 +96,7 @@ class Unreachable(Exception):
 
 
 class Transient(Exception):
-    """Retry; after `after` seconds if the service says so."""
+    """A failure worth a retry, after `after` seconds if the service asks for that."""
 
     def __init__(self, text: str, after: float = 0.0) -> None:
         super().__init__(text)
@@ -112,7 +111,7 @@ class Uploader:
         self.refusal = ""
 
     def store(self, file: "dict[str, object]") -> "dict[str, object]":
-        """What became of one file: its digests and receipts, or why not."""
+        """Upload one file; returns its digests and receipts, or the reason of the failure."""
         told = {"n": file["n"]}  # type: dict[str, object]
         if self.refusals >= GIVE_UP:
             return dict(told, why="refused", text=self.refusal)
@@ -200,9 +199,9 @@ class Uploader:
             idle = idle + 1 if came <= at else 0
             at = came
         else:
-            raise Refused(f"it keeps no more than {at} of {size} bytes")
-        if not last:  # one that was asked how far it came has taken that for the end
-            raise Refused(f"it made an object of the first {at} of {size} bytes, or fewer")
+            raise Refused(f"the service keeps only {at} of {size} bytes")
+        if not last:  # it took the question how far it came for the end
+            raise Refused(f"the service ended the object after {at} of {size} bytes, or fewer")
         receipt = {"etag": "", "block": "", "size": size, "md5": md5.hexdigest()}
         return {
             "size": size,
@@ -212,7 +211,7 @@ class Uploader:
         }
 
     def piece(self, part: "Part", size: int) -> "http.client.HTTPResponse":
-        """Where the connection broke, the service is asked how far it came."""
+        """Send a piece; if the connection breaks, ask the service how far it came."""
         whole = {"Content-Range": f"bytes */{size}"}
         asked = Part(part.request, part.source, 0, 0, headers=whole)
         asked.stored = part.stored
@@ -243,7 +242,7 @@ class Unfiled:
 
 
 def pieces(file: "int | Unfiled", offset: int, length: int) -> "collections.abc.Iterator[bytes]":
-    """Fewer bytes than asked for mean that the file has become shorter."""
+    """Read the file in pieces. Raises Changed if it has become shorter."""
     end = offset + length
     while offset < end:
         wanted = min(PIECE, end - offset)
@@ -262,7 +261,7 @@ def content_range(at: int, length: int, size: int) -> str:
 
 
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
-    """How far it came; it goes on at a multiple of 256 KiB. No Range: nothing yet."""
+    """Bytes that the service has; it continues at a multiple of 256 KiB. No Range: none yet."""
     told = answer.getheader("Range") or ""
     end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0
     return end if end == size else end - end % (1 << 18)
@@ -308,7 +307,7 @@ class Part:
 def read(
     request: "dict[str, object]", source: int, offset: int, length: int, whole: "hashlib._Hash"
 ) -> Part:
-    """The part with its MD5, its bytes where they are few; `whole` takes them in too."""
+    """The part with its MD5, and its bytes if they are few; also updates the digest `whole`."""
     md5 = hashlib.md5()
     kept = b""
     for piece in pieces(source, offset, length):
@@ -322,7 +321,7 @@ def read(
 def patiently(
     once: "collections.abc.Callable[[], http.client.HTTPResponse]",
 ) -> "http.client.HTTPResponse":
-    """Retry a request: it puts the same bytes in the same place."""
+    """Retry a request, which always puts the same bytes in the same place."""
     for number in range(TRIES):
         try:
             return once()
@@ -346,8 +345,9 @@ class Web:
         self.lock = threading.Lock()
 
     def send(self, part: Part) -> "http.client.HTTPResponse":
-        """The service's yes (2xx, 308 to a Content-Range). Raises Refused, Unreachable, Transient,
-        and Changed."""
+        """Send a part; returns a positive answer (2xx, 308 to a Content-Range). Raises Refused,
+        Unreachable, Transient and Changed.
+        """
         target = urllib.parse.urlsplit(part.url)
         place = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(place, target)
@@ -361,7 +361,7 @@ class Web:
                 raise http.client.IncompleteRead(body, answer.length)
             keep = answer.isclosed() and not answer.will_close
         except (OSError, http.client.HTTPException) as error:
-            # A kept connection may have been closed by the server meanwhile: no fault of anyone.
+            # The server may have closed a kept connection meanwhile: not an error.
             if is_new or is_piece:
                 raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
             self.forget(place, connection)
@@ -374,7 +374,7 @@ class Web:
         if 200 <= answer.status < 300:
             told = parsed(body).get("md5Hash")
             if told and part.stored and told != part.stored:
-                raise Refused("it stored other bytes than it was sent")
+                raise Refused("the service stored other bytes than were sent")
             return answer
         if answer.status == 308 and is_piece:
             return answer
@@ -422,7 +422,7 @@ class Web:
     def made(self, scheme: str, host: str, port: "int | None") -> "http.client.HTTPConnection":
         if scheme != "https":
             return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-        with self.lock:  # the machine's authorities are read once
+        with self.lock:  # the machine's certificates are read once
             self.tls = self.tls or ssl.create_default_context()
         return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self.tls)
 
@@ -441,12 +441,12 @@ def exchange(
         if part.after:
             connection.send(part.after)
     except (BrokenPipeError, ConnectionResetError):
-        pass  # a service that refuses says why before it has heard all
+        pass  # a service that refuses may answer before it has read everything
     return connection.getresponse()
 
 
 def parsed(body: bytes) -> "dict[str, object]":
-    """A Google service's answer; nothing of anyone else's."""
+    """Parse the answer of a Google service; empty for others."""
     try:
         told = json.loads(body.decode())
     except ValueError:
@@ -455,7 +455,7 @@ def parsed(body: bytes) -> "dict[str, object]":
 
 
 def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
-    """Without the right to store, which some proxies repeat."""
+    """The answer's text, without the request's secrets, which some proxies repeat."""
     error = parsed(body).get("error")
     told = error.get("message") if isinstance(error, dict) else None
     text = str(told or body[:2000].decode("utf-8", "replace"))

@@ -173,7 +173,7 @@ def test_a_node_whose_tensorflow_sees_no_gpu_is_not_ready(
             pytest.raises(StepFailed, match=r"TensorFlow 2\.21\.\d+ sees 0 of 1 GPUs") as refused,
         ):
             apply(lambda _: steps, [machine.node], transport, Remembered())
-        assert refused.value.hint == "`nvidia-smi` on the node tells what the driver sees"
+        assert refused.value.hint == "`nvidia-smi` on the node shows what the driver sees"
 
 
 def example(

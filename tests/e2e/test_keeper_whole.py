@@ -68,7 +68,7 @@ def away(project: Project, store: Store) -> Project:
     os.killpg(client.pid, signal.SIGKILL)
     client.wait()
     (task / "over").touch()
-    until(lambda: "files, whole" in (task / "keeper.log").read_text(), 60)
+    until(lambda: "unchanged while read" in (task / "keeper.log").read_text(), 60)
     until(lambda: "cloudtrain.node.agent" not in str(project.processes()), 60)
     return project
 

@@ -166,7 +166,7 @@ def test_what_does_not_arrive_as_it_was_sent_is_not_put_in_place(cluster: Cluste
                 index.write_text("inDex 1")
 
     cluster.transport.before = damage
-    with pytest.raises(NodeError, match=r"mnist-worker0: .*did not arrive"):
+    with pytest.raises(NodeError, match=r"mnist-worker0: .*was damaged"):
         put(cluster)
     assert not (cluster.work("worker0") / "ckpt").exists()
 

@@ -662,7 +662,7 @@ def test_a_server_that_keeps_nothing_is_left_after_some_tries(
     strict_place.put("x", bytes(2 * short))
     sent = strict_place.send("x")
     assert sent.arrived == {}
-    assert sent.why == f"it keeps no more than 0 of {2 * short} bytes"
+    assert sent.why == f"the service keeps only 0 of {2 * short} bytes"
     assert len(strict_place.front.sent) <= 10
 
 

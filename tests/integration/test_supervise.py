@@ -206,7 +206,7 @@ def test_half_an_environment_starts_nothing_and_a_whole_one_then_does(attempt: A
     remote = attempt.remote("echo ran", {"A": "1", "B": "x" * 1000})
     for length in (0, 1, 20, len(remote.stdin) - 20, len(remote.stdin) - 2):
         completed = attempt.machine.run(remote.command, remote.stdin[:length])
-        with pytest.raises(NodeError, match=r"n: the task was not started: .* not arrive whole"):
+        with pytest.raises(NodeError, match=r"n: the task was not started: .* arrived incomplete"):
             task_commands.parse_start("n", completed)
     assert attempt.status().state == "absent"
     assert attempt.start("echo ran") == "started"
@@ -216,7 +216,7 @@ def test_half_an_environment_starts_nothing_and_a_whole_one_then_does(attempt: A
 
 def test_a_missing_work_folder_is_named_and_the_start_can_be_tried_again(attempt: Attempt) -> None:
     (attempt.machine.home / "work").rmdir()
-    with pytest.raises(NodeError, match="not started: there is no folder work"):
+    with pytest.raises(NodeError, match="not started: no folder work"):
         attempt.start("true")
     (attempt.machine.home / "work").mkdir()
     assert attempt.start("true") == "started"
@@ -224,7 +224,7 @@ def test_a_missing_work_folder_is_named_and_the_start_can_be_tried_again(attempt
 
 def test_a_folder_that_cannot_be_made_is_named(attempt: Attempt) -> None:
     (attempt.machine.home / ".cloudtrain").write_text("a file")
-    with pytest.raises(NodeError, match="attempt-1 cannot be made"):
+    with pytest.raises(NodeError, match="attempt-1 cannot be created"):
         attempt.start("true")
 
 

@@ -351,7 +351,9 @@ def test_a_disk_without_room_is_left_alone(
 ) -> None:
     monkeypatch.setattr(unpacker, "SPARE", 1 << 60)
     order = {"request": request(told, "x"), "size": 1}
-    assert unpacker.fetched(order, os.fsencode(tmp_path / "x")) == {"why": "no room for a copy"}
+    assert unpacker.fetched(order, os.fsencode(tmp_path / "x")) == {
+        "why": "not enough disk space for a copy"
+    }
     assert told.seen == []
 
 
