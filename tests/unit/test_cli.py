@@ -146,7 +146,7 @@ def test_every_command_and_flag_is_documented() -> None:
         )
     )
     assert list(sections) == list(COMMANDS)
-    common = DOCUMENTATION.split("## Flags that mean the same everywhere")[1].split("\n## ")[0]
+    common = DOCUMENTATION.split("## Common flags")[1].split("\n## ")[0]
     for name, section in sections.items():
         for option in options(name):
             for flag in option.opts:
