@@ -91,6 +91,11 @@ class Rig:
         start_tasks(session, run, (launch,))
         return run, {name: state.pid for name, state in before.items()}
 
+    def await_words(self, task: str, attempt: int) -> None:
+        """Wait until the task has said on its node that it goes on."""
+        name, home = f"{task}/attempt-{attempt}/log", self.project.home / "local"
+        until(lambda: any("goes on" in log.read_text() for log in home.rglob(name)), 30, name)
+
     def log(self, run: str, task: str, attempt: int) -> list[str]:
         """What the task said in the log as it landed, without its pid."""
         path = self.project.store / run / "logs" / f"{task}.attempt-{attempt}.log"
@@ -119,6 +124,7 @@ def test_it_is_followed_and_then_the_whole_run_restarts(
         }
         assert (states["chief0"].pid, states["worker1"].pid) == (pids["chief0"], pids["worker1"])
         assert states["worker0"].pid not in (None, pids["worker0"])
+        rig.await_words("worker0", 2)
         (rig.ends / "worker0").write_text("3")
         with pytest.raises(RunFailed, match="worker0") as raised:
             supervise_run(session, run)
@@ -144,6 +150,7 @@ def test_stop_run_ends_all_and_lands_the_logs_of_both_attempts(
     rig = Rig(project, monkeypatch)
     with rig.session() as session:
         run, _ = rig.restarted_alone(session)
+    rig.await_words("worker0", 2)
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
     assert not [words for words in project.processes().values() if "task.sh" in words]
@@ -176,6 +183,7 @@ def test_a_run_that_an_earlier_version_started_is_followed_stopped_and_landed(
         if f"cloudtrain attend {project.name}" in words:
             os.kill(pid, signal.SIGKILL)
     forget_task_attempts(path)
+    rig.await_words("worker0", 2)
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
     assert not [words for words in project.processes().values() if "task.sh" in words]
