@@ -67,6 +67,8 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
     for task in run.tasks:
         if (node := session.node(task.node)) is not None:
             follower.follow(task, node)
+        else:  # Probes lists again, and finds the task lost
+            follower.events.put(NodeSilent(task, "its node is not listed"))
     try:
         decision = until_decided(session, run, watch, follower)
         left = [view.task for view in watch.tasks.values() if not view.ended]

@@ -222,6 +222,16 @@ def test_each_task_is_followed_in_its_own_attempt(session: Session, nodes: Nodes
     assert cause is not None
 
 
+def test_a_task_whose_node_is_gone_when_another_process_takes_over_is_lost(
+    session: Session, nodes: Nodes
+) -> None:
+    assert isinstance(session.provider, FakeProvider)
+    del session.provider.cloud["mnist"]["mnist-chief0"]
+    watch, _ = monitor(session.refreshed(), RUN)
+    assert watch.tasks["chief0"].lost == "its node is gone"
+    assert "mnist-chief0" not in nodes.folders("follow")
+
+
 def test_late_news_of_a_tasks_earlier_attempt_change_nothing(session: Session) -> None:
     watch = new_watch(session, RUN)
     take(watch, LogBytes(FIRST, b"old"), 1.0)
