@@ -9,7 +9,7 @@ from cloudtrain.cloud import Family
 
 _AWS_OLD = "https://aws.amazon.com/ec2/previous-generation/"
 _GRID = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"
-_AMD = "it has GPUs of AMD, and TensorFlow's wheels use those of NVIDIA alone"
+_AMD = "its GPUs are AMD's, and TensorFlow's wheels support NVIDIA's only"
 _READ = date(2026, 11, 22)
 
 FAMILIES = (

@@ -10,7 +10,7 @@ from cloudtrain.cloud import Family
 _AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/retirement"
 _NCV3 = "https://learn.microsoft.com/azure/virtual-machines/ncv3-nc6s-nc12s-nc24s-retirement"
 _NV = "https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated"
-_AMD = "it has GPUs of AMD, and TensorFlow's wheels use those of NVIDIA alone"
+_AMD = "its GPUs are AMD's, and TensorFlow's wheels support NVIDIA's only"
 _READ = date(2026, 11, 22)
 
 FAMILIES = (

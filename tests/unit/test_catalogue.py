@@ -344,7 +344,7 @@ def test_a_machine_that_is_going_is_remarked_on_and_refused_from_its_last_day_on
         ("gcp", "a3-ultragpu-8g", None, True, None),
         ("aws", "g5g.xlarge", None, False, "ARM"),
         ("aws", "g6f.large", "L4", False, "a share of one L4, which needs NVIDIA's GRID driver"),
-        ("aws", "g4ad.xlarge", None, False, "GPUs of AMD"),
+        ("aws", "g4ad.xlarge", None, False, "GPUs are AMD's"),
         ("azure", None, "A10:1", False, "cannot be used: Azure's A10 are shares of one"),
         ("azure", "Standard_NV6ads_A10_v5", None, False, "need NVIDIA's GRID driver; use"),
         ("azure", None, "V100:1", False, "Standard_NC6s_v3 is retired"),
