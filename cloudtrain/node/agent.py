@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, uploader
+from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, web
 
 LIMIT = (4 << 30) - (64 << 20)
 """Bytes of files in one archive: a request may store 4 GiB."""
@@ -41,7 +41,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, target)
-    uploader.alone(formats.AGENT_LOCK.encode())
+    client.alone(formats.AGENT_LOCK.encode())
     try:
         Agent(order).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL
@@ -117,7 +117,7 @@ class Agent:
         self.sent_at = now
         try:
             archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), archive)
-        except (uploader.Refused, uploader.Transient, uploader.Unreachable, OSError) as error:
+        except (web.Refused, web.Transient, web.Unreachable, OSError) as error:
             if not ticket["piece"]:  # a resumable session may have part of this archive
                 self.tickets.insert(0, ticket)
             self.failures += 1

@@ -12,7 +12,7 @@ import json
 import os
 import tarfile
 
-from cloudtrain.node import client, formats, listing, uploader
+from cloudtrain.node import client, formats, listing, uploader, web
 
 
 def log_of(attempt: str) -> "listing.File | None":
@@ -75,7 +75,7 @@ class Reading:
         }
 
 
-class Archive(uploader.Unfiled):
+class Archive(web.Unfiled):
     """An archive whose index is written after its files were read, into reserved space.
 
     `checkpoint`: the files of `folder`, which are useful only together; some may have been stored
@@ -153,16 +153,16 @@ def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
     """Upload without an MD5, which would need all bytes before the first is sent: a notice may
     leave only 30 s. The archive's SHA-256s are checked when it is ingested.
     """
-    web = uploader.Uploader()
+    sender = uploader.Uploader()
     if not piece:
-        part = uploader.Part(request, archive, 0, archive.size)
-        uploader.patiently(lambda: web.web.send(part))
+        part = web.Part(request, archive, 0, archive.size)
+        web.patiently(lambda: sender.web.send(part))
         return
     at = idle = 0
-    while idle < uploader.TRIES:
+    while idle < web.TRIES:
         length = min(piece, archive.size - at)
         told = {"Content-Range": uploader.content_range(at, length, archive.size)}
-        answer = web.piece(uploader.Part(request, archive, at, length, headers=told), archive.size)
+        answer = sender.piece(web.Part(request, archive, at, length, headers=told), archive.size)
         if answer.status != 308 and at + length == archive.size:
             return
         if answer.status != 308:
@@ -170,4 +170,4 @@ def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
         came = uploader.persisted(answer, archive.size)
         idle = idle + 1 if came <= at else 0
         at = came
-    raise uploader.Refused(f"the service keeps only {at} of {archive.size} bytes")
+    raise web.Refused(f"the service keeps only {at} of {archive.size} bytes")

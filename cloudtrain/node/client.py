@@ -1,8 +1,11 @@
-"""Ties a program on a node to the client that started it: input, answers, heartbeat, end."""
+"""Ties a program on a node to the client that started it: lock, input, answers, heartbeat, end."""
 
+import contextlib
+import fcntl
 import json
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -27,6 +30,28 @@ def leave() -> None:
     poll.register(1, 0)  # POLLERR and POLLHUP are always reported
     poll.poll()
     os._exit(1)
+
+
+def alone(path: bytes) -> None:
+    """Hold the file's lock while this process lives; another holder is killed.
+
+    The pid in the file may be stale just after a takeover: kill only if two reads agree.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    seen = b""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            holder = os.pread(lock, 20, 0)
+            if holder and holder == seen:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(holder), signal.SIGKILL)
+            seen = holder
+            time.sleep(0.05)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
 def order() -> "dict[str, object]":

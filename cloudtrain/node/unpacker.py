@@ -14,7 +14,7 @@ import tarfile
 import time
 import urllib.parse
 
-from cloudtrain.node import client, formats, uploader
+from cloudtrain.node import client, formats, web
 
 LARGEST_ABOUT = 64 << 20
 PIECE = 1 << 20
@@ -27,7 +27,7 @@ def main() -> None:
     folder = client.plain(str(order["folder"]))
     os.umask(0o077)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    uploader.alone(client.plain(str(order["lock"])))
+    client.alone(client.plain(str(order["lock"])))
     client.attend()
     client.tell(fetched(order, folder))
     os._exit(0)
@@ -45,7 +45,7 @@ def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
         if room.f_bavail * room.f_frsize < size + SPARE:
             return {"why": "not enough disk space for a copy"}
         return unpacked(Stream(request, size), folder)
-    except uploader.Refused as error:
+    except web.Refused as error:
         return {"why": str(error)}
     except (tarfile.TarError, ValueError, OverflowError) as error:
         return {"bad": str(error) or type(error).__name__}
@@ -97,7 +97,7 @@ class Stream:
     def __init__(self, request: "dict[str, object]", size: int) -> None:
         self.request, self.size = request, size
         self.at = 0
-        self.web = uploader.Web()
+        self.web = web.Web()
         self.connection = None  # type: http.client.HTTPConnection | None
         self.answer = None  # type: http.client.HTTPResponse | None
 
@@ -112,7 +112,7 @@ class Stream:
         return data
 
     def piece(self, most: int) -> bytes:
-        tries = uploader.TRIES if self.at else uploader.MISSES
+        tries = web.TRIES if self.at else web.MISSES
         for number in range(tries):
             try:
                 if self.answer is None:
@@ -122,32 +122,32 @@ class Stream:
                     return data
                 raise http.client.IncompleteRead(b"")
             except ssl.CertificateError as error:
-                raise uploader.Refused(str(error)) from None
-            except (OSError, http.client.HTTPException, uploader.Transient) as error:
+                raise web.Refused(str(error)) from None
+            except (OSError, http.client.HTTPException, web.Transient) as error:
                 self.close()
                 if number == tries - 1:
                     text = str(error) or type(error).__name__
-                    raise uploader.Refused(f"{self.host()}: {text}") from None
+                    raise web.Refused(f"{self.host()}: {text}") from None
             time.sleep(2.0**number / 2)
         raise AssertionError("the last try returns or raises")
 
     def opened(self) -> http.client.HTTPResponse:
         ranged = {"Range": f"bytes={self.at}-"} if self.at else {}
-        part = uploader.Part(self.request, 0, 0, 0, headers=ranged)
+        part = web.Part(self.request, 0, 0, 0, headers=ranged)
         target = urllib.parse.urlsplit(part.url)
         made = self.web.made(target.scheme, target.hostname or "", target.port)
         self.connection = made
         made.connect()
-        made.sock.settimeout(uploader.ANSWER_SECONDS)
+        made.sock.settimeout(web.ANSWER_SECONDS)
         path = target.path + ("?" + target.query if target.query else "")
         made.request(part.method, path, headers=part.headers)
         answer = made.getresponse()
         if answer.status == (206 if self.at else 200):
             return answer
-        told = uploader.words(answer, answer.read(uploader.MOST_WORDS), part)
-        if answer.status in uploader.TRANSIENT:
-            raise uploader.Transient(told)
-        raise uploader.Refused(told)
+        told = web.words(answer, answer.read(web.MOST_WORDS), part)
+        if answer.status in web.TRANSIENT:
+            raise web.Transient(told)
+        raise web.Refused(told)
 
     def host(self) -> str:
         return urllib.parse.urlsplit(str(self.request["url"])).netloc

@@ -21,7 +21,7 @@ import pytest
 
 from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.node import uploader
+from cloudtrain.node import client, uploader
 from cloudtrain.node.listing import File
 from cloudtrain.presign import PresignedRequest, PresignedUpload
 from cloudtrain.shell import Secret
@@ -362,8 +362,8 @@ def test_only_who_holds_the_lock_is_killed(tmp_path: Path, monkeypatch: pytest.M
         held = os.open(lock, os.O_RDWR)
         fcntl.flock(held, fcntl.LOCK_EX)
         steps = iter([lambda: os.ftruncate(held, 0), lambda: os.close(held)])
-        monkeypatch.setattr(uploader.time, "sleep", lambda seconds: next(steps)())
-        uploader.alone(os.fsencode(lock))
+        monkeypatch.setattr(client.time, "sleep", lambda seconds: next(steps)())
+        client.alone(os.fsencode(lock))
         assert innocent.poll() is None
         assert lock.read_text() == str(os.getpid())
         innocent.kill()

@@ -20,7 +20,7 @@ import requests
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
 from cloudtrain.node.unpacker import Stream
-from cloudtrain.node.uploader import Refused
+from cloudtrain.node.web import Refused
 from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret

@@ -20,7 +20,7 @@ from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.errors import CloudtrainError, NodeUnreachable, StoreError
 from cloudtrain.model import Artifact
-from cloudtrain.node import unpacker, uploader
+from cloudtrain.node import unpacker, web
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.protocols import StoreBackend
 from cloudtrain.shell import Secret
@@ -465,13 +465,13 @@ def test_a_connection_that_breaks_is_gone_on_with(
 def test_an_object_that_is_shorter_than_listed_is_refused(told: Service, quick: None) -> None:
     told.objects[PATH] = b"short"
     stream = unpacker.Stream(request(told, "x"), 6)
-    with pytest.raises(uploader.Refused):
+    with pytest.raises(web.Refused):
         stream.read(6)
 
 
 def test_a_refusal_is_told_at_once_and_without_the_right(told: Service) -> None:
     told.fault = faults(403)
-    with pytest.raises(uploader.Refused, match="403") as refused:
+    with pytest.raises(web.Refused, match="403") as refused:
         unpacker.Stream(request(told, "x"), 1).read(1)
     assert "0123456789abcdef" not in str(refused.value)
     assert len(told.seen) == 1
