@@ -17,7 +17,7 @@ Handler = Callable[[bytes], None]
 _PIECE_BYTES = 32000
 _TAKE_BYTES = 1 << 24
 _FEEDER_GRACE = 2.0
-"""How long to wait for an iterable that is busy when the command has ended without reading it."""
+"""Seconds to wait for an iterable that is busy when the command ends without reading it."""
 
 
 class ChannelSilent(Exception):
@@ -39,7 +39,7 @@ def pump_channel(
 ) -> Completed:
     """Run the command; handlers run in this thread.
 
-    Raises Silent, Ended, TooMuch, and what a handler or `stdin` raises.
+    Raises ChannelSilent, ChannelEnded, TooMuch, and what a handler or `stdin` raises.
     """
     wakeup = Wakeup(channel)
     stdout, keep_out = _up_to_most()
@@ -48,7 +48,7 @@ def pump_channel(
     feeder = _Feeder(channel, stdin, wakeup)
     try:
         while True:
-            # Looked at before the pipes are emptied: what comes later wakes us again.
+            # Checked before the pipes are drained: later bytes wake us again.
             over = bool(channel.eof_received or channel.closed)
             drain(channel, on_stdout or keep_out, on_stderr or keep_err)
             if over:
@@ -67,7 +67,7 @@ def pump_channel(
 
 
 MOST = 64 << 20
-"""Bytes of an output that no handler takes."""
+"""Limit in bytes of an output without a handler."""
 
 
 class TooMuch(Exception):
@@ -113,7 +113,7 @@ class Wakeup:
         self._last = time.monotonic()
 
     def wait(self, timeout: float | None) -> None:
-        """Wait for something to arrive. Raises Silent once nothing has moved for `timeout`
+        """Wait for something to arrive. Raises ChannelSilent once nothing has moved for `timeout`
         seconds.
         """
         self.wait_for(self._event, timeout)
@@ -167,8 +167,8 @@ class _Feeder:
                 self._channel.shutdown_write()
 
     def _send(self, chunk: bytes) -> bool:
-        """Send bytes; False when the other side reads no more. Its exit code tells whether that
-        is wrong.
+        """Send bytes; False if the other side no longer reads. Its exit code shows whether that is
+        an error.
         """
         view = memoryview(chunk)
         for at in range(0, len(view), _PIECE_BYTES):

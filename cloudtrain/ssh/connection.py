@@ -28,7 +28,7 @@ finally:
         del sys.modules["invoke"]
 
 BROKEN = (paramiko.SSHException, OSError, EOFError)
-"""Everything that paramiko raises when a connection cannot be had or breaks."""
+"""Everything that paramiko raises when a connection cannot be opened or breaks."""
 
 
 class ChannelRefused(Exception):
@@ -36,22 +36,22 @@ class ChannelRefused(Exception):
 
 
 WINDOW_BYTES = 1 << 23
-"""What a node may send before we take it: 80 MB/s at 100 ms round trip."""
+"""Receive window: enough for 80 MB/s at 100 ms round trip."""
 
 # paramiko prefers AES-CTR, whose checksum is a second pass, compared byte by byte in Python:
 # 64 MB go up in 0.24 s with it and in 0.10 s with GCM (loopback).
 _GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _CIPHERS = (*_GCM, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 
-# A library must not print: its errors come to the user as ours, once.
+# A library must not print: its errors reach the user as ours, once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-"""By kind of host key, where they are called otherwise."""
+"""Signature algorithms of kinds of host keys whose names differ."""
 
 _SIGNAL_BASE = -1000
 _NAMELESS_SIGNAL = 128
-"""OpenSSH has no name on the wire for SIGBUS, SIGSYS and the like."""
+"""For signals such as SIGBUS and SIGSYS, for which OpenSSH sends no name."""
 
 
 class SshConnection:
@@ -85,7 +85,7 @@ class SshConnection:
         return self._transport.is_active()
 
     def session(self) -> paramiko.Channel:
-        """Open a session. Raises Refused if the server allows no more, or one of BROKEN."""
+        """Open a session. Raises ChannelRefused if the server allows no more, or one of BROKEN."""
         began = time.monotonic()
         try:
             return self._transport.open_session(timeout=self._timeout)
@@ -109,7 +109,7 @@ class SshConnection:
         except IncompatiblePeer as error:
             if "host key" not in str(error):
                 raise
-            raise self._mismatch(f"it has no host key of the kind {', '.join(kinds)}") from error
+            raise self._mismatch(f"it has no {', '.join(kinds)} host key") from error
         if not self._transport.initial_kex_done:
             raise NodeUnreachable(
                 self._node.name,
@@ -118,15 +118,15 @@ class SshConnection:
             )
         answered = self._transport.get_remote_server_key().get_base64()
         if answered not in {key.split()[1] for key in pinned}:
-            raise self._mismatch("its host key is not the one that was put on the node")
+            raise self._mismatch("its host key is not the one installed on the node")
 
     def _mismatch(self, why: str) -> HostKeyMismatch:
         node = self._node
         return HostKeyMismatch(
             node.name,
             f"another machine answers at {node.address}:{node.ssh_port}: {why}",
-            hint="the address may belong to somebody else by now: `cloudtrain status` asks the "
-            "provider for the node's present one; nothing was sent to that machine",
+            hint="the address may have been reassigned: `cloudtrain status` gets the node's current"
+            " one from the provider; nothing was sent to that machine",
         )
 
     def _log_in(self, key: paramiko.PKey) -> None:
@@ -137,13 +137,13 @@ class SshConnection:
                 self._node.name,
                 f"SSH refuses the cluster's key for user {self._node.user!r} at "
                 f"{self._node.address}:{self._node.ssh_port}",
-                hint="the node was made with another key, or is not ready yet: "
-                "`cloudtrain up` repairs it",
+                hint="the node was created with another key, or is not ready yet: "
+                "run `cloudtrain up` to repair it",
             ) from error
 
 
 def why_ended(channel: paramiko.Channel) -> str:
-    """In words: the connection broke, or only this channel ended."""
+    """Reason, in words: the connection broke, or only this channel ended."""
     transport = channel.get_transport()
     if transport.is_active():
         return "the node ended the session"

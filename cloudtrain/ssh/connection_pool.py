@@ -53,7 +53,7 @@ class ConnectionPool:
                 return channel
         raise NodeUnreachable(
             self._node.name,
-            "SSH is connected but opens no session for us",
+            "SSH connects but does not open a session",
             hint="the node may be out of memory or processes, or its sshd forbids commands",
         )
 
@@ -92,7 +92,7 @@ class ConnectionPool:
             except BROKEN as error:
                 connection.close()
                 if fresh or self._closed:
-                    raise self._unreachable(f"SSH broke off: {error}", _GONE_HINT) from error
+                    raise self._unreachable(f"SSH disconnected: {error}", _GONE_HINT) from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
         """The connection of that number, and whether it was opened just now."""
@@ -111,10 +111,10 @@ class ConnectionPool:
             raise HostKeyMismatch(
                 node.name,
                 "no host key is pinned for this node, so whoever answers cannot be trusted",
-                hint="`cloudtrain up` makes the keys of every node",
+                hint="run `cloudtrain up` to create the keys of every node",
             )
         self._connecting = opened = self._dial()
-        # Imported only now: the server is at work on its side of the connection meanwhile.
+        # Imported only now, while the server sets up its side of the connection.
         from cloudtrain.ssh.connection import BROKEN, SshConnection
 
         try:
@@ -127,7 +127,7 @@ class ConnectionPool:
             raise self._unreachable(
                 f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "
                 f"failed: {error or 'it closed the connection'}",
-                "the node may still be starting, or too busy to let us in",
+                "the node may still be starting, or be too busy to accept logins",
             ) from error
         except BaseException:
             opened.close()
@@ -147,8 +147,8 @@ class ConnectionPool:
         except TimeoutError as error:
             raise self._unreachable(
                 f"no answer from {place} within {self._timeout:g} s",
-                "a firewall, a VPN or `network.ssh_from` may be in the way, or the node is gone: "
-                "`cloudtrain status` asks for it",
+                "a firewall, a VPN or `network.ssh_from` may block it, or the node is gone: "
+                "check with `cloudtrain status`",
             ) from error
         except socket.gaierror as error:
             raise self._unreachable(
@@ -163,4 +163,4 @@ class ConnectionPool:
         return NodeUnreachable(self._node.name, what, hint=hint)
 
 
-_GONE_HINT = "the node may be starting, stopped or gone: `cloudtrain status` asks for it"
+_GONE_HINT = "the node may be starting, stopped or gone: check with `cloudtrain status`"

@@ -14,11 +14,11 @@ from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch
 from cloudtrain.ssh.connection import BROKEN, start, why_ended
 
 _LOOK_SECONDS = 0.5
-"""A shell that was killed while its child still holds the outputs wakes nobody."""
+"""Polling interval: a shell that is killed while its child still holds the outputs wakes nobody."""
 
 
 class StaleShell(Exception):
-    """The shell was given up before the script was sent: retrying is safe."""
+    """The shell was closed before the script was sent: retrying is safe."""
 
 
 class ControlShell:
@@ -38,8 +38,8 @@ class ControlShell:
         return not (channel.closed or channel.eof_received or channel.status_event.is_set())
 
     def ask(self, script: str, timeout: float) -> Completed:
-        """Run a script. Raises Silent after `timeout` seconds, Ended with the reason, Stale if
-        it is safe to use another shell.
+        """Run a script. Raises ChannelSilent after `timeout` seconds, ChannelEnded with the reason,
+        StaleShell if it is safe to use another shell.
         """
         deadline = time.monotonic() + timeout
         if not self._lock.acquire(timeout=timeout):
@@ -49,7 +49,7 @@ class ControlShell:
                 raise StaleShell
             return self._ask(script, deadline)
         except BaseException:
-            # Where its outputs stand is not known any more: the next script gets a new shell.
+            # The state of its outputs is unknown: the next script gets a new shell.
             self.close()
             raise
         finally:
@@ -106,7 +106,7 @@ class _Frame:
         self.done = False
         self.content = b""
         self.word = b""
-        """What stands in the end mark: the exit code."""
+        """Content of the end mark: the exit code."""
 
     def feed(self, data: bytes) -> None:
         if len(self._data) + len(data) > MOST:

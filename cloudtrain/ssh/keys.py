@@ -16,7 +16,7 @@ from cloudtrain.model import HostKey, Identity, Node
 from cloudtrain.shell import Secret
 
 _ACCEPTED = ".accepted"
-"""Ends the name of the file beside a node's first host key; no node's name has a dot."""
+"""Suffix of the file beside a node's first host key; no node's name has a dot."""
 
 _MAGIC = b"openssh-key-v1\0"
 _PEM = re.compile(
@@ -148,7 +148,7 @@ def _generate() -> str:
 def _public(private: str) -> str:
     """`ssh-ed25519 AAAA…` of an unencrypted private key; ValueError unless it is whole.
 
-    The public key stands in the file in the clear (OpenSSH, PROTOCOL.key), so no second file can
+    The public key is in the file unencrypted (OpenSSH, PROTOCOL.key), so no second file can
     disagree and no crypto library is loaded to read it.
     """
     match = _PEM.match(private)
@@ -163,13 +163,13 @@ def _public(private: str) -> str:
             position += 4
             continue
         if position + 4 > len(blob):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         (size,) = struct.unpack_from(">I", blob, position)
         fields.append(blob[position + 4 : position + 4 + size])
         position += 4 + size
     cipher, _, _, public, _ = fields
     if position != len(blob) or cipher != b"none":
-        raise ValueError("it is cut off, or encrypted")
+        raise ValueError("it is truncated or encrypted")
     (size,) = struct.unpack_from(">I", public)
     return f"{public[4 : 4 + size].decode('ascii')} {base64.b64encode(public).decode('ascii')}"
 
@@ -188,7 +188,7 @@ def _read(path: Path) -> str:
         raise CredentialsError(f"the key {path} cannot be read: {error}", hint=_REPAIR) from error
 
 
-_REPAIR = "`cloudtrain up` makes missing keys anew"
+_REPAIR = "run `cloudtrain up` to recreate missing keys"
 
 
 def _write(path: Path, text: str) -> None:
@@ -209,7 +209,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _holds(path: Path, text: str) -> bool:
-    """True if a folder there has exactly these files."""
+    """True if the file already has this content, and is not a link."""
     try:
         return not path.is_symlink() and path.read_bytes() == text.encode()
     except OSError:
@@ -222,11 +222,11 @@ def _known_as(node: Node) -> str:
 
 
 def _percent(path: Path) -> str:
-    """Escape `%`: ssh_config expands `%h` and the like in these values."""
+    """Escape `%`: ssh_config expands tokens such as `%h` in these values."""
     return str(path).replace("%", "%%")
 
 
 def _quoted(value: str) -> str:
     if any(letter in value for letter in '"\n\r\0'):
-        raise UsageError(f"{value!r} cannot stand in an ssh_config")
+        raise UsageError(f"{value!r} is not allowed in an ssh_config")
     return f'"{value}"' if not value or any(letter in value for letter in " \t#'\\") else value

@@ -11,8 +11,8 @@ from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.shell import Command
 
 AWAY = Retry(pause=1.0, deadline=60.0)
-"""An sshd that restarts, an upgrade of it, one that takes no more logins just now (MaxStartups)
-is there again by then."""
+"""Enough for an sshd that restarts, is upgraded, or accepts no more logins for now
+(MaxStartups)."""
 
 
 class RetryingTransport:
@@ -32,7 +32,7 @@ class RetryingTransport:
         """`waits` is called, once for each node, with the reason for waiting."""
         self._transport, self._away, self._waits = transport, away, waits
         self._clock = clock
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def run(
         self,
@@ -54,17 +54,17 @@ class RetryingTransport:
                 timeout=timeout,
             )
 
-        def tell(error: NodeUnreachable, *_: float) -> None:
-            if node.name not in self._told:
-                self._told.add(node.name)
+        def report(error: NodeUnreachable, *_: float) -> None:
+            if node.name not in self._reported:
+                self._reported.add(node.name)
                 limit = self._away.deadline
-                self._waits(f"{error.message}: waiting up to {limit:.0f} s for it")
+                self._waits(f"{error.message}: retrying for up to {limit:.0f} s")
 
         return self._away.call(
             run,
             on=NodeUnreachable,
             unless=lambda error: error.began,
-            before_pause=tell,
+            before_pause=report,
             clock=self._clock,
         )
 

@@ -6,12 +6,12 @@ import contextlib
 import socket
 
 DEAD_AFTER_MS = 5000
-"""Sent bytes that nobody acknowledges for so long end the connection (TCP_USER_TIMEOUT)."""
+"""Milliseconds after which unacknowledged bytes end the connection (TCP_USER_TIMEOUT)."""
 
 _POLL_SECONDS = 1.0
 _BUFFER_BYTES = 1 << 16
 
-# Linux has all of these; other systems leave out what they do not have.
+# Linux has all of these; options that another system lacks are skipped.
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
@@ -54,7 +54,7 @@ class TunedSocket:
             self._end = self._raw.recv_into(self._buffer)
             self._start = 0
             if _QUICKACK is not None:
-                # Linux drops back to delayed acknowledgements by itself: armed anew each time.
+                # Linux falls back to delayed acknowledgements by itself: set it again each time.
                 with contextlib.suppress(OSError):
                     self._raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
         end = min(self._start + size, self._end)

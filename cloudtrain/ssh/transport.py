@@ -68,7 +68,7 @@ class SshTransport:
         except ChannelSilent:
             raise NodeUnreachable(
                 node.name,
-                f"nothing came from the node for {timeout:g} s while `{_short(line)}` ran",
+                f"no data from the node for {timeout:g} s while `{_short(line)}` ran",
                 hint=_SILENT_HINT,
             ) from None
         except ChannelEnded as error:
@@ -140,12 +140,12 @@ class SshTransport:
                 except BROKEN as error:
                     raise CredentialsError(
                         f"the cluster's key {self._identity.private_key} cannot be read: {error}",
-                        hint="`cloudtrain up` makes a missing key anew",
+                        hint="run `cloudtrain up` to recreate a missing key",
                     ) from error
             return self._key_read
 
 
-_SILENT_HINT = "the node may be frozen, overloaded or cut off: `cloudtrain status` asks for it"
+_SILENT_HINT = "the node may be frozen, overloaded or cut off: check with `cloudtrain status`"
 
 
 def _too_much(node: Node, line: str) -> NodeError:
@@ -153,8 +153,8 @@ def _too_much(node: Node, line: str) -> NodeError:
 
     return NodeError(
         node.name,
-        f"it answers more than {MOST >> 20} MB to `{_short(line)}`",
-        hint="`cloudtrain ssh` shows the node as it is",
+        f"its answer to `{_short(line)}` exceeds {MOST >> 20} MB",
+        hint="inspect the node with `cloudtrain ssh`",
     )
 
 
@@ -162,8 +162,8 @@ def _broken(node: Node, what: str) -> NodeUnreachable:
     return NodeUnreachable(
         node.name,
         what,
-        hint="how far it came is not known: `cloudtrain status` asks whether the node is there, "
-        "and the same command run again connects anew",
+        hint="it is unknown how far the command got: check the node with `cloudtrain status`, then "
+        "run the command again",
     )
 
 

@@ -1,4 +1,4 @@
-"""What this machine remembers of each cluster; never trusted for what exists."""
+"""Local records of each cluster; never trusted for what exists."""
 
 from cloudtrain.state.folder import Records, home, known_clusters, resolve
 from cloudtrain.state.lock import LockHolder

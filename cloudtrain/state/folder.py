@@ -50,9 +50,9 @@ def known_clusters() -> tuple[str, ...]:
 
 
 def resolve(name: str | None) -> str:
-    """The cluster that is meant: `name`, or the only one that there is. Raises UsageError.
+    """Resolve the cluster's name: `name`, or the only cluster known here. Raises UsageError.
 
-    Those that were taken down are meant only by their name, or where there is no other.
+    Destroyed clusters count only by name, or if there is no other.
     """
     names = known_clusters()
     if name in names:
@@ -61,7 +61,7 @@ def resolve(name: str | None) -> str:
         raise UsageError(f"no cluster {name!r} is known here", hint=_nearest(name, names))
     names = tuple(name for name in names if Records(name).is_open()) or names
     if not names:
-        raise UsageError("no cluster is known here", hint="`cloudtrain up FILE` makes one")
+        raise UsageError("no cluster is known here", hint="run `cloudtrain up FILE` to create one")
     if len(names) > 1:
         listed = ", ".join(names)
         raise UsageError(f"{len(names)} clusters are known here: {listed}", hint="name one of them")
@@ -74,8 +74,8 @@ class Records:
     def __init__(self, name: str) -> None:
         if not CLUSTER_NAME.match(name):
             raise UsageError(
-                f"{name!r} cannot be a cluster's name",
-                hint="a small letter, then up to 29 small letters, digits and dashes",
+                f"{name!r} is not a valid cluster name",
+                hint="use a lowercase letter, then up to 29 lowercase letters, digits and dashes",
             )
         self.name = name
         self.folder = home() / "clusters" / name
@@ -83,7 +83,7 @@ class Records:
         self._runs = self.folder / "runs"
         self._stops: set[str] = set()
         self.goes_on_without_room = False
-        """Whether what there is no room for is left out (`down`) instead of an error."""
+        """True if records that do not fit on the disk are skipped (`down`) instead of an error."""
         self.left_out = False
 
     @contextmanager
@@ -96,7 +96,7 @@ class Records:
             self.left_out = True
 
     def create(self) -> None:
-        """Make the folder (mode 0700), or open a closed one again; what it holds is kept."""
+        """Create the folder (mode 0700), or reopen a closed one with its content."""
         from cloudtrain.events import ClusterGone  # 30 classes that `status` does not need
 
         make_folder(self.folder)
@@ -106,7 +106,7 @@ class Records:
             self._closed.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The cluster is gone: its keys go too; its config, events, runs and logs are kept."""
+        """Close the record of a destroyed cluster: deletes keys, keeps config, events and runs."""
         import shutil  # 5 ms that `status` need not wait for
 
         with named_faults(self.folder):
@@ -118,21 +118,21 @@ class Records:
             write_whole(self._closed, b"")
 
     def remove(self) -> None:
-        """All of it, runs and logs too."""
+        """Delete the whole folder, with runs and logs."""
         import shutil
 
         hidden = self.folder.with_name(f".forgotten-{self.name}")
         with named_faults(self.folder):
-            shutil.rmtree(hidden, ignore_errors=True)  # of a removal that was cut off
+            shutil.rmtree(hidden, ignore_errors=True)  # left by an interrupted removal
             self.folder.rename(hidden)
             shutil.rmtree(hidden)
 
     def has_keys(self) -> bool:
-        """Whether what opens the cluster's nodes is here."""
+        """True if the cluster's SSH keys are on this machine."""
         return (self.folder / "key").exists()
 
     def is_open(self) -> bool:
-        """Whether the cluster was made and not yet taken down, as far as this machine knows."""
+        """True if the cluster was created and not yet destroyed, as far as this machine knows."""
         return not self._closed.exists()
 
     def lock(
@@ -140,25 +140,25 @@ class Records:
     ) -> AbstractContextManager[None]:
         """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s.
 
-        The kernel gives it free when its holder dies, and no file of it stays.
+        The kernel releases it when its holder dies; its file does not stay behind.
         """
         return locked(self._lock_path, self.name, doing, folder=self.folder, wait=wait, clock=clock)
 
     def holder(self) -> LockHolder | None:
-        """Who works on this cluster now."""
+        """The command that works on this cluster now."""
         return holder(self._lock_path)
 
     def watch_lock(self) -> AbstractContextManager[None]:
-        """Held by the one process that ends an idle cluster. Raises LockedError."""
+        """Lock of the one process that destroys an idle cluster. Raises LockedError."""
         return locked(self._watch_path, self.name, "idle", folder=self._watched, wait=0.0)
 
     def watcher(self) -> LockHolder | None:
-        """Who ends this cluster when it is idle."""
+        """The process that destroys this cluster when it is idle."""
         return holder(self._watch_path)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Somebody is on the nodes, without the lock: they are not idle."""
+        """Mark the nodes as in use, without the lock: they are not idle."""
         self.begin_use()
         try:
             yield
@@ -166,24 +166,24 @@ class Records:
             session_leases.end_session(self._uses)
 
     def begin_use(self) -> None:
-        """The same to the end of this process, whatever program it runs then."""
+        """Mark the nodes as in use until this process ends, also after exec."""
         session_leases.begin_session(self._uses)
 
     def is_in_use(self) -> bool:
         return session_leases.any_in_use(self._uses)
 
     def last_use(self) -> float:
-        """When such a use began or was seen to have ended, Unix time; 0: never."""
+        """Unix time of the last start, or noticed end, of such a use; 0 if never."""
         return session_leases.last_used(self._uses)
 
     def save_config(self, data: Mapping[str, Any]) -> None:
-        """Keep the resolved config; a Secret in it is refused (TypeError)."""
+        """Save the resolved config; a Secret in it is refused (TypeError)."""
         text = json.dumps(data, indent=1)
         make_folder(self.folder)
         write_whole(self.folder / "config.json", text.encode())
 
     def config(self) -> dict[str, Any]:
-        """What `save_config` kept. Raises ConfigError naming the file that cannot be read."""
+        """The saved config. Raises ConfigError naming an unreadable file."""
         path = self.folder / "config.json"
         try:
             data = json.loads(path.read_bytes())
@@ -191,21 +191,21 @@ class Records:
                 return data
             fault = "it is not a JSON object"
         except FileNotFoundError:
-            fault = "the cluster's config was never kept"
+            fault = "the cluster's config was never saved"
         except (OSError, ValueError) as error:
             fault = f"it cannot be read: {error}"
-        hint = f"give the config FILE in place of the name {self.name}"
+        hint = f"use the config FILE instead of the name {self.name}"
         raise _unreadable(path, fault, hint)
 
     def configured(self) -> float:
-        """When the config was kept last, Unix time; 0: never."""
+        """Unix time at which the config was last saved; 0 if never."""
         try:
             return (self.folder / "config.json").stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def journal(self, event: Event, /) -> None:
-        """One event, on disk on return: what is about to be done, before it is done."""
+        """Append one event, on disk on return: what is about to be done, before it is done."""
         from cloudtrain.events import to_line
 
         line = to_line(event, time=round(time.time(), 3), pid=os.getpid())
@@ -214,12 +214,13 @@ class Records:
             append_line(self._events, json.dumps(line).encode())
 
     def events(self) -> tuple[Line, ...]:
-        """Every line in the order written, for the functions of cloudtrain.events to read; one
-        torn by a crash is left out."""
+        """All lines in order, for the functions of cloudtrain.events; a line torn by a crash is
+        skipped.
+        """
         return tuple(self._read_events())
 
     def since(self) -> float | None:
-        """When the first event was written, Unix time."""
+        """Unix time of the first event."""
         first: Line = next(self._read_events(), {})
         time_written = first.get("time")
         return time_written if isinstance(time_written, int | float) else None
@@ -231,7 +232,7 @@ class Records:
             write_whole(folder / "run.json", json.dumps(run_to_json(run), indent=1).encode())
 
     def run(self, run: str) -> Run:
-        """One run by its id. Raises UsageError, ConfigError naming a file that cannot be read."""
+        """One run by its id. Raises UsageError, or ConfigError naming an unreadable file."""
         path = self._runs / self._checked(run) / "run.json"
         try:
             return decode(Run, json.loads(path.read_bytes()))
@@ -242,20 +243,20 @@ class Records:
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             fault = f"this run's record cannot be read: {error}"
-            raise _unreadable(path, fault, "the other runs are not touched by it") from error
+            raise _unreadable(path, fault, "the other runs are not affected") from error
 
     def runs(self) -> tuple[Run, ...]:
-        """Every run whose record can be read, sorted by id, which is by time."""
+        """Every readable run, sorted by id and so by time."""
         return self.runs_and_faults()[0]
 
     def runs_and_faults(self) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-        """The runs, and what is wrong with the records that cannot be read."""
+        """Readable runs, and the errors of unreadable records."""
         runs, faults = [], []
         for run in self._run_ids():
             try:
                 runs.append(self.run(run))
             except UsageError:
-                continue  # only its folder was made before a crash
+                continue  # only its folder was created before a crash
             except ConfigError as error:
                 faults.append(error.message)
         return tuple(runs), tuple(faults)
@@ -264,7 +265,7 @@ class Records:
         return next(reversed(self.runs()), None)
 
     def active_run(self) -> Run | None:
-        """The latest run that has not ended, by its record here."""
+        """The latest run that has not ended, according to its record."""
         return next((run for run in reversed(self.runs()) if run.state not in ENDED), None)
 
     def log_path(self, run: str, task: str, attempt: int) -> Path:
@@ -272,7 +273,7 @@ class Records:
         return self._runs / self._checked(run) / f"{task}.{attempt}.log"
 
     def ask_stop(self, run: str) -> None:
-        """Ask whoever attends to the run to end it."""
+        """Ask the process that supervises the run to stop it."""
         folder = self._runs / self._checked(run)
         self._stops.add(run)
         with self._as_it_can():
@@ -292,7 +293,7 @@ class Records:
 
     @property
     def _watched(self) -> Path:
-        """Not the cluster's folder, which a command holds beside the watcher."""
+        """Folder of the watch lock: a command may hold the cluster's own folder meanwhile."""
         return self.folder / "watched"
 
     @property
@@ -305,7 +306,9 @@ class Records:
 
     def _checked(self, run: str) -> str:
         if not RUN_ID.match(run):
-            raise UsageError(f"{run!r} cannot be a run's id", hint="`cloudtrain status` lists them")
+            raise UsageError(
+                f"{run!r} is not a valid run id", hint="`cloudtrain status` lists them"
+            )
         return run
 
     def _run_ids(self) -> list[str]:
@@ -339,6 +342,6 @@ def _nearest(name: str, names: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
     if not names:
-        return "none is: `cloudtrain up FILE` makes one"
+        return "there are none: run `cloudtrain up FILE` to create one"
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"

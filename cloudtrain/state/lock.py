@@ -17,12 +17,12 @@ from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.state.files import DiskFull, make_folder, named_faults
 
 PASSING = 2.0
-"""Seconds that a lock is tried on whose holder is dead or has not said who it is: a child that
-it had just forked has not closed it yet, or it is being taken this moment."""
+"""Extra seconds to retry when the lock's holder is dead or unknown: a forked child has not closed
+it yet, or the holder has not written its name yet."""
 
 
 FOLLOWS = ("train", "run", "attend", "logs -f")
-"""What a command does that stays with a run until its end."""
+"""Commands that stay with a run until its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def locked(
             if not folder.is_dir():
                 raise
             descriptor = None
-        if folder.is_dir():  # all take it: a full disk may have no room for the file
+        if folder.is_dir():  # always locked as well: a full disk may have no room for the file
             stack.callback(_let_go, _acquire_folder(folder, path, name, deadline, clock))
         if descriptor is not None:
             _write_holder(descriptor, path, doing)
@@ -131,7 +131,7 @@ def _tries(deadline: float, clock: Clock) -> Retry:
 
 
 def _try(path: Path) -> int:
-    """A descriptor of the locked file. Raises BlockingIOError where another holds it."""
+    """Lock the file; returns its descriptor. Raises BlockingIOError if another process holds it."""
     while True:
         with named_faults(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -148,15 +148,15 @@ def _try(path: Path) -> int:
 
 def _refusal(name: str, found: LockHolder | None) -> LockedError:
     follows = found is not None and found.doing in FOLLOWS
-    hint = f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it"
+    hint = f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` stops it"
     return LockedError(
-        f"{name} is in use: {found or 'another command is at work on it'}",
+        f"{name} is in use: {found or 'another command is working on it'}",
         hint=hint if follows else "try again when it has ended" if found else None,
     )
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
-    """True if the name still is the file that we locked: its last holder may have unlinked it."""
+    """True if the path still names the locked file: its last holder may have unlinked it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _leads_to(path: Path, descriptor: int) -> bool:
 
 def _release(path: Path, descriptor: int) -> None:
     """Unlink while still locked: whoever has opened the old file sees `_leads_to` fail."""
-    if descriptor in _held:  # a forked child that comes by here holds nothing
+    if descriptor in _held:  # a forked child that gets here holds nothing
         path.unlink(missing_ok=True)
         _let_go(descriptor)
 
@@ -180,7 +180,7 @@ def _write_holder(descriptor: int, path: Path, doing: str) -> None:
     pid = os.getpid()
     facts = {"doing": doing, "pid": pid, "birth": birth(pid)}
     facts |= {"host": os.uname().nodename, "since": time.time()}
-    with suppress(DiskFull), named_faults(path):  # it is held all the same
+    with suppress(DiskFull), named_faults(path):  # the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(facts).encode(), 0)
 
@@ -197,7 +197,7 @@ def birth(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """True if the holder lives. Without /proc (macOS) the pid alone counts."""
+    """`alive` if the process exists: without /proc (macOS) only the pid counts."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -102,5 +102,5 @@ def test_known_hosts_has_just_the_nodes_that_were_pinned(tmp_path: Path) -> None
 def test_a_value_that_no_ssh_config_can_hold_is_refused(tmp_path: Path) -> None:
     identity = create_identity(tmp_path, NAMES)
     node = dataclasses.replace(NODES[0], user='x"\nProxyCommand touch executed')
-    with pytest.raises(UsageError, match="cannot stand in an ssh_config"):
+    with pytest.raises(UsageError, match="is not allowed in an ssh_config"):
         ssh_config(identity, [node])

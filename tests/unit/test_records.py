@@ -138,7 +138,7 @@ def test_a_cluster_name_never_leads_out_of_the_home(name: str) -> None:
 
 def test_config_comes_back_and_garbage_is_named() -> None:
     records = Records("mnist")
-    with pytest.raises(ConfigError, match="never kept"):
+    with pytest.raises(ConfigError, match="never saved"):
         records.config()
     records.save_config({"name": "mnist", "é": ["\udcff"]})
     assert records.config() == {"name": "mnist", "é": ["\udcff"]}
@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_old_record(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_only_known_cluster_is_meant_when_none_is_named() -> None:
     with pytest.raises(UsageError, match="no cluster is known here") as caught:
         resolve(None)
-    assert caught.value.hint == "`cloudtrain up FILE` makes one"
+    assert caught.value.hint == "run `cloudtrain up FILE` to create one"
     Records("mnist").create()
     assert resolve(None) == "mnist"
     Records("bert").create()

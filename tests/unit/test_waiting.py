@@ -154,7 +154,7 @@ def test_a_lock_is_waited_for_as_long_as_was_asked(records: Records, time: Time)
 def test_a_lock_of_nobody_is_tried_a_little_longer(records: Records, time: Time) -> None:
     with records.lock("up"):
         (Path(records.folder).parent / "mnist.lock").write_text("")
-        with pytest.raises(LockedError, match="another command is at work"):
+        with pytest.raises(LockedError, match="another command is working"):
             records.lock("down", clock=time.clock()).__enter__()
     assert PASSING <= time.passed <= PASSING + 0.1
 
@@ -172,7 +172,7 @@ def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Tim
     transport = RetryingTransport(deaf, waits=waits.append, clock=time.clock())  # type: ignore[arg-type]
     assert transport.run(node, command("true")).exit_code == 0
     assert (time.passed, deaf.asked) == (3.0, 4)
-    assert waits == ["mnist-chief0: connection refused: waiting up to 60 s for it"]
+    assert waits == ["mnist-chief0: connection refused: retrying for up to 60 s"]
 
 
 def test_a_command_that_may_have_begun_is_not_run_again(records: Records, time: Time) -> None:
