@@ -529,7 +529,7 @@ def test_a_node_without_python_is_an_error_and_not_an_empty_landing(cluster: Clu
     cluster.write("chief0", "output/x", "1")
     os.environ["PATH"], path = "/nonexistent", os.environ["PATH"]
     try:
-        with pytest.raises(NotLanded, match=r"mnist-chief0: its files .* python3 not found"):
+        with pytest.raises(NotLanded, match=r"mnist-chief0: cannot list .* python3 not found"):
             landing(cluster)
     finally:
         os.environ["PATH"] = path
