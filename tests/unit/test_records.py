@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.codec import decode
-from cloudtrain.errors import CloudtrainError, ConfigError, LockedError, UsageError
+from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task, run_to_json
 from cloudtrain.shell import Secret
@@ -272,15 +272,6 @@ def test_a_stop_is_asked_of_whoever_attends() -> None:
 
 
 # ── the lock ─────────────────────────────────────────────────────────────────
-
-
-def test_a_command_that_waits_in_vain_is_told_who_holds_the_cluster() -> None:
-    with (
-        Records("mnist").lock("up"),
-        pytest.raises(LockedError, match="`cloudtrain up`"),
-        Records("mnist").lock("attend", wait=0.2),
-    ):
-        pass
 
 
 def test_a_failed_command_leaves_no_lock() -> None:
