@@ -1,8 +1,8 @@
 """Writes each cloud's providers/CLOUD/machines.csv: `python tools/catalog.py`.
 
-Needs apache-libcloud and moto (`pip install apache-libcloud moto`): their tables are two of the
-sources. The others stand below as they were read. docs/machines.md tells what each is good for and
-what is not in the table. A price that no source states is left out, never guessed.
+Needs apache-libcloud and moto (`pip install apache-libcloud moto`), whose tables are two of the
+sources. The others are below, as they were read. docs/machines.md describes each source and what
+the table lacks. A price without a source is omitted, never guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 Prices = dict[str, float]
 """Region → $/hour."""
 Row = tuple[str, float, float, str, int, str, Prices]
-"""Machine type, vCPUs, GiB, accelerator, how many, market, prices."""
+"""Machine type, vCPUs, GiB, accelerator, its count, market, prices."""
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 
@@ -59,8 +59,8 @@ def write(cloud: str, date: str, rows: list[Row]) -> None:
 
 # ── AWS ──────────────────────────────────────────────────────────────────────
 
-# On-demand in us-east-1, from the vendor's price list as SkyPilot's public catalog (v8) has it;
-# a family's sizes stand in the same proportion in every region (checked on p3, m8gd, r5d there).
+# On-demand in us-east-1, from the vendor's price list as in SkyPilot's public catalog (v8); a
+# family's sizes have the same price ratios in every region (checked there on p3, m8gd, r5d).
 AWS_CPU = {  # per vCPU
     "t3": (0.0208, ("medium", "large", "xlarge", "2xlarge")),
     "m5": (0.048, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "24xlarge")),
@@ -150,7 +150,7 @@ AWS_KINDS = {
     "V100": {16384: "V100", 32768: "V100-32GB"},
 }
 V100S = {"p3.2xlarge": (8, 61, 1), "p3.8xlarge": (32, 244, 4), "p3.16xlarge": (64, 488, 8)}
-"""moto has no p3 but p3dn: these are SkyPilot's."""
+"""moto has p3dn but no other p3: these are from SkyPilot."""
 
 
 AWS_UNPRICED = (
@@ -166,7 +166,7 @@ AWS_UNPRICED = (
     ("g7e.48xlarge", 192, 2048, "RTXPRO6000", 8),
     ("p6-b300.48xlarge", 192, 4096, "B300", 8),
 )
-"""Machines that moto has not, and whose price no source states."""
+"""Machines that moto lacks, and for which no source has a price."""
 
 
 def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
@@ -198,11 +198,11 @@ def families(references: Mapping[str, float]) -> set[str]:
 def aws_levels(
     family: str, references: Mapping[str, float], listed: Mapping[str, Mapping[str, Any]]
 ) -> Prices:
-    """Region → how dear the family is there beside us-east-1.
+    """Region → price level of the family relative to us-east-1.
 
-    libcloud's table mixes the prices of dedicated tenancy (6 to 10 % dearer) with those of shared
-    tenancy, and has 0.0 where it read none. So a region's level is the lowest one, and only
-    where three sizes (two of a small family) agree on it to 0.3 %.
+    libcloud's table mixes prices of dedicated tenancy (6 to 10 % more) with those of shared
+    tenancy, and has 0.0 for missing ones. So a region's level is the lowest ratio, if three sizes
+    (two of a small family) agree on it to 0.3 %.
     """
     found: dict[str, list[float]] = {}
     for name, reference in references.items():
@@ -239,11 +239,11 @@ def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, fl
 
 # ── GCP ──────────────────────────────────────────────────────────────────────
 
-# Of one GPU, on demand and spot, read in SkyPilot's public catalog (v8/gcp/vms.csv). Its on-demand
-# prices of A100, H100 and H200 are in some regions those of reserved capacity (lower than
-# spot, or out of proportion to the same region's CPU): those are left out.
+# Prices of one GPU, on demand and spot, from SkyPilot's public catalog (v8/gcp/vms.csv). In some
+# regions its on-demand prices of A100, H100 and H200 are those of reserved capacity (lower than
+# spot, or out of proportion to the region's CPU): those are omitted.
 AMERICAS = ("us-central1", "us-east1", "us-west1")
-"""They have one price for all that is billed by core, GiB or GPU."""
+"""They have the same prices per core, GiB and GPU."""
 
 
 def alike(on_demand: float, spot: float, *regions: str) -> dict[str, tuple[float, float]]:
@@ -297,7 +297,7 @@ ATTACHED = {
     "P100": (P100, {1: (16, 104), 2: (32, 208), 4: (96, 624)}),
     "P4": (P4, {1: (24, 156), 2: (48, 312), 4: (96, 624)}),
 }
-# n1-standard, of one vCPU with its 3.75 GiB: n1-standard-16 on demand / 16, n1-standard-2 spot / 2.
+# n1-standard, per vCPU with 3.75 GiB: n1-standard-16 on demand / 16, n1-standard-2 spot / 2.
 N1 = {
     region: (price / 16, spot / 2)
     for region, (price, spot) in (
@@ -332,8 +332,8 @@ N1 = {
         }
     ).items()
 }
-# Machines that bring their GPUs. Of the smallest: the machine's and one GPU's price.
-A2 = {  # a2-highgpu-1g; None: not known, or that of reserved capacity
+# Machines with built-in GPUs: (price of the smallest machine, price of one GPU).
+A2 = {  # a2-highgpu-1g; None: not known, or the price of reserved capacity
     **dict.fromkeys(AMERICAS, ((0.73948, 2.93391), (0.36975, 1.4341))),
     "asia-northeast1": (None, (0.41783, 1.2307)),
     "asia-northeast3": (None, (0.34226, 1.2406)),
@@ -343,8 +343,8 @@ A2 = {  # a2-highgpu-1g; None: not known, or that of reserved capacity
     "us-west3": ((0.8882, 3.43686), (0.40554, 1.5648)),
     "us-west4": ((0.8328, 3.10155), (0.33306, 1.2406)),
 }
-# a2-ultragpu-1g: the machine, its GPU, 375 GiB of local SSD (libcloud). What the source has
-# elsewhere is the price of reserved capacity.
+# a2-ultragpu-1g: machine, GPU, 375 GiB of local SSD (libcloud). In other regions the source has
+# only the price of reserved capacity.
 A2_ULTRA = {"asia-southeast1": 1.35641 + 4.84607 + 375 * 0.0001222}
 A3 = {  # a3-highgpu-8g on demand: the machine's price and one GPU's; smaller ones are spot only
     **dict.fromkeys(("us-central1", "us-east4", "us-west1"), (9.46006, 9.79655)),
@@ -405,7 +405,7 @@ GCP_UNPRICED = (
     ("g4-standard-192", 192, 720, "RTXPRO6000", 4),
     ("g4-standard-384", 384, 1440, "RTXPRO6000", 8),
 )
-"""Machines whose price no source states."""
+"""Machines for which no source has a price."""
 
 
 def local(ssd: Mapping[str, Any], region: str) -> float:
@@ -477,8 +477,8 @@ def a2() -> Iterator[Row]:
 # ── Azure ────────────────────────────────────────────────────────────────────
 
 D_SIZES = (2, 4, 8, 16, 32, 48, 64)
-# Standard_D64s_v5 in the USA, read in SkyPilot's public catalog (v5/azure/vms.csv). Its spot prices
-# are years old and a tenth of these: they are left out.
+# Standard_D64s_v5 in the USA, from SkyPilot's public catalog (v5/azure/vms.csv). Its spot prices
+# are years old and a tenth of these: they are omitted.
 D64S_V5 = {"centralus": 3.471, "southcentralus": 3.686, "westcentralus": 3.686, "westus": 3.584}
 D64S_V5 |= dict.fromkeys(("eastus", "eastus2", "northcentralus", "westus2", "westus3"), 3.072)
 T4_V3 = {"centralus": 0.594, "southcentralus": 0.631, "westus": 0.631}

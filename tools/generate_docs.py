@@ -1,5 +1,5 @@
-"""Writes what the code knows: configs/schema.json, tables of docs/config.md and docs/machines.md,
-the rights to paste of docs/aws.md, docs/azure.md and docs/gcp.md.
+"""Generates configs/schema.json, the tables of docs/config.md and docs/machines.md, and the
+permissions to paste in docs/aws.md, docs/azure.md and docs/gcp.md.
 
 Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, or of a cloud's
 facts.py, families.py or permissions.py: python tools/generate_docs.py
@@ -31,7 +31,7 @@ def schema_text() -> str:
 
 
 def page(now: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables regenerated."""
     return between(now, tables())
 
 
@@ -55,7 +55,7 @@ def gpu_table() -> str:
 
 
 def code_table() -> str:
-    head = "| TensorFlow from | runs as it is on | compiled at first use from | source |"
+    head = "| TensorFlow from | has code for | compiled at first use from | source |"
     lines = [f"\n{head}", "|---|---|---|---|"]
     for row in gpus.DEVICE_CODE:
         binary = ", ".join(map(number, row.binary))
@@ -67,7 +67,7 @@ def code_table() -> str:
 def sold_table() -> str:
     lines = ["\n| cloud | machines | GPU | sold | instead | source |", "|---|---|---|---|---|---|"]
     for cloud, row in [(each, row) for each in clouds() for row in each.families]:
-        how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no more"
+        how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no longer"
         why = "ARM" if row.arm else row.unfit
         how = f"{how}; {why}" if why else how
         cells = [cloud.name, row.shown, row.kind, how, availability.equivalent(cloud, row)]
@@ -80,7 +80,7 @@ def toolkit_table() -> str:
     for row in cuda.TOOLKITS:
         source = cited(row.source, row.read)
         lines.append(f"| {number(row.since)} | {row.cuda} | {row.driver} | {source} |")
-    lines += ["\n| GPU from | driver that is installed | source |", "|---|---|---|"]
+    lines += ["\n| GPU from | installed driver | source |", "|---|---|---|"]
     for each in cuda.DRIVERS:
         name = f"{each.branch}-server{'-open' if each.open else ''}"
         lines.append(f"| {each.since} | `{name}` | {cited(each.source, each.read)} |")
@@ -88,7 +88,7 @@ def toolkit_table() -> str:
 
 
 def library_table() -> str:
-    """Columns are releases that have the same set, rows the packages."""
+    """A column for each set of releases with the same packages, a row for each package."""
     sets: dict[tuple[str, ...], list[cuda.Libraries]] = {}
     for row in cuda.LIBRARIES:
         sets.setdefault(row.packages, []).append(row)
@@ -129,12 +129,12 @@ def tables() -> str:
 
 
 def effects() -> str:
-    """What a change of each field does."""
+    """Effect of a change of each field."""
     lines = ["\n## A changed file\n"]
-    lines += ["What a change does to a cluster that is up, field by field:\n"]
+    lines += ["Effect of a change on a running cluster, by field:\n"]
     lines += [f"- **{kind}**: {meaning}." for kind, meaning in KINDS.items()]
     lines += [""]
-    lines += ["| field | a change is | |", "|---|---|---|"]
+    lines += ["| field | effect | |", "|---|---|---|"]
     lines += [f"| `{name}` | {each.kind} | {each.note} |" for name, each in EFFECT.items()]
     return "\n".join(lines) + "\n"
 
@@ -178,7 +178,7 @@ def default_of(value: Any, kind: str) -> str:
 
 
 def permissions(cloud: str, now: str) -> str:
-    """A cloud's page with what is to be pasted for the rights that its driver needs."""
+    """A cloud's page with the permissions that its driver needs, to paste."""
     module = import_module(f"cloudtrain.providers.{cloud}.permissions")
     return between(now, module.block())
 
