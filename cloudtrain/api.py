@@ -171,11 +171,11 @@ def logs(
     until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError.
     """
     from cloudtrain.commands.logs import logs
-    from cloudtrain.console.quiet import Collecting
+    from cloudtrain.console.quiet import CollectingConsole
 
     name, config = _target(cluster, store)
     with _shown(console) as shown:
-        collecting = Collecting(shown)
+        collecting = CollectingConsole(shown)
         logs(
             name,
             config=config,

@@ -76,11 +76,11 @@ class _Batch(Generic[T, R]):
                 threading.Thread(target=self._drain).start()
             self._wait()
         except KeyboardInterrupt as interrupt:
-            _to_the_end(self._cancel)
+            _uninterrupted(self._cancel)
             try:
-                _to_the_end(on_interrupt)
+                _uninterrupted(on_interrupt)
             finally:
-                _to_the_end(self._wait)
+                _uninterrupted(self._wait)
             return interrupt
         return None
 
@@ -95,7 +95,7 @@ class _Batch(Generic[T, R]):
             for thread in threads:
                 thread.join()
         except KeyboardInterrupt:
-            _to_the_end(self._cancel)
+            _uninterrupted(self._cancel)
             raise
 
     def _drain(self) -> None:
@@ -122,7 +122,7 @@ class _Batch(Generic[T, R]):
             self._changed.wait_for(lambda: not self._missing)
 
 
-def _to_the_end(step: Callable[[], None]) -> None:
+def _uninterrupted(step: Callable[[], None]) -> None:
     """Run `step` to completion, ignoring KeyboardInterrupt."""
     while True:
         try:

@@ -36,14 +36,14 @@ def page(now: str) -> str:
 
 
 def machines(now: str) -> str:
-    made = gpu_table() + code_table() + toolkit_table() + library_table() + sold_table()
-    return between(now, made)
+    generated = gpu_table() + code_table() + toolkit_table() + library_table() + sold_table()
+    return between(now, generated)
 
 
-def between(now: str, made: str) -> str:
+def between(now: str, generated: str) -> str:
     before, _, rest = now.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}{made}{END}{after}"
+    return f"{before}{BEGIN}{generated}{END}{after}"
 
 
 def gpu_table() -> str:

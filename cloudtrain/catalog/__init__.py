@@ -98,7 +98,7 @@ def cheapest(
     all_rows = [
         row
         for row in table.packaged(provider).rows
-        if row.accelerator == wanted and not row.spot and _feeds(row)
+        if row.accelerator == wanted and not row.spot and _chosen_by_default(row)
     ]
     if not all_rows:
         return None
@@ -115,7 +115,7 @@ def cheapest(
     return replace(found, accelerator=wanted, attachable=()) if found else None
 
 
-def _feeds(row: table.Row) -> bool:
+def _chosen_by_default(row: table.Row) -> bool:
     """Exclude highmem n1 and the smallest n1: they are for configs that name them."""
     if not row.machine.startswith("n1-"):
         return True

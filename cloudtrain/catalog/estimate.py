@@ -13,7 +13,7 @@ from cloudtrain.catalog import availability
 from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
 
-AGED = timedelta(days=180)
+STALE_AFTER = timedelta(days=180)
 """Age from which prices are reported as old."""
 
 
@@ -34,7 +34,7 @@ class Estimate:
 
     @property
     def stale(self) -> bool:
-        return availability.today() - self.date > AGED
+        return availability.today() - self.date > STALE_AFTER
 
     @property
     def per_hour(self) -> float | None:
@@ -84,7 +84,7 @@ def _at(plan: Plan, place: str) -> Estimate:
     dates = [day for _, day in priced.values() if day is not None]
     region = catalog.region_of(provider, place)
     missing = dict.fromkeys(
-        _words(provider, node) for node in plan.nodes if priced[node.name][0] is None
+        _describe(provider, node) for node in plan.nodes if priced[node.name][0] is None
     )
     return Estimate(
         place=place,
@@ -95,7 +95,7 @@ def _at(plan: Plan, place: str) -> Estimate:
     )
 
 
-def _words(provider: str, node: NodePlan) -> str:
+def _describe(provider: str, node: NodePlan) -> str:
     known = catalog.machine_type(provider, node.machine or "")
     attached = node.accelerator is not None and known is not None and bool(known.attachable)
     words = f"{node.machine} with {node.accelerator}" if attached else f"{node.machine}"

@@ -102,8 +102,8 @@ def invoke(arguments: list[str]) -> int:
     try:
         with cli.make_context("cloudtrain", arguments) as context:
             return cli.invoke(context) or 0
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
 
 
 class LazyGroup(click.Group):

@@ -13,7 +13,7 @@ from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
 
-MOST = 24
+MAX_LINES = 24
 """Lines of one error that are shown; the JSON and --debug have all."""
 
 
@@ -81,9 +81,9 @@ def _more(error: CloudtrainError) -> dict[str, Any]:
 def _text(failure: dict[str, Any], debug: bool) -> str:
     start = "" if failure["exit_code"] >= 128 else "error: "
     lines = failure["message"].split("\n")
-    if len(lines) > MOST and not debug:
-        left = len(lines) - MOST + 1
-        lines = [*lines[: MOST - 1], f"… and {left} more lines: --debug shows all"]
+    if len(lines) > MAX_LINES and not debug:
+        left = len(lines) - MAX_LINES + 1
+        lines = [*lines[: MAX_LINES - 1], f"… and {left} more lines: --debug shows all"]
     if "problems" in failure:  # each is `file:line: field: text`, for editors and people to jump to
         text = "".join(f"{start}{line}\n" for line in lines)
     else:

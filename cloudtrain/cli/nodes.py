@@ -13,13 +13,13 @@ from cloudtrain.commands.node_notes import overdue
 if TYPE_CHECKING:
     from cloudtrain.model import Node
 
-EACH = 16
+MAX_SINGLE = 16
 """Nodes that are shown one by one; of a larger cluster, those that differ from their role."""
 
 
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
     """Each node on a line, or of a large cluster each role on one."""
-    if len(nodes) <= EACH:
+    if len(nodes) <= MAX_SINGLE:
         width = max((len(node.task) for node in nodes), default=0)
         for node in nodes:
             yield from _line(node, width)
@@ -49,10 +49,10 @@ def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
     yield "  ".join(["", role, counts, *filter(None, usual)])
     others = [n for n in nodes if n.state != "running" or n.fault or _kind(n) != usual]
     width = max((len(node.task) for node in others), default=0)
-    for node in others[:EACH]:
+    for node in others[:MAX_SINGLE]:
         yield from (f"  {line}" for line in _line(node, width))
-    if len(others) > EACH:
-        yield f"    and {len(others) - EACH} more that differ: --json has all"
+    if len(others) > MAX_SINGLE:
+        yield f"    and {len(others) - MAX_SINGLE} more that differ: --json has all"
 
 
 def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:

@@ -56,7 +56,7 @@ def command(
         click.echo(printable("\n".join(text(as_document(report), every=every))))
 
 
-EACH = 16
+MAX_SINGLE = 16
 """Nodes that are shown one by one; of a larger cluster, the first of each role."""
 
 
@@ -64,7 +64,7 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines = [f"{plan['name']}  {plan['provider']}  {plan['strategy']}"]
     if plan["placement"]:
         lines.append(f"  placement  {', '.join(plan['placement'])}")
-    if every or len(plan["nodes"]) <= EACH:
+    if every or len(plan["nodes"]) <= MAX_SINGLE:
         for node in plan["nodes"]:
             lines += node_text(node)
     else:

@@ -78,8 +78,8 @@ def command(
             console=screen,
         )
     if as_json:
-        made = [node_json(node) for node in cluster.nodes]
-        print_json({"name": cluster.name, "nodes": made})
+        nodes_json = [node_json(node) for node in cluster.nodes]
+        print_json({"name": cluster.name, "nodes": nodes_json})
     else:
         click.echo(f"{cluster.name} is up, nodes: {len(cluster.nodes)}; next: cloudtrain train")
 

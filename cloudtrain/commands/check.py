@@ -80,8 +80,8 @@ def findings(
     config, plan = handle.config, handle.plan
     fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
     if all(finding.ok for finding in fitting):
-        asked = ignored((*price(plan), *handle.provider.check(plan)), ignore)
-        fitting = (*fitting, *asked)
+        queried = ignored((*price(plan), *handle.provider.check(plan)), ignore)
+        fitting = (*fitting, *queried)
         if deep is not None:
             fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
     return (
@@ -179,13 +179,13 @@ def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainErr
         each
         for each in kind.__mro__
         if each is CloudtrainError
-        or (issubclass(each, CloudtrainError) and not issubclass(each, WANTS_MORE))
+        or (issubclass(each, CloudtrainError) and not issubclass(each, NEEDS_MORE_ARGUMENTS))
     )
     error: CloudtrainError = simple(text, hint=hint)
     return error.copy_with(exit_code=exit_code(kind))
 
 
-WANTS_MORE = (ConfigError, NodeError, NodesError)
+NEEDS_MORE_ARGUMENTS = (ConfigError, NodeError, NodesError)
 
 
 def machines(plan: Plan) -> tuple[Finding, ...]:

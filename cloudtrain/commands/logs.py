@@ -20,7 +20,7 @@ from cloudtrain.runs.background import watching_idle
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 
-LOOKS = Retry(pause=0.2)
+POLL = Retry(pause=0.2)
 """Polls of a run that another process supervises."""
 CHUNK = 1 << 16
 
@@ -43,7 +43,7 @@ def logs(
     ends, restarts and lands it as `train` would.
     """
     found = find_run(name, run, config=config, uri=store)
-    shown = Only(console, roles)
+    shown = RoleFilter(console, roles)
     if found.run.ended is None:
         ingest_before_reading(found, console, "logs")
     if found.records is None:
@@ -58,7 +58,7 @@ def logs(
     records, id = found.records, found.run.id
     offsets = show(records, found, shown, tail)
     if follow and found.run.ended is None:
-        poll_until(lambda: stay(records, id, shown, offsets), LOOKS, clock=clock)
+        poll_until(lambda: follow_step(records, id, shown, offsets), POLL, clock=clock)
 
 
 Offsets = dict[tuple[str, int], int]
@@ -95,7 +95,7 @@ def name_of(task: Task) -> str:
     return f"{task.name}.attempt-{task.attempt}.log"
 
 
-def stay(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
+def follow_step(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
     """Follow until the run has ended."""
     try:
         with watching_idle(records), records.lock("logs -f"):
@@ -140,7 +140,7 @@ def last_lines(data: bytes, tail: int | None) -> bytes:
     return b"".join(data.splitlines(keepends=True)[-tail:]) if tail > 0 else b""
 
 
-class Only:
+class RoleFilter:
     """A console that shows the output of some roles only."""
 
     def __init__(self, console: Console, roles: Sequence[str]) -> None:

@@ -36,18 +36,18 @@ def roll_back(session: Session, kept: set[str], start: int) -> None:
     A node that existed before may hold work, and is never among them.
     """
     events = session.records.events()
-    made = nodes_requested(events[start:]).keys() - kept
-    if not made:
+    created = nodes_requested(events[start:]).keys() - kept
+    if not created:
         return
     name, provider, late = session.config.name, session.provider, pending_nodes(events)
     try:
-        with session.console.stage(f"roll back on {provider.name}", len(made)) as stage:
+        with session.console.stage(f"roll back on {provider.name}", len(created)) as stage:
             journal = shown_journal(session, stage)
             if kept:
-                provider.remove(name, sorted(made), journal, late)
+                provider.remove(name, sorted(created), journal, late)
             else:
                 provider.destroy(name, journal, late)
-            for node in sorted(made):
+            for node in sorted(created):
                 stage.done(node, "gone")
     except CloudtrainError as error:
         session.console.warn(f"the rollback of this `up` failed too: {error}")

@@ -25,7 +25,7 @@ def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None
             return
         if found.records is not None:
             with found.records.lock(doing):
-                take(found.records, found.run, store, console)
+                ingest(found.records, found.run, store, console)
         elif left := pending_spools(found.run.id, store):
             console.warn(
                 f"{counted(len(left))} stored by unattended nodes not landed yet; run "
@@ -44,10 +44,10 @@ def ingest_before_down(handle: Handle, console: Console) -> None:
     runs = handle.records.runs()
     for run in [run for run in runs if run.ended is None or run == runs[-1]]:
         try:
-            take(handle.records, run, handle.store, console)
+            ingest(handle.records, run, handle.store, console)
         except CloudtrainError as error:
             console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
-def take(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
+def ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
     ingest_spools(run, store, console, log_path=partial(records.log_path, run.id))

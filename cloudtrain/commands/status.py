@@ -124,7 +124,8 @@ def status(
         recorded = [with_landed(recorded[0], config)]
     return StatusReport(
         clusters=tuple(
-            asked(watched(one)) if one.open or name is not None else one for one in recorded
+            with_nodes(with_watcher(one)) if one.open or name is not None else one
+            for one in recorded
         )
     )
 
@@ -148,7 +149,7 @@ def landed(
         return (
             cluster,
         )  # no config to query with, or local nodes, which only their own machine sees
-    cluster = asked(cluster, config)
+    cluster = with_nodes(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
 
 
@@ -234,7 +235,7 @@ def _idle(records: Records) -> IdleState | None:
     return idle_state(records)
 
 
-def watched(cluster: ClusterStatus) -> ClusterStatus:
+def with_watcher(cluster: ClusterStatus) -> ClusterStatus:
     """The same, with a new watcher for `limits.idle`: the old one may have ended with this
     machine.
     """
@@ -244,7 +245,7 @@ def watched(cluster: ClusterStatus) -> ClusterStatus:
     return replace(cluster, idle=_idle(records)) if watch_idle(records) else cluster
 
 
-def asked(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
+def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
     from cloudtrain.catalog.estimate import prices_of
     from cloudtrain.cluster.plan import make_plan

@@ -14,7 +14,7 @@ from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tasks import end_orphans
 from cloudtrain.state import Records
 
-LOOKS = Retry(pause=0.2)
+POLL = Retry(pause=0.2)
 """Polls whether the run's supervisor is done, or gone."""
 
 
@@ -28,7 +28,7 @@ def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
         return stop_orphans(records, console)
     records.ask_stop(run.id)
     console.say(f"stopping run {run.id}")
-    stopped = poll_until(lambda: stopped_here(records, run.id, console), LOOKS, clock=clock)
+    stopped = poll_until(lambda: stopped_here(records, run.id, console), POLL, clock=clock)
     return stopped or records.run(run.id)
 
 

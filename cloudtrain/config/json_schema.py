@@ -1,4 +1,4 @@
-"""JSON Schema of the file for editors, made from the sections and the nouns' defaults."""
+"""JSON Schema of the file for editors, generated from the sections and the nouns' defaults."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    made = ConfigFile.model_json_schema(schema_generator=_WithoutTitles)
-    definitions = made.pop("$defs")
+    generated = ConfigFile.model_json_schema(schema_generator=_WithoutTitles)
+    definitions = generated.pop("$defs")
     for section in _sections(Section):
-        target = made if section is ConfigFile else definitions[section.__name__]
+        target = generated if section is ConfigFile else definitions[section.__name__]
         _add_defaults(target, section)
-    made["properties"]["hosts"]["anyOf"].append({"title": "INI file", "type": "string"})
-    made["properties"]["nodes"]["anyOf"][0]["additionalProperties"] = {
+    generated["properties"]["hosts"]["anyOf"].append({"title": "INI file", "type": "string"})
+    generated["properties"]["nodes"]["anyOf"][0]["additionalProperties"] = {
         "anyOf": [{"$ref": "#/$defs/NodesEntry"}, {"const": False}, {"type": "null"}]
     }
     needs_placement = {
@@ -30,7 +30,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "title": "cloudtrain config",
-        **made,
+        **generated,
         "required": ["provider", "strategy"],
         **needs_placement,
         "$defs": definitions,

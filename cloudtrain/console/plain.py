@@ -12,13 +12,13 @@ from cloudtrain.console.lines import printable
 from cloudtrain.console.screen import Progress, TaskOutput
 from cloudtrain.protocols import Stage
 
-FEW = 16
+MAX_SINGLE = 16
 """Up to this many nodes, each finished node gets its own line."""
 
-BETWEEN = 1.0
+INTERVAL = 1.0
 """Seconds between lines on finished nodes in larger clusters."""
 
-QUIET = 5.0
+SILENCE = 5.0
 """Seconds of silence after which a node's current work is reported."""
 
 
@@ -70,14 +70,14 @@ class _Lines:
 
     def node(self, name: str, text: str) -> None:
         with self._lock:
-            if self._clock() - self._said >= QUIET:
+            if self._clock() - self._said >= SILENCE:
                 self._say(name, text)
 
     def done(self, name: str, text: str = "") -> None:
         with self._lock:
             self._done.add(name)
             last = len(self._done) == self._total
-            if self._total <= FEW or last or self._clock() - self._said >= BETWEEN:
+            if self._total <= MAX_SINGLE or last or self._clock() - self._said >= INTERVAL:
                 self._say(name, text)
 
     def after(self) -> str:

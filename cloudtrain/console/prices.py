@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.catalog.estimate import Estimate
 
-NOT_IN_IT = "disks, addresses and traffic"
+EXCLUDED = "disks, addresses and traffic"
 
 
 def in_words(found: Estimate, lifetime: float | None) -> str:
@@ -22,7 +22,7 @@ def in_words(found: Estimate, lifetime: float | None) -> str:
     elif found.most is not None:
         text += ", without a limit (limits.max_lifetime is off)"
     age = ", more than 180 days old: run `plan --refresh-prices`" if found.stale else ""
-    return f"{text} (prices of {found.date.isoformat()}{age}; without {NOT_IN_IT})"
+    return f"{text} (prices of {found.date.isoformat()}{age}; without {EXCLUDED})"
 
 
 def dollars(amount: float) -> str:

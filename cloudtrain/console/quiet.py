@@ -39,7 +39,7 @@ class _LoggedStage:
         log.info("%s: %s: %s", self._title, name, text or "done")
 
 
-class Collecting:
+class CollectingConsole:
     """Passes everything on to another console, and keeps the output of tasks as text."""
 
     def __init__(self, console: Console) -> None:
