@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 from moto.core.exceptions import ServiceException
 from moto.core.serialize import EC2Serializer, XFormedAttributePicker
+from moto.core.utils import get_service_model
 from moto.ec2.responses._base_response import EC2BaseResponse
 from werkzeug.wrappers import Request, Response
 
@@ -180,7 +181,8 @@ _TRANSFORMERS = {
 
 def _xml(action: str, result: Any) -> Response:
     serializer = EC2Serializer(
-        operation_model=aws_query.operation(action),
+        # moto's own model: its serializer accepts no other classes
+        operation_model=get_service_model("ec2").operation_model(action),
         value_picker=XFormedAttributePicker(response_transformers=_TRANSFORMERS),
     )
     made = serializer.serialize(result)
