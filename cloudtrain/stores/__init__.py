@@ -19,9 +19,9 @@ class StoreKind:
     form: str
     module: str
     package: str = ""
-    """What the module imports; the extra of the cloud whose store it is brings it."""
+    """Package that the module imports; the extra of the store's cloud installs it."""
     on_this_machine: bool = False
-    """Whether no node can store there by itself."""
+    """True if no node can upload there by itself."""
 
     @property
     def extra(self) -> str:
@@ -41,15 +41,15 @@ KINDS = (
 def open_store(
     uri: str, *, endpoint: str | None = None, project: str | None = None
 ) -> StoreBackend:
-    """The store that a URI names. Asks nothing yet. Raises UsageError.
+    """Open the store of a URI, without a request yet. Raises UsageError.
 
-    `endpoint` is another address of its service, `project` what `project:` names on the cloud whose
-    store it is: the AWS profile for s3, the Google project in which a gs bucket is made.
+    `endpoint` is another address of its service, `project` the config's `project:` if the store is
+    of the nodes' cloud: the AWS profile for s3, the Google project for a new gs bucket.
     """
     kind = kind_of(uri)
     if kind is None:
         forms = ", ".join(each.form for each in KINDS)
-        raise UsageError(f"artifacts.store: {uri}: no such kind of store", hint=f"it is {forms}")
+        raise UsageError(f"artifacts.store: {uri}: unknown kind of store", hint=f"use {forms}")
     if kind.package:
         _refuse_missing(uri, kind)
     module = importlib.import_module(f"cloudtrain.stores.{kind.module}")
@@ -75,10 +75,10 @@ def is_on_this_machine(uri: str) -> bool:
 def _refuse_missing(uri: str, kind: StoreKind) -> None:
     try:
         found = importlib.util.find_spec(kind.package)
-    except ModuleNotFoundError:  # a namespace around it is not there
+    except ModuleNotFoundError:  # its namespace package does not exist
         found = None
     if found is None:
         raise UsageError(
-            f"artifacts.store: {uri}: it needs {kind.package}, which is not installed",
+            f"artifacts.store: {uri}: needs {kind.package}, which is not installed",
             hint=f"pip install 'cloudtrain[{kind.extra}]'",
         )

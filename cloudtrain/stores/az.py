@@ -26,7 +26,7 @@ from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 
 PART = 4 << 20
-"""Bytes of a block that comes through this machine; later ones of a very long stream are larger."""
+"""Bytes of a block uploaded by this machine; later ones of a very long stream are larger."""
 
 SIDE_BY_SIDE = 4
 
@@ -36,13 +36,13 @@ RETRIES: dict[str, Any] = {
     "increment_base": 2,
     "random_jitter_range": 1,
 }
-"""About half a minute in all; the SDK's own begin with 15 s."""
+"""Retries for about half a minute; the SDK's own begin with 15 s."""
 
 COPIES = Retry(pause=0.1, backoff=2.0, longest=5.0)
-"""Looks at a copy in the store, until it has ended."""
+"""Checks of a copy within the store, until it has ended."""
 
 COPY_SECONDS = 120.0
-"""Without a byte more of a copy in the store, it comes through this machine."""
+"""Seconds without progress of a copy within the store, after which it goes through this machine."""
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore:
@@ -50,8 +50,9 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore
 
 
 class AzureStore(ObjectStore):
-    """`az://ACCOUNT/CONTAINER/prefix`. Credentials are AZURE_STORAGE_CONNECTION_STRING's where it
-    names this account, otherwise those of azure-identity's own chain."""
+    """`az://ACCOUNT/CONTAINER/prefix`. Uses the credentials of AZURE_STORAGE_CONNECTION_STRING if
+    it names this account, else those of azure-identity's own chain.
+    """
 
     def __init__(self, uri: str, *, endpoint: str | None = None, clock: Clock = CLOCK) -> None:
         account, container, prefix = split(uri, "az://ACCOUNT/CONTAINER/prefix", 2)
@@ -76,14 +77,15 @@ class _Container:
     def put(self, key: str, data: io.RawIOBase) -> None:
         blob = self._container.get_blob_client(key)
         first = data.read(PART) or b""
-        if len(first) < PART:  # one request where the whole of it is here
+        if len(first) < PART:  # all of it is here: one request
             blob.upload_blob(first, overwrite=True, validate_content=True)
             return
         blob.commit_block_list(list(self._staged(blob, first, data)))
 
     def _staged(self, blob: Any, first: bytes, data: io.RawIOBase) -> Iterator[Any]:
-        """By names like those that a node gives: the blocks of one blob are named alike or refused,
-        and those of a try that failed stay for a week."""
+        """Stage blocks, named as by a node: all blocks of a blob need names of one form, and those
+        of a failed attempt stay for a week.
+        """
 
         def stage(name: str, part: bytes) -> Any:
             blob.stage_block(name, part, length=len(part), validate_content=True)
@@ -112,7 +114,7 @@ class _Container:
     def copy(self, source: str, target: str) -> None:
         try:
             done = self._copied(source, target)
-        except self._errors.HttpResponseError:  # the other way does it, or tells it in full
+        except self._errors.HttpResponseError:  # the other way succeeds, or reports it in full
             done = False
         if not done:
             self.put(target, CountingReader(self.get(source)))
@@ -143,7 +145,7 @@ class _Container:
             self._container.delete_blob(key, delete_snapshots="include")
 
     def create(self, location: str | None) -> bool:
-        """Where the storage account is; for its owner alone, as containers are by default."""
+        """Create the container in the account's region; private, as containers are by default."""
         if self._container.exists():
             return False
         try:
@@ -208,23 +210,23 @@ class _Container:
         if isinstance(error, self._errors.ClientAuthenticationError):  # azure-identity's own
             return CredentialsError(words, hint=_LOGIN)
         if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(words):
-            hint = f"`az storage account create --name {self._account} …` makes a storage account"
+            hint = f"create one with `az storage account create --name {self._account} …`"
             return StoreError(words, hint=hint)
         return StoreError(f"{code}: {words}" if code else words, hint=_AGAIN)
 
 
-_AGAIN = "run the same command again; it goes on from here"
-_LOGIN = "`az login`, or AZURE_STORAGE_CONNECTION_STRING with this account's own key"
+_AGAIN = "run the command again to continue"
+_LOGIN = "run `az login`, or set AZURE_STORAGE_CONNECTION_STRING with this account's own key"
 _ROLE = (
-    "the role `Storage Blob Data Contributor` on the storage account; "
-    "and see that its firewall lets you in"
+    "you need the role `Storage Blob Data Contributor` on the storage account, "
+    "and access through its firewall"
 )
 # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
 _HINTS = {
-    "ContainerNotFound": "`az storage container create` makes one, or `artifacts.create: true`",
-    "ContainerBeingDeleted": "it takes half a minute or more; then the same command again",
-    "Md5Mismatch": "what arrived there is not what was sent; run the same command again",
+    "ContainerNotFound": "run `az storage container create`, or set `artifacts.create: true`",
+    "ContainerBeingDeleted": "this takes half a minute or more; then run the command again",
+    "Md5Mismatch": "the data was damaged on its way; run the command again",
 }
 _NOT_THAT_VERSION = (
     "BlobAlreadyExists",
@@ -243,7 +245,7 @@ _NO_SUCH_HOST = re.compile("resolve|not known|getaddrinfo|No address associated"
 
 
 def _code(error: Exception) -> str:
-    """The service's own; it is an Enum where the SDK knows it."""
+    """The service's own error code; the SDK uses an Enum for codes that it knows."""
     code = getattr(error, "error_code", None) or ""
     return str(getattr(code, "value", code))
 
@@ -258,7 +260,7 @@ def _service(account: str, endpoint: str | None) -> Any:
         except ValueError as error:
             words = _SIGNATURE.sub(r"\1***", str(error))
             raise CredentialsError(
-                f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="take it from the portal anew"
+                f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="copy it from the portal again"
             ) from None
         if service.account_name == account:
             return service

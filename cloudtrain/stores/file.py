@@ -1,4 +1,4 @@
-"""Artifacts in a folder of this machine, or of whatever is mounted there."""
+"""Artifacts in a local folder, which may be a mount."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtrain.presign import Presigner
 from cloudtrain.protocols import Swapped
 
 PARTIAL = ".partial"
-"""Folder at the top for files that are being written: runs and users have no such name."""
+"""Top folder for files being written: no run or user has this name."""
 
 _CHUNK = 1 << 20
 _STALE = 24 * 3600.0
@@ -32,7 +32,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
 
 
 class FileStore:
-    """A file appears under its name whole, with its bytes on the disk, or not at all."""
+    """A store in a folder. A file appears only when it is complete and on the disk."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -46,13 +46,13 @@ class FileStore:
         return is_new
 
     def check(self) -> None:
-        """Also clears away what uploads that were killed have left, a day after."""
+        """Check the store; also deletes what killed uploads left more than a day ago."""
         name = f"{PARTIAL}/check-{uuid.uuid4().hex}"
         self._make()
         try:
             self.upload(name, [b"cloudtrain"])
             if b"".join(self.download(name)) != b"cloudtrain":
-                raise StoreError(f"{self.root}: a file there does not hold what was written")
+                raise StoreError(f"{self.root}: a file read back differs from what was written")
             with _explained(self.root):
                 (self.root / name).unlink()
                 self._clear()
@@ -63,16 +63,16 @@ class FileStore:
             raise
 
     def _make(self) -> None:
-        """The folder itself, so that a place where nothing can be made is named as written."""
+        """Create the folder first, so that an error names it as the user wrote it."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError as error:  # /proc says so of a new name
+        except FileNotFoundError as error:  # /proc raises this for a new name
             raise StoreError(
                 f"cannot write to {shown(self.root)}: {error.strerror}",
-                hint="choose a folder that can be written",
+                hint="choose a writable folder",
             ) from error
         except OSError:
-            return  # the first upload says it, with what to do
+            return  # the first upload reports it, with a hint
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         target = self._file(path)
@@ -130,12 +130,12 @@ class FileStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[float]:
-        """No other process swaps here meanwhile; the time on the file server, where one is."""
+        """Lock out other processes' swaps; yields the time of the file server, if there is one."""
         lock = self.root / PARTIAL / "swaps"
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # over NFS too, for all of its clients
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # works over NFS, too, for all clients
             os.utime(descriptor)
             yield os.fstat(descriptor).st_mtime
         finally:
@@ -150,7 +150,7 @@ class FileStore:
         self.clear(time.time() - _STALE)
 
     def clear(self, before: float) -> None:
-        """What killed uploads have left and nobody has written to since then (Unix time)."""
+        """Delete leftovers of killed uploads, last written before that Unix time."""
         for left in (self.root / PARTIAL).iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if left.stat().st_mtime < before:
@@ -158,7 +158,7 @@ class FileStore:
 
 
 def _small(path: Path) -> tuple[str, bytes, float] | None:
-    """Version, content and time of writing; None where there is none."""
+    """Version, content and modification time; None if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -169,21 +169,22 @@ def _small(path: Path) -> tuple[str, bytes, float] | None:
 
 
 def _folder(uri: str) -> Path:
-    """Percent-encoded or as it is; `file://` has no host, so the path starts at the third slash."""
+    """Folder of a URI, percent-encoded or not: the path starts at the third slash."""
     path = os.fsdecode(unquote_to_bytes(uri[len("file://") :]))
     if not path.startswith("/"):
         raise UsageError(
-            f"artifacts.store: {uri}: names a host or a relative path",
-            hint="a folder of this machine is written with three slashes: file:///absolute/path",
+            f"artifacts.store: {uri}: has a host or a relative path",
+            hint="write a local folder with three slashes: file:///absolute/path",
         )
     if "\0" in path:
-        raise UsageError(f"artifacts.store: {uri}: a path cannot hold a NUL byte")
+        raise UsageError(f"artifacts.store: {uri}: a path cannot contain a NUL byte")
     return Path(path)
 
 
 def _opened(root: Path, path: str) -> int:
-    """A regular file inside the folder. On a shared disk others write there too: a link would lead
-    out of it, and a pipe be waited on for ever."""
+    """Open a regular file inside the folder. On a shared disk others write there too: a link could
+    lead out of it, and a pipe block forever.
+    """
     *folders, name = path.split("/")
     at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -203,7 +204,7 @@ def _opened(root: Path, path: str) -> int:
 
 
 def _write(path: Path, data: Iterable[bytes]) -> tuple[int, str]:
-    """Size and SHA-256 of what is on the disk now."""
+    """Write a file and sync it to the disk; returns its size and SHA-256."""
     size, digest = 0, hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -220,19 +221,19 @@ def _write(path: Path, data: Iterable[bytes]) -> tuple[int, str]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too: what is on the nodes may be destroyed next."""
+    """Sync the new name to the disk too: the nodes' copies may be deleted next."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not known to some network mounts
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported by some network mounts
             raise
     finally:
         os.close(descriptor)
 
 
 def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
-    """Every file below whose path starts with the name; a folder that is not there has none."""
+    """Every file below whose path starts with the name; none if the folder does not exist."""
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
@@ -248,17 +249,17 @@ def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
 
 
 _HINTS = {
-    errno.ENOSPC: "make room there, or choose another place",
-    errno.EDQUOT: "make room in your quota, or choose another place",
+    errno.ENOSPC: "free some space there, or choose another place",
+    errno.EDQUOT: "free some of your quota, or choose another place",
     errno.EACCES: "give yourself write access there, or choose another place",
     errno.EPERM: "give yourself write access there, or choose another place",
-    errno.EROFS: "choose a place that can be written",
+    errno.EROFS: "choose a writable place",
     errno.ENOTDIR: "a file is in the way of a folder: move it, or choose another place",
     errno.EEXIST: "a file is in the way of a folder: move it, or choose another place",
     errno.EISDIR: "a folder is in the way of a file: move it, or choose another place",
-    errno.ELOOP: "a link is not followed out of the store: see who put it there",
-    errno.EINVAL: "see who put it there",
-    errno.ENOENT: "something has removed it: see whether the folder is still there",
+    errno.ELOOP: "links are not followed out of the store: check who put it there",
+    errno.EINVAL: "check who put it there",
+    errno.ENOENT: "something has deleted it: check whether the folder still exists",
 }
 
 
@@ -270,6 +271,6 @@ def _explained(path: Path) -> Iterator[None]:
         words = error.strerror or str(error)
         raise StoreError(
             f"{shown(path)}: {words}",
-            hint=_HINTS.get(error.errno or 0, "see that the store can be read and written")
-            + ", then run the same command again",
+            hint=_HINTS.get(error.errno or 0, "check that the store can be read and written")
+            + ", then run the command again",
         ) from error

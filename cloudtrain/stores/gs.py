@@ -25,18 +25,18 @@ from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
 CHUNK = 1 << 20
 PART = 8 << 20
-"""Of a resumable upload; a multiple of 256 KiB."""
+"""Bytes of a part of a resumable upload; a multiple of 256 KiB."""
 
 AT_ONCE = 32
-"""Connections kept open: as many as files are brought home side by side."""
+"""Connections kept open: as many as files are transferred side by side."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""Tokens of a narrower one are not exchanged."""
+"""Tokens of a narrower scope cannot be downscoped."""
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
-AGAIN = "run the same command again; it goes on from here"
+AGAIN = "run the command again to continue"
 KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-LOGIN = "`gcloud auth application-default login`"
+LOGIN = "run `gcloud auth application-default login`"
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> GoogleStore:
@@ -44,7 +44,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> GoogleStor
 
 
 class GoogleStore(ObjectStore):
-    """`gs://BUCKET/prefix`. Credentials are the application default ones."""
+    """`gs://BUCKET/prefix`. Uses the application default credentials."""
 
     def __init__(
         self, uri: str, *, endpoint: str | None = None, project: str | None = None
@@ -66,7 +66,7 @@ class _Bucket:
         self._auth = google.auth.exceptions
         self._media, self._requests = resumable_media, requests.exceptions
         self._storage, self._endpoint = storage, endpoint or os.environ.get(EMULATOR)
-        self._retry: Any = DEFAULT_RETRY  # every call here may be made again
+        self._retry: Any = DEFAULT_RETRY  # every call here may be repeated
         self._name = name
         credentials, found = self._found()
         self._of_somebody = credentials is not None
@@ -83,7 +83,7 @@ class _Bucket:
         )
 
     def _found(self) -> tuple[Any, str | None]:
-        """Credentials and project. Without the first nobody in particular asks an emulator."""
+        """Credentials and project. Emulators are used without credentials."""
         if os.environ.get(EMULATOR):
             return None, os.environ.get("GOOGLE_CLOUD_PROJECT")
         import google.auth
@@ -91,9 +91,9 @@ class _Bucket:
         try:
             credentials, project = google.auth.default(scopes=(SCOPE,))
         except self._auth.GoogleAuthError as error:
-            # Some hold the error that led to them as a second argument.
+            # Some have the error that caused them as a second argument.
             words = ": ".join(str(part).partition(" Details: ")[0] for part in error.args)
-            hint = f"see the file that {KEY_FILE} names, or {LOGIN}"
+            hint = f"check the file that {KEY_FILE} names, or {LOGIN}"
             raise CredentialsError(
                 f"Google Cloud Storage: {words}",
                 hint=hint if os.environ.get(KEY_FILE) else LOGIN,
@@ -112,7 +112,7 @@ class _Bucket:
         return client
 
     def put(self, key: str, data: io.RawIOBase) -> None:
-        """With its MD5, which the service compares; crc32c is slow where it has no C."""
+        """Upload with the MD5, which the service verifies; crc32c is slow in pure Python."""
         first = data.read(PART) or b""
         options = {"content_type": BYTES, "checksum": "md5", "retry": self._retry}
         if len(first) < PART:  # one request where the whole of it is here
@@ -124,22 +124,25 @@ class _Bucket:
     def get(self, key: str) -> Iterator[bytes]:
         blob = self._bucket.get_blob(key)
         if blob is None:
-            raise StoreError(f"{key}: there is no such object")
+            raise StoreError(f"{key}: no such object")
         if not blob.size:
-            return  # no range of it could be asked for
-        whole = self._bucket.blob(key, generation=blob.generation)  # though it be replaced now
+            return  # an empty object has no range to request
+        whole = self._bucket.blob(
+            key, generation=blob.generation
+        )  # even if it is replaced meanwhile
         with whole.open("rb", chunk_size=PART) as file:
             while data := file.read(CHUNK):
                 yield data
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """An object that was composed of others has no MD5."""
+        """List objects; one that was composed of others has no MD5."""
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
             yield blob.name, blob.size, base64.b64decode(blob.md5_hash or "").hex()
 
     def copy(self, source: str, target: str) -> None:
-        """A large one takes several calls:
-        https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite"""
+        """Copy within the store. A large object takes several calls:
+        https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite
+        """
         old, new, token = self._bucket.blob(source), self._bucket.blob(target), None
         while True:
             token, _, _ = new.rewrite(old, token=token, retry=self._retry)
@@ -147,7 +150,9 @@ class _Bucket:
                 return
 
     def create(self, location: str | None) -> bool:
-        """With access by IAM alone, and never public. Who may not see a bucket may still use it."""
+        """Create the bucket, with access by IAM only, never public. Without the right to see an
+        existing bucket, one may still use it.
+        """
         try:
             if self._bucket.exists(retry=self._retry):
                 return False
@@ -155,15 +160,15 @@ class _Bucket:
             return False
         if self._of_somebody and self._client.project is None:
             raise StoreError(
-                "it is in no project yet, and none is named",
-                hint="GOOGLE_CLOUD_PROJECT, or `gcloud config set project`",
+                "the bucket does not exist, and no project is set to create it in",
+                hint="set GOOGLE_CLOUD_PROJECT, or run `gcloud config set project`",
             )
         new = self._client.bucket(self._name)
         new.iam_configuration.uniform_bucket_level_access_enabled = True
         new.iam_configuration.public_access_prevention = "enforced"
         try:
             self._client.create_bucket(new, location=location and region(location))
-        except self._api.Conflict:  # it is there now
+        except self._api.Conflict:  # it exists now
             return False
         return True
 
@@ -197,7 +202,7 @@ class _Bucket:
         written = datetime.fromisoformat(facts["updated"].replace("Z", "+00:00"))
         try:
             found = whole.download_as_bytes(retry=self._retry)
-        except self._api.NotFound:  # it was replaced just now
+        except self._api.NotFound:  # it was just replaced
             found = b""
         return Swapped(
             done=False,
@@ -210,20 +215,20 @@ class _Bucket:
         """https://cloud.google.com/storage/docs/json_api/v1/status-codes"""
         if isinstance(error, self._api.RetryError) and isinstance(error.cause, Exception):
             return self.explain(error.cause)
-        if isinstance(error, self._media.InvalidResponse):  # what was tried again and again
+        if isinstance(error, self._media.InvalidResponse):  # after many retries
             status = error.response.status_code
             error = self._api.from_http_status(status, "", response=error.response)
         text = _words(error)
         if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
             return CredentialsError(text, hint=LOGIN)
         if isinstance(error, self._api.Forbidden):
-            return PermissionsError(text, hint="roles/storage.objectUser on the bucket")
+            return PermissionsError(text, hint="you need roles/storage.objectUser on the bucket")
         if isinstance(error, self._api.NotFound):
-            hint = "`gcloud storage buckets create gs://B` makes one, or `artifacts.create: true`"
+            hint = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
             return NoBucketError(text, hint=hint)
         if isinstance(error, self._api.TooManyRequests | self._api.ServerError):
             return StoreError(text, hint=AGAIN)
-        if isinstance(error, self._api.GoogleAPIError):  # one that stays: 400, 409, 412
+        if isinstance(error, self._api.GoogleAPIError):  # a permanent one: 400, 409, 412
             return StoreError(text)
         if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
             return StoreError(text, hint=AGAIN)
@@ -231,12 +236,12 @@ class _Bucket:
 
 
 def region(location: str) -> str:
-    """Of a zone (us-east4-c) its region, where buckets are; any other location as it is."""
+    """Region of a zone (us-east4-c), as buckets are in regions; other locations are unchanged."""
     return re.sub(r"^([a-z]+-[a-z]+\d+)-[a-z]$", r"\1", location)
 
 
 def _words(error: Exception) -> str:
-    """The service's own; no query of an address, as a session's is a secret."""
+    """The service's own message, without the queries of URLs: a session's is a secret."""
     response = getattr(error, "response", None)
     text = str(error)
     if response is not None and not response.ok:

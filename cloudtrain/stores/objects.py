@@ -1,4 +1,4 @@
-"""What stores of objects have in common: keys, streams, the check, errors in words."""
+"""The common part of object stores: keys, streams, the check, error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, Upl
 from cloudtrain.protocols import Swapped
 
 CHECKS = ".cloudtrain-check/"
-"""Objects under it are tries of `check`, and no artifacts."""
+"""Prefix of the objects that `check` writes; they are not artifacts."""
 
 
 class Bucket(Protocol):
@@ -29,17 +29,17 @@ class Bucket(Protocol):
 
     @property
     def presigner(self) -> Presigner | None:
-        """By whole keys too."""
+        """Presigner, by whole keys as well; None if the bucket has none."""
 
     def put(self, key: str, data: io.RawIOBase) -> None: ...
 
     def get(self, key: str) -> Iterator[bytes]: ...
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Key, size and MD5 (in hex; "" where it is not told), in the order of the keys."""
+        """Key, size and MD5 (in hex; "" if not reported), in the order of the keys."""
 
     def copy(self, source: str, target: str) -> None:
-        """In the store itself."""
+        """Copy within the store."""
 
     def delete(self, key: str) -> None: ...
 
@@ -47,18 +47,18 @@ class Bucket(Protocol):
         """As StoreBackend.swap."""
 
     def create(self, location: str | None) -> bool:
-        """True: there was none, and there is one now, open to its owner alone."""
+        """Create a missing bucket, private to its owner; False if it already exists."""
 
     def explain(self, error: Exception) -> CloudtrainError | None:
-        """Its own exceptions in our words; None for one that is not its own."""
+        """Convert an exception of the SDK to ours; None for any other."""
 
 
 Explained = Callable[[str], contextlib.AbstractContextManager[None]]
-"""For a path: what the SDK raises within is raised in our words."""
+"""Context for a path in which the SDK's exceptions are converted to ours."""
 
 
 class ObjectStore:
-    """A StoreBackend over one bucket: an object is visible whole or not at all."""
+    """A StoreBackend over one bucket: an object becomes visible only when it is complete."""
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
@@ -77,7 +77,7 @@ class ObjectStore:
         self.upload(path, [b"cloudtrain"])
         try:
             if b"".join(self.download(path)) != b"cloudtrain":
-                raise StoreError(f"{self.uri}: an object there does not hold what was written")
+                raise StoreError(f"{self.uri}: an object read back differs from what was written")
         finally:
             self.delete(path)
 
@@ -128,16 +128,16 @@ class ObjectStore:
         except CloudtrainError:
             raise
         except Exception as error:
-            told = self._bucket.explain(error)
-            if told is None:
+            explained = self._bucket.explain(error)
+            if explained is None:
                 raise
             where = f"{self.uri}: {path}" if path else self.uri
-            # Not `from error`: the SDKs' own errors name the URLs that nodes are given.
-            raise told.copy_with(message=f"{where}: {told.message}") from None
+            # Not `from error`: the SDKs' own errors contain the URLs given to nodes.
+            raise explained.copy_with(message=f"{where}: {explained.message}") from None
 
 
 class _Presigner:
-    """A bucket's presigner, by the paths of the store, with its errors explained."""
+    """A bucket's presigner, by the paths of the store, with its errors converted."""
 
     def __init__(self, bucket: Bucket, key: Callable[[str], str], explained: Explained) -> None:
         self._bucket, self._key, self._explained = bucket, key, explained
@@ -159,14 +159,14 @@ class _Presigner:
 
     @property
     def _its(self) -> Presigner:
-        """Asked for anew: of a bucket that was created since it is another one."""
+        """The bucket's presigner, fetched each time: it changes when the bucket is created."""
         presigner = self._bucket.presigner
         assert presigner is not None
         return presigner
 
 
 class CountingReader(io.RawIOBase):
-    """Chunks as a file that SDKs read from; counts and digests what went through."""
+    """Chunks as a file for SDKs to read; counts and digests the bytes."""
 
     def __init__(self, data: Iterable[bytes]) -> None:
         self._chunks = iter(data)
@@ -203,7 +203,7 @@ class CountingReader(io.RawIOBase):
 
 
 class ChainedReader(io.RawIOBase):
-    """A stream whose beginning was read already."""
+    """A stream whose beginning has been read."""
 
     def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
         self._first = first
@@ -228,7 +228,7 @@ class ChainedReader(io.RawIOBase):
 
 
 def age_of(written: datetime, date: str | None) -> float:
-    """Seconds, by the clock that wrote the `Date` of an answer (RFC 9110, 6.6.1)."""
+    """Age in seconds, by the clock that wrote the `Date` of an answer (RFC 9110, 6.6.1)."""
     now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
     return (now - written).total_seconds()
 
@@ -237,8 +237,9 @@ _ODD = re.compile("[\x00-\x1f\x7f%\\\\\udc80-\udcff]")
 
 
 def encode_key(path: str) -> str:
-    """A path as part of a key: bytes that are no text and what some service changes are written
-    as `%41`; every other character as it is."""
+    """Encode a path as part of a key: bytes that are not text, and characters that some service
+    changes, become `%41`; all others stay.
+    """
     return _ODD.sub(
         lambda odd: "".join(f"%{byte:02X}" for byte in odd[0].encode("utf-8", "surrogateescape")),
         path,
@@ -253,8 +254,8 @@ def split(uri: str, shape: str, parts: int) -> list[str]:
     """The first `parts` names of a URI and the prefix after them. Raises UsageError."""
     names = uri.partition("://")[2].rstrip("/").split("/")
     if len(names) < parts or not all(names):
-        raise UsageError(f"artifacts.store: {uri}: it is written {shape}")
+        raise UsageError(f"artifacts.store: {uri}: invalid, use {shape}")
     prefix = "/".join(names[parts:])
     if prefix and not is_inside(prefix):
-        raise UsageError(f"artifacts.store: {uri}: {prefix!r} is not a prefix of paths")
+        raise UsageError(f"artifacts.store: {uri}: {prefix!r} is not a valid prefix")
     return [*names[:parts], prefix]

@@ -24,13 +24,13 @@ from cloudtrain.stores.presign.s3 import S3Presigner
 
 CHUNK = 1 << 20
 AT_ONCE = 32
-"""Connections kept open: as many as files are brought home side by side."""
+"""Connections kept open: as many as files are transferred side by side."""
 
 UNFINISHED_DAYS = 7
-"""What nobody has ended by then nobody can go on with: no request lasts longer."""
+"""Days after which an unfinished upload cannot be continued: no request is valid longer."""
 
 SAMPLE_BYTES = 1 << 20
-"""An object that is read to learn whether ETags are MD5s is no larger."""
+"""Most bytes of an object that is read to learn whether ETags are MD5s."""
 
 GIVEN_BY_DEFAULT = "us-east-1"
 
@@ -40,7 +40,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> S3Store:
 
 
 class S3Store(ObjectStore):
-    """`s3://BUCKET/prefix`. Credentials are those of boto3's own chain."""
+    """`s3://BUCKET/prefix`. Uses the credentials of boto3's own chain."""
 
     def __init__(
         self, uri: str, *, endpoint: str | None = None, profile: str | None = None
@@ -51,7 +51,7 @@ class S3Store(ObjectStore):
         self._clear = bucket.clear
 
     def check(self) -> None:
-        """Also ends uploads of a week ago and more: S3 bills their parts until someone does."""
+        """Check the store; also aborts uploads older than a week, whose parts S3 keeps billing."""
         super().check()
         with self._explained(""):
             self._clear(self._prefix)
@@ -67,9 +67,11 @@ class _Bucket:
         try:
             self._session = boto3.Session(profile_name=profile)
         except botocore.exceptions.ProfileNotFound as error:
-            raise CredentialsError(f"AWS: {error}", hint="`aws configure list-profiles`") from error
+            raise CredentialsError(
+                f"AWS: {error}", hint="run `aws configure list-profiles`"
+            ) from error
         region = self._session.region_name or os.environ.get("AWS_REGION")
-        # A bucket is reached through any region; S3 tells its own in a redirect.
+        # A bucket can be reached through any region; S3 redirects to its own.
         self._client = self._client_for(region or GIVEN_BY_DEFAULT)
         self.presigner = S3Presigner(name, self._client, self._client_for)
         self._etags_are_md5s: bool | None = None
@@ -104,14 +106,15 @@ class _Bucket:
                 yield found["Key"], found["Size"], self._md5(found)
 
     def _md5(self, found: Mapping[str, Any]) -> str:
-        """The ETag, where it is the MD5: not of several parts, and not with KMS, SSE-C or in
+        """The ETag, if it is the MD5. It is not for several parts, and not with KMS, SSE-C or in
         directory buckets, where it may look like one (S3 user guide, "Checking object integrity").
-        No listing tells which: the first small object is read, and tells of all."""
+        Listings do not show which: the first small object is read, and decides for all.
+        """
         etag = str(found.get("ETag", "")).strip('"')
         if not re.fullmatch("[0-9a-f]{32}", etag):
             return ""
         if self._etags_are_md5s is None and found["Size"] <= SAMPLE_BYTES:
-            with suppress(self._errors.ClientError):  # replaced or removed just now: the next
+            with suppress(self._errors.ClientError):  # just replaced or deleted: the next one
                 digest = hashlib.md5(usedforsecurity=False)
                 for data in self.get(found["Key"]):
                     digest.update(data)
@@ -123,7 +126,7 @@ class _Bucket:
         self._client.copy(where, self._name, target)
 
     def create(self, location: str | None) -> bool:
-        """Private to its account; parts of uploads that nobody ends are deleted after a week."""
+        """Create the bucket, private to its account; unfinished uploads expire after a week."""
         if self._exists():
             return False
         region = _region(location) or self._client.meta.region_name
@@ -132,14 +135,14 @@ class _Bucket:
         try:
             client.create_bucket(
                 Bucket=self._name,
-                # The one region that has to be left out.
+                # The one region that must be omitted.
                 **({} if region == "us-east-1" else {"CreateBucketConfiguration": where}),
             )
         except client.exceptions.BucketAlreadyOwnedByYou:
             return False
-        # S3 has blocked public access to new buckets by itself since April 2023:
+        # S3 itself has blocked public access to new buckets since April 2023:
         # https://aws.amazon.com/about-aws/whats-new/2022/12/amazon-s3-automatically-enable-block-public-access-disable-access-control-lists-buckets-april-2023/
-        # Stores that only speak its API may know neither call.
+        # Stores that only speak its API may not know these calls.
         with suppress(self._errors.ClientError):
             client.put_public_access_block(
                 Bucket=self._name, PublicAccessBlockConfiguration=dict.fromkeys(_BLOCKED, True)
@@ -153,7 +156,7 @@ class _Bucket:
         return True
 
     def _exists(self) -> bool:
-        """One that may not be looked at is there."""
+        """True if the bucket exists, also without the right to inspect it."""
         try:
             self._client.head_bucket(Bucket=self._name)
         except self._errors.ClientError as error:
@@ -196,7 +199,7 @@ class _Bucket:
             )
 
     def explain(self, error: Exception) -> CloudtrainError | None:
-        """Codes: the S3 API reference, "Error responses"."""
+        """Convert an exception. Codes: the S3 API reference, "Error responses"."""
         import boto3.exceptions
 
         if isinstance(error, boto3.exceptions.S3UploadFailedError) and error.__context__:
@@ -209,13 +212,13 @@ class _Bucket:
             | self._errors.TokenRetrievalError
             | self._errors.SSOError,
         ):
-            return CredentialsError(str(error), hint="`aws configure` or `aws sso login`")
+            return CredentialsError(str(error), hint="run `aws configure` or `aws sso login`")
         if isinstance(error, self._errors.ClientError):
             told = error.response.get("Error", {})
             code, words = str(told.get("Code", "")), str(told.get("Message") or error)
             return _refusal(code, f"{code}: {words}")
         if isinstance(error, self._errors.BotoCoreError | boto3.exceptions.Boto3Error):
-            return StoreError(str(error), hint="see that the store is reachable")
+            return StoreError(str(error), hint="check that the store is reachable")
         return None
 
 
@@ -230,7 +233,7 @@ _UNFINISHED_GO = {
 
 
 def _region(location: str | None) -> str | None:
-    """Of a region, zone or local zone: us-east-1, us-east-1a, us-west-2-lax-1a."""
+    """Region of a region, zone or local zone: us-east-1, us-east-1a, us-west-2-lax-1a."""
     found = re.match(r"[a-z]{2}(-[a-z]+)+-[0-9]+", location or "")
     return found[0] if found else location
 
@@ -247,13 +250,15 @@ _WHO = (
 
 def _refusal(code: str, text: str) -> CloudtrainError:
     if code in _WHO:
-        return CredentialsError(text, hint="`aws sts get-caller-identity` tells who you are")
+        return CredentialsError(text, hint="`aws sts get-caller-identity` shows who you are")
     if code in ("AccessDenied", "403", "AllAccessDisabled"):
-        return PermissionsError(text, hint="docs/aws.md lists the rights that an s3:// store needs")
+        return PermissionsError(
+            text, hint="docs/aws.md lists the permissions that an s3:// store needs"
+        )
     if code in ("NoSuchBucket", "404"):
         return NoBucketError(
-            text, hint="`aws s3 mb s3://BUCKET` makes one, or `artifacts.create: true`"
+            text, hint="run `aws s3 mb s3://BUCKET`, or set `artifacts.create: true`"
         )
     if code == "BucketAlreadyExists":
-        return NameTakenError(text, hint="names are shared by all accounts: take another one")
-    return StoreError(text, hint="run the same command again; it goes on from here")
+        return NameTakenError(text, hint="names are shared by all accounts: use another one")
+    return StoreError(text, hint="run the command again to continue")

@@ -429,9 +429,9 @@ def test_two_that_make_one_container_both_go_on(proxy: Between) -> None:
         (403, "KeyBasedAuthenticationNotPermitted", PermissionsError, "Blob Data Contributor"),
         (404, "ContainerNotFound", StoreError, "az storage container create"),
         (409, "ContainerBeingDeleted", StoreError, "half a minute"),
-        (400, "Md5Mismatch", StoreError, "not what was sent"),
-        (412, "LeaseIdMissing", StoreError, "same command again"),
-        (503, "ServerBusy", StoreError, "same command again"),
+        (400, "Md5Mismatch", StoreError, "damaged on its way"),
+        (412, "LeaseIdMissing", StoreError, "run the command again"),
+        (503, "ServerBusy", StoreError, "run the command again"),
     ],
 )
 def test_every_refusal_is_told_with_its_code_and_what_to_do(

@@ -535,7 +535,7 @@ def test_a_bucket_is_made_where_there_is_none_and_for_its_owner_alone(place: Pla
 def test_a_bucket_of_no_project_is_not_made(owned: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google_auth, "default", lambda **_: (AnonymousCredentials(), None))
     owned.front.fault = lambda call: 404
-    with pytest.raises(StoreError, match="none is named") as raised:
+    with pytest.raises(StoreError, match="no project is set") as raised:
         open_store("gs://new/x", endpoint=owned.front.url).create("us-east4-c")
     assert "GOOGLE_CLOUD_PROJECT" in str(raised.value.hint)
 
@@ -603,10 +603,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         (404, StoreError, "404 as it was told", "buckets create"),
         (400, StoreError, "400 as it was told", "None"),
         (412, StoreError, "412 as it was told", "None"),
-        (429, StoreError, "429 as it was told", "the same command again"),
-        (503, StoreError, "503 as it was told", "the same command again"),
-        ("reset", StoreError, "Connection", "the same command again"),
-        ("corrupt", StoreError, "hash|hecksum", "None|the same command again"),
+        (429, StoreError, "429 as it was told", "run the command again"),
+        (503, StoreError, "503 as it was told", "run the command again"),
+        ("reset", StoreError, "Connection", "run the command again"),
+        ("corrupt", StoreError, "hash|hecksum", "None|run the command again"),
     ],
 )
 @pytest.mark.parametrize("size", [10, 9 << 20])

@@ -21,13 +21,13 @@ from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
         ("s3:///x", "s3://BUCKET/prefix"),
         ("az://account", "az://ACCOUNT/CONTAINER/prefix"),
         ("s3://bucket/a//b", "s3://BUCKET/prefix"),
-        ("gs://bucket/../b", "is not a prefix"),
-        ("http://x/y", "no such kind of store"),
-        ("/a/path", "no such kind of store"),
-        ("", "no such kind of store"),
-        ("file://host/path", "names a host"),
-        ("file://relative", "names a host"),
-        ("file://~/x", "names a host"),
+        ("gs://bucket/../b", "is not a valid prefix"),
+        ("http://x/y", "unknown kind of store"),
+        ("/a/path", "unknown kind of store"),
+        ("", "unknown kind of store"),
+        ("file://host/path", "has a host"),
+        ("file://relative", "has a host"),
+        ("file://~/x", "has a host"),
         ("file:///a%00b", "NUL"),
     ],
 )
@@ -36,7 +36,7 @@ def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
 ) -> None:
     with pytest.raises(UsageError, match=words) as raised:
         open_store(uri)
-    assert "no such kind" not in words or "s3://BUCKET/prefix" in str(raised.value.hint)
+    assert "unknown kind" not in words or "s3://BUCKET/prefix" in str(raised.value.hint)
 
 
 @given(st.binary(max_size=40))

@@ -50,8 +50,8 @@ def test_a_file_is_never_seen_half_under_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words", "way_out"),
     [
-        (errno.ENOSPC, "No space left on device", "make room"),
-        (errno.EROFS, "Read-only file system", "can be written"),
+        (errno.ENOSPC, "No space left on device", "free some"),
+        (errno.EROFS, "Read-only file system", "choose a writable place"),
         (errno.EIO, "Input/output error", "read and written"),
     ],
 )

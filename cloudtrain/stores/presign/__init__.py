@@ -1,1 +1,1 @@
-"""How nodes store and read files by themselves: one presigner for each kind of store."""
+"""Presigned requests, by which nodes upload and download files: one presigner per kind of store."""

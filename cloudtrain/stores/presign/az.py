@@ -1,5 +1,6 @@
-"""Signs for nodes in Azure Blob Storage: by a shared access signature, one request for each block
-of a large file."""
+"""Presigns requests to Azure Blob Storage with a shared access signature, one request for each
+block of a large file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from cloudtrain.shell import Secret
 from cloudtrain.stores.presign.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
 
 SMALL = 16 << 20
-"""Bytes that a node stores by one request, and in each of several."""
+"""Most bytes that a node uploads in one request."""
 
 MOST_BLOCKS = 50_000
 """https://learn.microsoft.com/azure/storage/blobs/scalability-targets"""
@@ -23,7 +24,7 @@ HEADERS = {"x-ms-version": VERSION}
 
 
 class AzurePresigner:
-    """Of one container, by the keys of its blobs. Raises what the SDK raises."""
+    """Presigner of one container, by the keys of its blobs. Raises the SDK's exceptions."""
 
     def __init__(
         self,
@@ -77,16 +78,16 @@ class AzurePresigner:
         return f"{url}/{quote(key, safe='/~')}?{query}"
 
     def _uploaded(self, key: str) -> frozenset[str]:
-        """Blocks that an earlier try has left, by the names that a node gives them."""
+        """Blocks that an earlier attempt left, by the names that a node gives them."""
         try:
             _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
-        except self._errors.HttpResponseError:  # none, or no right to ask: all of them are sent
+        except self._errors.HttpResponseError:  # none, or no right to list them: all are sent
             return frozenset()
         return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
 
 
 def signer_of(service: Any) -> AccountKey | DelegationKey | None:
-    """None for one that has a signature only: with it none can be made."""
+    """Signer for a service's credentials; None if they are themselves only a signature."""
     key = getattr(service.credential, "account_key", None)
     if key:
         return AccountKey(key)
@@ -94,7 +95,7 @@ def signer_of(service: Any) -> AccountKey | DelegationKey | None:
 
 
 def _parts(size: int) -> Iterator[tuple[int, int | None]]:
-    """Offsets and lengths; the last one goes to the end, wherever that is by then."""
+    """Offsets and lengths; the last part extends to the end, wherever that is by then."""
     length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
     last = (size - 1) // length * length
     for offset in range(0, last, length):

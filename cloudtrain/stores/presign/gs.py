@@ -1,5 +1,6 @@
-"""Signs for nodes in Google Cloud Storage: by a downscoped token for small files, by a resumable
-session for large ones."""
+"""Presigns requests to Google Cloud Storage: with a downscoped token for small files, with a
+resumable session for large ones.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +15,23 @@ from cloudtrain.shell import Secret
 from cloudtrain.stores.presign.gs_tokens import DownscopedTokens
 
 SMALL = 16 << 20
-"""Bytes up to which a node sends a file in one request, with no call from here before it."""
+"""Most bytes of a file that a node sends in one request, with no call from here before it."""
 
 CHUNK = 1 << 30
-"""What a node sends of a larger file before it asks how far it came, where nothing breaks; a
-multiple of 256 KiB. Few chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
+"""Bytes of a larger file that a node sends between two queries of the progress; a multiple of
+256 KiB. Few chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
 
 SOON = 2 * 3600.0
-"""Seconds; what must last longer than that is no matter of a token."""
+"""Seconds: uploads that must be valid for longer do not use a token."""
 
 BEGUN = 30.0
-"""Seconds in which the upload of a large file has begun, or it comes through this machine."""
+"""Seconds for a large file's upload to begin, or it goes through this machine."""
 
 BYTES = "application/octet-stream"
 
 
 class GooglePresigner:
-    """Of one bucket, by the keys of its objects. Raises what the SDK raises."""
+    """Presigner of one bucket, by the keys of its objects. Raises the SDK's exceptions."""
 
     def __init__(
         self,
@@ -43,8 +44,7 @@ class GooglePresigner:
         endpoint: str | None,
         retry: Any,
     ) -> None:
-        """`credentials` None: nobody in particular asks an emulator. `connected` makes a client
-        of others."""
+        """`credentials`: None for an emulator. `connected` makes a client with others."""
         self._client, self._name, self._prefix = client, name, prefix
         self._connected, self._endpoint, self._retry = connected, endpoint, retry
         self._bucket: Any = client.bucket(name)
@@ -59,8 +59,9 @@ class GooglePresigner:
         return PresignedUpload(path=key, requests=(PresignedRequest(url=url),), chunk=CHUNK)
 
     def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest | None:
-        """https://cloud.google.com/storage/docs/json_api/v1/objects/get; a token lasts an hour at
-        most, whatever is asked for."""
+        """Presign a download by a token, which lasts at most an hour:
+        https://cloud.google.com/storage/docs/json_api/v1/objects/get
+        """
         right: dict[str, str | Secret] = {}
         if self._tokens is not None:
             token = self._tokens.reading(key)
@@ -74,10 +75,10 @@ class GooglePresigner:
         return PresignedRequest(url=Secret(url), method="GET", headers=right)
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Nothing: every file is one request here."""
+        """Do nothing: every file is one request here."""
 
     def _right(self, key: str) -> dict[str, str | Secret] | None:
-        """A header for keys of the same folder (of a run's task), empty at an emulator; or None."""
+        """Header for all keys of a task's folder, empty for an emulator; None without a token."""
         if self._tokens is None:
             return {}
         start = len(self._prefix) + 1 if self._prefix else 0
@@ -88,9 +89,13 @@ class GooglePresigner:
         return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
 
     def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
-        """https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart"""
+        """Upload of a whole object:
+        https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart
+        """
         mark = uuid.uuid4().hex
-        name = json.dumps(key).replace("{", r"\u007b")  # what the node fills in is not in a name
+        name = json.dumps(key).replace(
+            "{", r"\u007b"
+        )  # the name must not contain the node's placeholders
         facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
         return PresignedRequest(
             url=Secret(
@@ -107,14 +112,14 @@ class GooglePresigner:
         )
 
     def _session(self, bucket: Any, key: str) -> str:
-        """The address of an upload that has begun: the right to that object alone, for a week.
+        """Begin an upload; returns its address, which grants that object only, for a week.
 
         https://cloud.google.com/storage/docs/resumable-uploads#session-uris
         """
         url: str = bucket.blob(key).create_resumable_upload_session(
             content_type=BYTES, retry=self._retry.with_deadline(BEGUN)
         )
-        if self._endpoint:  # a server behind another address tells its own
+        if self._endpoint:  # a server behind another address returns its own
             ours = urlsplit(self._endpoint)
             url = urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
         return url

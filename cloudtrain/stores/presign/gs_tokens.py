@@ -1,5 +1,6 @@
-"""What a node is given to store objects in Google Cloud Storage, or to read one: a token that can
-do only that."""
+"""Tokens with which a node can create objects in Google Cloud Storage, or read one, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from typing import Any
 from cloudtrain.shell import Secret
 
 ROLE = "inRole:roles/storage.objectCreator"
-"""Makes objects and nothing else: neither reads, lists, deletes nor replaces one, as replacing
-needs storage.objects.delete: https://cloud.google.com/storage/docs/access-control/iam-roles"""
+"""Role that only creates objects: it cannot read, list, delete or replace one, as replacing needs
+storage.objects.delete: https://cloud.google.com/storage/docs/access-control/iam-roles"""
 
 READER = "inRole:roles/storage.objectViewer"
-"""Reads objects; it cannot list them within a condition on their names."""
+"""Role that reads objects; it cannot list them within a condition on their names."""
 
 SPARE = 900.0
-"""Seconds for which a token must still be good when it is given to a node."""
+"""Seconds for which a token must still be valid when it is given to a node."""
 
 REFUSED = 300.0
-"""Seconds after which a token is asked for again."""
+"""Seconds before a retry after a refusal."""
 
 CONNECT = 10.0
 
@@ -33,7 +34,7 @@ CONNECT = 10.0
 class DownscopedTokens:
     """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory.
 
-    They live as long as the token that they are made of, an hour at most:
+    They live as long as the token that they derive from, an hour at most:
     https://cloud.google.com/iam/docs/downscoping-short-lived-credentials
     """
 
@@ -44,14 +45,14 @@ class DownscopedTokens:
         opens: Callable[[Any, str], object],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`opens` begins the upload of a key with such credentials, and raises where it may not."""
+        """`opens` begins an upload of a key with such credentials, and raises if refused."""
         self._credentials, self._bucket = credentials, bucket
         self._opens, self._clock = opens, clock
         self._tokens: dict[str, tuple[Secret | None, float]] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
-        """For all keys that start with `folder`; None where Google does not give or take one."""
+        """Token for all keys that start with `folder`; None if Google issues or accepts none."""
         with self._locks.setdefault(folder, threading.Lock()):
             token, until = self._tokens.get(folder, (None, 0.0))
             if self._clock() >= until:
@@ -60,7 +61,7 @@ class DownscopedTokens:
             return token
 
     def reading(self, key: str) -> Secret | None:
-        """For this key; None where Google does not give one."""
+        """Token that reads this key; None if Google issues none."""
         token, until = self._asked(key, READER)
         return token if until > self._clock() else None
 
@@ -71,7 +72,7 @@ class DownscopedTokens:
         return token, until
 
     def _asked(self, start: str, role: str) -> tuple[Secret | None, float]:
-        """For the keys that start like this, and until when it may be given away."""
+        """Token for keys with this prefix, and the time until which it may be handed out."""
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
 
@@ -101,9 +102,9 @@ class DownscopedTokens:
         )
 
     def _is_taken(self, token: str, folder: str) -> bool:
-        """A bucket without uniform access takes none: asked once, and not with each file.
+        """True if the bucket accepts the token: without uniform access it accepts none.
 
-        An upload that only begins leaves nothing.
+        Checked once, by beginning an upload, which leaves nothing behind.
         """
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
@@ -120,6 +121,6 @@ class DownscopedTokens:
 
 
 def within(bucket: str, folder: str) -> str:
-    """Its condition in CEL, whose strings are written as JSON's."""
+    """CEL condition that limits access to `folder`; its strings are written as in JSON."""
     start = f"projects/_/buckets/{bucket}/objects/{folder}"
     return f"resource.name.startsWith({json.dumps(start, ensure_ascii=False)})"

@@ -1,4 +1,4 @@
-"""Signs for nodes in S3: by presigned URLs, one for each part of a large file."""
+"""Presigns requests to S3, one URL for each part of a large file."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.shell import Secret
 
 SMALL = 16 << 20
-"""A file up to this size goes in one request."""
+"""Most bytes of a file that is sent in one request."""
 
 PART = 10 << 20
-"""Of a larger one; S3 takes 5 MiB to 5 GiB, and 10,000 parts:
+"""Bytes of a part of a larger file; S3 accepts 5 MiB to 5 GiB, and 10,000 parts:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
-Not boto3's 8 MiB: an upload that it left wants checksums that a node's parts do not have."""
+Not boto3's 8 MiB: an upload that boto3 left needs checksums that a node's parts do not have."""
 
 MOST_PARTS = 10_000
 LONGEST = 7 * 24 * 3600
-"""Seconds that S3 lets a signature last. One made with temporary credentials ends with them."""
+"""Longest validity of a signature, in seconds; with temporary credentials it ends with them."""
 
 
 class S3Presigner:
-    """Of one bucket, by the keys of its objects; for many threads. Raises what boto3 raises.
+    """Presigner of one bucket, by the keys of its objects; thread-safe. Raises boto3's exceptions.
 
-    `client` speaks for any region; `make(region, **options)` makes one that signs.
+    `client` works for any region; `make(region, **options)` makes one that signs.
     """
 
     def __init__(self, bucket: str, client: Any, make: Callable[..., Any]) -> None:
@@ -38,7 +38,7 @@ class S3Presigner:
         self._lock = threading.Lock()
         self._signing: Any = None
         self._open: set[str] = set()
-        """Keys that have uploads which nothing has ended."""
+        """Keys with unfinished uploads."""
 
     def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
         seconds = max(1, min(int(expires_in), LONGEST))
@@ -64,8 +64,9 @@ class S3Presigner:
         return PresignedRequest(url=self._signed("get_object", seconds, Key=key), method="GET")
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """S3 compares each part's ETag with the one that it gave; of a part that it had before,
-        the ETag was the MD5."""
+        """Complete a multipart upload. S3 checks each part's ETag; that of a part which it had
+        before is the MD5.
+        """
         tags = [part.etag or f'"{part.md5}"' for part in parts]
         told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         try:
@@ -76,26 +77,26 @@ class S3Presigner:
                 MultipartUpload={"Parts": told},
             )
         except self._client.exceptions.NoSuchUpload:
-            # An answer that was lost, and asked for again: S3 knows the upload no more.
+            # A retry after a lost answer: S3 no longer knows the upload.
             if not self._is_whole(upload.path, tags):
                 raise
         self._open.discard(upload.path)
 
     def give_up(self, key: str) -> None:
-        """Ends uploads of a file that came another way: their parts are billed."""
+        """Abort uploads of a file that was uploaded another way: their parts are billed."""
         if key in self._open:
             for _, upload, _ in self._uploads(key, key):
                 self._abort(key, upload)
             self._open.discard(key)
 
     def clear(self, prefix: str, *, older: float) -> None:
-        """Ends uploads of any file below that were begun so many seconds ago."""
+        """Abort uploads of any file below that began more than `older` seconds ago."""
         for key, upload, begun in self._uploads(prefix):
             if time.time() - begun > older:
                 self._abort(key, upload)
 
     def _begun(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
-        """One that an earlier try has left goes on, with what it has; others are ended."""
+        """Continue an upload that an earlier attempt left, with its parts; abort others."""
         self._open.add(key)
         chosen, had = "", frozenset[str]()
         for _, upload, _ in self._uploads(key, key):
@@ -105,13 +106,13 @@ class S3Presigner:
             else:
                 self._abort(key, upload)
         if not chosen:
-            # The signing client: with the other one, boto3 would tell S3 to expect CRCs of parts.
+            # The signing client: with the other one, boto3 would make S3 expect CRCs of parts.
             made = self._signer().create_multipart_upload(Bucket=self._bucket, Key=key)
             chosen = made["UploadId"]
         return chosen, had
 
     def _uploads(self, prefix: str, key: str | None = None) -> list[tuple[str, str, float]]:
-        """Key, id and Unix time of the beginning; none where they may not be listed, or cannot."""
+        """Key, id and start (Unix time) of uploads; empty if they cannot be listed."""
         found = []
         with suppress(self._client.exceptions.ClientError):
             pages = self._client.get_paginator("list_multipart_uploads")
@@ -124,14 +125,14 @@ class S3Presigner:
         return found
 
     def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:
-        """What a node calls the parts that are there. None: they are not cut as ours are."""
+        """A node's names of the existing parts. None: they have other sizes than ours."""
         blocks = set()
         with suppress(self._client.exceptions.ClientError):
             for number, part_size, etag in self._parts(key, upload):
                 offset = (number - 1) * length
                 if part_size != min(length, size - offset):
                     return None
-                with suppress(ValueError):  # no MD5: it is sent again
+                with suppress(ValueError):  # not an MD5: the part is sent again
                     blocks.add(block(offset, bytes.fromhex(etag)))
         return frozenset(blocks)
 
@@ -155,7 +156,7 @@ class S3Presigner:
         return str(found["ETag"]).strip('"') == f"{digest}-{len(tags)}"
 
     def _signed(self, action: str, seconds: int, **arguments: Any) -> Secret:
-        """Nothing is signed but the method, the host and the query: a node adds Content-MD5."""
+        """Sign only the method, the host and the query: a node adds Content-MD5."""
         client = self._signer()
         params = {"Bucket": self._bucket, **arguments}
         return Secret(client.generate_presigned_url(action, Params=params, ExpiresIn=seconds))
@@ -167,11 +168,11 @@ class S3Presigner:
             return self._signing
 
     def _region(self) -> str:
-        """The bucket's own: what is signed for another one is refused."""
+        """The bucket's own region: signatures for another one are refused."""
         try:
             told = self._client.head_bucket(Bucket=self._bucket)
         except self._client.exceptions.ClientError as error:
-            told = error.response  # a refusal names the region too
+            told = error.response  # a refusal has the region as well
         headers = told.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return str(headers.get("x-amz-bucket-region") or self._client.meta.region_name)
 
@@ -179,23 +180,23 @@ class S3Presigner:
         import botocore.config
 
         options: dict[str, Any] = {"signature_version": "s3v4"}
-        # Since 1.36 botocore would sign a checksum of the body that it has: of none.
+        # Since 1.36 botocore would sign a checksum of the body, which is empty here.
         if "request_checksum_calculation" in botocore.config.Config.OPTION_DEFAULTS:
             options["request_checksum_calculation"] = "when_required"
         s3 = dict(self._client.meta.config.s3 or {})
         host = urlsplit(self._client.meta.endpoint_url).hostname or ""
         if ".amazonaws.com" in host and s3.get("addressing_style") in (None, "auto"):
-            # Else it names the global host, which redirects, for every region.
+            # Otherwise it uses the global host, which redirects, for every region.
             s3["addressing_style"] = "virtual"
         return {**options, "s3": s3} if s3 else options
 
 
 def part_length(size: int) -> int:
-    """Bytes of every part but the last, whole MiB."""
+    """Bytes of every part except the last, in whole MiB."""
     least = -(-size // MOST_PARTS)
     return max(PART, -(-least // (1 << 20)) << 20)
 
 
 def block(offset: int, md5: bytes) -> str:
-    """As node/uploader.py names what it sends."""
+    """Name of a block, as in node/uploader.py."""
     return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()

@@ -1,7 +1,7 @@
-"""Shared access signatures: the right to write or read one blob for a while, made here.
+"""Shared access signatures: the right to write or read one blob for a limited time.
 
-Not the SDK's: that signs for its own newest version of the service alone, which for user
-delegation keys an emulator or a private cloud of last year cannot follow.
+Not the SDK's: it signs only for its own newest version of the service, whose user delegation keys
+an emulator or an older private cloud does not know.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from urllib.parse import urlencode
 from cloudtrain.shell import Secret
 
 VERSION = "2020-12-06"
-"""Of the service: since 2019-12-12 one request takes 5,000 MiB, a block 4,000 MiB."""
+"""Version of the service: since 2019-12-12 a request takes 5,000 MiB, a block 4,000 MiB."""
 
 WRITE, READ = "cw", "r"
 
 WEEK = 7 * 86400.0
-"""Seconds that a user delegation key is good for at most."""
+"""Longest validity of a user delegation key, in seconds."""
 
 SKEW = 900.0
 """Seconds by which clocks may differ, as the service's documentation advises."""
 
 REFUSED = 60.0
-"""Seconds for which a refusal stands for all who ask."""
+"""Seconds for which a refusal is cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What signs, in base64. `facts`: of a user delegation key, as the signature names them."""
+    """A signing key in base64. `facts`: a user delegation key's, as the signature names them."""
 
     value: Secret
     facts: Mapping[str, str] = field(default_factory=dict)
     expires: float = float("inf")
-    """Unix time; a signature by it is good no longer."""
+    """Unix time at which the key, and every signature by it, expires."""
 
 
 def blob_sas(
@@ -54,16 +54,16 @@ def blob_sas(
     https: bool,
     right: str = WRITE,
 ) -> str:
-    """The query that lets its bearer create and write this blob, or read it, and nothing else.
+    """Query that lets its bearer create and write this blob, or read it, and nothing else.
 
-    Without a start: it is good at once, whatever the clocks say. `https`: over TLS alone.
+    Without a start it is valid at once, whatever the clocks say. `https`: only over TLS.
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas
     https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
     """
     start, end = "", _text(min(expires, key.expires))
     protocol = "https" if https else ""
     policy, address, snapshot, scope, answer = "", "", "", "", [""] * 5
-    # After the key's facts: on whose behalf, and for which line of the customer's log.
+    # After the key's facts: on whose behalf, and the correlation id of the customer's log.
     by = [*key.facts.values(), "", "", ""] if key.facts else [policy]
     name = f"/blob/{account}/{container}/{blob}"
     about = [address, protocol, VERSION, "b", snapshot, scope, *answer]
@@ -85,7 +85,7 @@ class AccountKey:
 
 
 class DelegationKey:
-    """Signs with a key that the service lends to a user, asked for as seldom as may be."""
+    """Signs with a key that the service issues to a user, requested as rarely as possible."""
 
     def __init__(self, service: Any, clock: Callable[[], float] = time.time) -> None:
         self._service, self._clock = service, clock
@@ -95,7 +95,7 @@ class DelegationKey:
         self._refused_until = 0.0
 
     def key(self, lasts: float) -> Key:
-        """Good for `lasts` seconds, or nearly a week. Raises what the service refuses with."""
+        """A key valid for `lasts` seconds, or nearly a week. Raises the service's refusal."""
         with self._lock:
             now = self._clock()
             if self._refusal is not None and now < self._refused_until:
