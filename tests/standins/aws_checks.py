@@ -78,7 +78,7 @@ def _values(given: Any, path: list[str]) -> list[Any]:
 
 
 def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str:
-    nic = next(iter(given.get("NetworkInterfaces", [])), {})
+    nic: dict[str, Any] = next(iter(given.get("NetworkInterfaces", [])), {})
     subnet = given.get("SubnetId") or nic.get("SubnetId")
     backend = world.backend(region)
     placed = given.get("Placement", {}).get("AvailabilityZone")

@@ -20,7 +20,7 @@ def check(world: World, region: str, action: str, given: dict[str, Any]) -> None
     """Raises Refused, as EC2 does, where `world.granted` does not allow the call."""
     if world.granted is None:
         return
-    asks = [(action, {"ec2:CreateAction": None})]
+    asks: list[tuple[str, dict[str, str | None]]] = [(action, {"ec2:CreateAction": None})]
     if given.get("TagSpecifications"):
         asks.append(("CreateTags", {"ec2:CreateAction": action}))
     for asked, context in asks:

@@ -22,6 +22,10 @@ NAMESPACES = (
     "Microsoft.ComputeSchedule",
     "Microsoft.DevTestLab",
     "Microsoft.Network",
+    "Microsoft.Resources",
+    "Microsoft.Storage",
+    "Microsoft.ManagedIdentity",
+    "Microsoft.Features",
 )
 MORE_TYPES = {
     "Microsoft.ComputeSchedule": (
@@ -33,8 +37,6 @@ MORE_TYPES = {
     )
 }
 """Besides those of resources."""
-NAMESPACES += ("Microsoft.Resources", "Microsoft.Storage", "Microsoft.ManagedIdentity")
-NAMESPACES += ("Microsoft.Features",)
 
 
 @route("GET", "/subscriptions", "Microsoft.Resources/subscriptions/read")
@@ -259,16 +261,16 @@ def _assign(call: Call) -> Response:
         raise Refusal(400, "PrincipalNotFound", text)
     _check_scope(call)
     id = f"/{call.given['scope']}/providers/{ASSIGNMENTS}/{name}"
-    for one in world.of_type(ASSIGNMENTS):
-        if one.id.lower() == id.lower() and one.properties != given:
+    for there in world.of_type(ASSIGNMENTS):
+        if there.id.lower() == id.lower() and there.properties != given:
             text = (
                 "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
             )
             raise Refusal(409, "RoleAssignmentUpdateNotPermitted", text)
         if (
-            one.id.lower() != id.lower()
-            and one.properties == given
-            and one.made["scope"].lower() == f"/{call.given['scope']}".lower()
+            there.id.lower() != id.lower()
+            and there.properties == given
+            and there.made["scope"].lower() == f"/{call.given['scope']}".lower()
         ):
             raise Refusal(409, "RoleAssignmentExists", "The role assignment already exists.")
     scope = {"scope": f"/{call.given['scope']}"}

@@ -100,10 +100,10 @@ def _delete(call: Call) -> Response:
     thing, world = group_of(call), call.world
     check_unlocked(world, thing.name, thing.id)
     forced = call.query.get("forceDeletionTypes", "")
-    for one in filter(None, forced.split(",")):
-        world.forced.append(one)
-        if one.lower() not in FORCED:
-            raise Refusal(400, "InvalidForceDeletionTypes", f"'{one}' cannot be force deleted.")
+    for kind in filter(None, forced.split(",")):
+        world.forced.append(kind)
+        if kind.lower() not in FORCED:
+            raise Refusal(400, "InvalidForceDeletionTypes", f"'{kind}' cannot be force deleted.")
     if thing.state != "Deleting":
         world.operate(thing, "Deleting", lambda: _emptied(world, thing))
         for one in _in_order(world.in_group(thing.name)):

@@ -87,7 +87,7 @@ class Cloud:
         node = NodeGroup(machine=described.machine, disk_gb=100)
         made = ClusterConfig(
             name="mnist",
-            provider=self.name,  # type: ignore[arg-type]
+            provider=self.name,
             project=described.project,
             strategy="multi_worker_mirrored",
             nodes={"chief": node, "worker": replace(node, count=2)},

@@ -289,6 +289,7 @@ def _check_scalar(schema: Schema, value: Any, at: str) -> None:
         low, high = SPANS[form]
         assert low <= int(value) <= high, f"{at}: {value!r} is no {form}"
     if form == "byte":
+        assert isinstance(value, str), f"{at}: {value!r} is no text"
         assert _is_base64(value), f"{at}: {value!r} is not base64"
     if "enum" in schema:
         assert value in schema["enum"], f"{at}: {value!r} is not one of {schema['enum']}"

@@ -387,8 +387,8 @@ def _arm(world: World, thing: Thing) -> None:
     if "maxRunDuration" in scheduling:
         ends = world.now() + int(scheduling["maxRunDuration"]["seconds"])
     elif "terminationTime" in scheduling:
-        ends = datetime.fromisoformat(scheduling["terminationTime"].replace("Z", "+00:00"))
-        ends = ends.timestamp()
+        told = scheduling["terminationTime"].replace("Z", "+00:00")
+        ends = datetime.fromisoformat(told).timestamp()
     else:
         return
     thing.body["resourceStatus"] = {"scheduling": {"terminationTimestamp": world.stamp(ends)}}

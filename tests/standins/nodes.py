@@ -223,7 +223,7 @@ def tree() -> Path:
         if not place.exists():
             half = place.with_suffix(".half")
             shutil.rmtree(half, ignore_errors=True)
-            make = ["mmdebstrap", "--quiet", *options, _suite(), half]
+            make = ["mmdebstrap", "--quiet", *options, _suite(), str(half)]
             subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
             _index(half / ARCHIVE)
             half.rename(place)
@@ -240,7 +240,7 @@ def _index(archive: Path) -> None:
     """What apt reads of an archive: `deb [trusted=yes] file:/srv/debs ./`."""
     told = ""
     for package in sorted(archive.glob("*.deb")):
-        asked = ["dpkg-deb", "--field", package]
+        asked = ["dpkg-deb", "--field", str(package)]
         field = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
         digest = hashlib.sha256(package.read_bytes()).hexdigest()
         told += f"{field}Filename: ./{package.name}\nSize: {package.stat().st_size}\n"

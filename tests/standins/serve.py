@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from werkzeug.datastructures import Headers
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.test import run_wsgi_app
 
@@ -121,7 +122,7 @@ class _Handler(WSGIRequestHandler):
             return
         except Exception:  # noqa: BLE001 - a fault of the stand-in, told to whoever asked
             traceback.print_exc()
-            status, headers, body = "500 INTERNAL", [], traceback.format_exc().encode()
+            status, headers, body = "500 INTERNAL", Headers(), traceback.format_exc().encode()
         self._answer(int(status.split()[0]), list(headers), body)
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:

@@ -260,7 +260,7 @@ def provider(name: str, config: ClusterConfig, timing: Timing) -> Any:
 
 
 def _nothing(name: str) -> ClusterConfig:
-    return ClusterConfig(name="none", provider=name, strategy="custom", nodes={})  # type: ignore[arg-type]
+    return ClusterConfig(name="none", provider=name, strategy="custom", nodes={})
 
 
 def _be_impatient() -> None:

@@ -149,7 +149,7 @@ class RebootingTransport(HereTransport):
 
     down = 0
 
-    def run(self, node: Node, command: Command, **more: object) -> Completed:  # type: ignore[override]
+    def run(self, node: Node, command: Command, **more: object) -> Completed:
         done = super().run(node, command, **more)  # type: ignore[arg-type]
         if "systemctl reboot" in command.arguments[2] and done.exit_code == 0:
             self.down = 3

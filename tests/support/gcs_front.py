@@ -19,6 +19,7 @@ from email import message_from_bytes
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from werkzeug.wrappers import Request, Response
@@ -103,8 +104,8 @@ class Call:
         if "=multipart" not in self.path:
             return str(json.loads(self.body)["name"])
         kind = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-        parts = message_from_bytes(kind + self.body).get_payload()
-        return str(json.loads(parts[0].get_payload())["name"])  # type: ignore[index,union-attr]
+        parts: Any = message_from_bytes(kind + self.body).get_payload()
+        return str(json.loads(parts[0].get_payload())["name"])
 
 
 Fault = int | str | dict[str, object] | None

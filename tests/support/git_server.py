@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
@@ -82,7 +83,7 @@ class GitServer:
 
 
 @contextlib.contextmanager
-def git_server(root: Path, **options: str) -> Iterator[GitServer]:
+def git_server(root: Path, **options: Any) -> Iterator[GitServer]:
     server = GitServer(root, **options)
     application = Request.application(server.answer)
     http = make_server(server.address, 0, application, threaded=True)

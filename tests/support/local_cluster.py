@@ -80,7 +80,7 @@ class LocalCluster:
         defaults: dict[str, object] = {"capture_output": True, "timeout": 60}
         if "input" not in run:
             defaults["stdin"] = subprocess.DEVNULL
-        return subprocess.run(arguments, **{**defaults, **run})  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(arguments, **{**defaults, **run})  # type: ignore[call-overload]
 
     def place(self, node: Node, port_option: str) -> list[str]:
         return [port_option, str(node.ssh_port), f"{node.user}@{node.address}"]

@@ -51,8 +51,10 @@ class Project:
         }
         for name, section in sections.items():
             old = values.get(name)
-            mergeable = isinstance(section, dict) and isinstance(old, dict) and name != "nodes"
-            values[name] = {**old, **section} if mergeable else section
+            if isinstance(section, dict) and isinstance(old, dict) and name != "nodes":
+                values[name] = {**old, **section}
+            else:
+                values[name] = section
         values["train"] = {
             "command": "python3 rank.py --output {output}",
             "port": self.port,

@@ -162,7 +162,7 @@ def _listed(python: Path, environ: dict[str, str]) -> dict[str, Any]:
     done = subprocess.run(asked, env={**os.environ, **environ}, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"TensorFlow did not list its GPUs:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _size(folder: Path) -> float:
