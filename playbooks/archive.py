@@ -15,9 +15,9 @@ CHUNK = 1 << 18
 
 @dataclass
 class Archive:
-    """Archive filled by `pack`; `code/…` is what is delivered.
+    """Archive filled by `pack`, with the files to deliver in `code/`.
 
-    It has no name on disk and is gone with the process; every reader gets the error that `pack`
+    It has no name on disk and disappears with the process; every reader gets an error that `pack`
     raises.
     """
 
@@ -50,7 +50,7 @@ class Archive:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             tar.addfile(member("code", tarfile.DIRTYPE, 0o755))
             self.pack(tar)
-            # Last, so that a stream which is cut anywhere is not taken for a whole one.
+            # Last, so that a truncated stream is never taken for a complete one.
             tar.addfile(member("complete", tarfile.REGTYPE, 0o644))
         file.flush()
         return file

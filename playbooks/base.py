@@ -11,11 +11,11 @@ from cloudtrain.shell import script
 from cloudtrain.step import Step
 
 ROOT = ""
-"""Before every absolute path that is looked at on the node."""
+"""Prefix of every absolute path that is read on the node."""
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Steps for rented machines; none for others, which are their owners' business."""
+    """Steps for rented machines; none for others, which are their owners' responsibility."""
     if not is_cloud(config.provider):
         return ()
     needed = packages(config)
@@ -27,7 +27,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             timeout=_BOOT_SECONDS + 60.0,
         ),
         Step(
-            name="no upgrades by themselves",
+            name="no automatic upgrades",
             run=script(scripts.DEBIAN + _NO_UPGRADES, *_UNITS),
             unless=script(_NO_UPGRADES_THERE, ROOT, *_UNITS),
         ),
@@ -46,12 +46,12 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 ROOM_GB = 15
-"""For an environment with CUDA: 7 GB, 3 GB of downloads while it is made, and what training writes.
-Sizes of TensorFlow 2.21's, 2026-11-22."""
+"""GB for an environment with CUDA: 7, 3 of downloads meanwhile, and what training writes.
+Sizes of TensorFlow 2.21, 2026-11-22."""
 
 
 def _room(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Check disk space before minutes are paid for that end in "No space left on device"."""
+    """Check disk space first, rather than fail after minutes with "No space left on device"."""
     gpus = nvidia.wanted(config, node)
     folder = tensorflow.bin_folder(config, node) if gpus else None
     if folder is None:
@@ -59,7 +59,7 @@ def _room(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     arguments = (folder.removesuffix("/bin"), str(ROOM_GB))
     return (
         Step(
-            name="room on the disk",
+            name="disk space",
             run=script(_FREE + _ROOM, *arguments, node.role),
             unless=script(_FREE + _ROOM_THERE, *arguments),
         ),
@@ -73,13 +73,13 @@ def packages(config: ClusterConfig) -> tuple[str, ...]:
         named.append("git")
     setup = config.setup
     if setup.tensorflow or setup.packages or setup.requirements:
-        named.append("python3-venv")  # uv, which brings other Pythons, is installed by it too
+        named.append("python3-venv")  # also installs uv, which provides other Pythons
     return tuple(named)
 
 
 _BOOT_SECONDS = 600
 
-# Without systemd (a container) cloud-init does not tell, and the first login has waited for it.
+# Without systemd (a container) cloud-init reports no status; the first login has waited for it.
 _BOOTED = """\
 [ ! -d "$1/run/systemd/system" ] || ! command -v cloud-init >/dev/null ||
     [ -e "$1/run/cloud-init/result.json" ] || [ -e "$1/run/cloud-init/disabled" ]
@@ -89,15 +89,15 @@ _BOOT = f"""\
 code=0
 timeout {_BOOT_SECONDS} cloud-init status --wait >/dev/null 2>&1 </dev/null || code=$?
 if [ "$code" = 124 ]; then
-    echo "cloud-init is still at work after {_BOOT_SECONDS} s" >&2
-    echo "hint: \\`cloud-init status --long\\` on the node tells what it does" >&2
+    echo "cloud-init is still running after {_BOOT_SECONDS} s" >&2
+    echo "hint: \\`cloud-init status --long\\` on the node shows what it does" >&2
     exit 1
 fi
 [ "$code" = 0 ] || cloud-init status --long </dev/null 2>&1 || true
 """
 
-# They hold dpkg's lock, and change the kernel under the GPU's driver. The first boot's data stops
-# them too, on images that heed it.
+# They hold dpkg's lock, and upgrade the kernel under the GPU's driver. The user data stops them
+# too, on images that honour it.
 _UNITS = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -119,7 +119,7 @@ as_root systemctl mask "$@"
 _MISSING = """\
 root=$1
 shift
-whole() {  # nothing is left of a dpkg that was killed
+whole() {  # no leftovers of a killed dpkg
     ! grep -qsE '^Status: .*(reinstreq|half-|unpacked)' "$root/var/lib/dpkg/status" || return 1
     for change in "$root"/var/lib/dpkg/updates/[0-9]*; do
         [ ! -e "$change" ] || return 1
@@ -143,13 +143,13 @@ whole || debian_repair || true
 wanted=$(missing "$@")
 [ -n "$wanted" ] || exit 0
 debian_install $wanted && exit 0
-echo "the node lacks$wanted, and apt-get as root did not bring it" >&2
-echo "hint: use an image of Ubuntu or Debian, and let it reach its package mirror" \\
+echo "the node lacks$wanted, and apt-get as root could not install it" >&2
+echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" \\
     "(with network.private: through NAT), or one that has them" >&2
 exit 1
 """
 
-# A clock that nobody sets is told once a boot and no error: the preflight compares the nodes'.
+# An unsynchronized clock is only reported, once per boot: the preflight compares the clocks.
 _CLOCK_THERE = """\
 [ ! -d "$1/run/systemd/system" ] || [ -e "$1/run/cloudtrain-clock" ] ||
     [ "$(timedatectl show --property NTPSynchronized --value)" = yes ]
@@ -160,7 +160,7 @@ as_root timedatectl set-ntp true 2>&1 || true
 left=60
 while [ "$(timedatectl show --property NTPSynchronized --value 2>/dev/null)" != yes ]; do
     [ "$left" -gt 0 ] || {
-        echo "the clock ($(date -u)) is not synchronized after 60 s: is NTP let out of the network?"
+        echo "the clock ($(date -u)) is not synchronized after 60 s: does the network allow NTP?"
         as_root touch "$1/run/cloudtrain-clock"
         exit 0
     }
@@ -169,7 +169,7 @@ while [ "$(timedatectl show --property NTPSynchronized --value 2>/dev/null)" != 
 done
 """
 
-# On the file system that the environment will be on; one that is made has its room.
+# On the file system of the environment; an existing environment has its space.
 _FREE = """\
 folder=$1 needed=$2
 place=$folder
@@ -192,9 +192,9 @@ both=$(disk) && [ "$(gb "${both#* }")" -ge "$needed" ]
 _ROOM = """\
 both=$(disk)
 size=${both% *} free=${both#* }
-echo "$(gb "$free") GB of $(gb "$size") GB are free on the disk, and TensorFlow with CUDA takes" \
-    "$needed GB while it is installed" >&2
-echo "hint: nodes.$3.disk_gb: $(gb "$((size - free + 50000000))") for new nodes; on these," \
-    "what else is in $(dirname "$folder") may go" >&2
+echo "$(gb "$free") GB of $(gb "$size") GB are free on the disk, but installing TensorFlow with" \
+    "CUDA takes $needed GB" >&2
+echo "hint: set nodes.$3.disk_gb: $(gb "$((size - free + 50000000))") for new nodes; on these," \
+    "delete what is not needed in $(dirname "$folder")" >&2
 exit 1
 """

@@ -1,4 +1,4 @@
-"""Fetches a commit on this machine with its user's own rights, to be delivered to every node."""
+"""Fetches a commit on this machine with the user's own rights, for delivery to every node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _failed(access: Access, url: str, text: str) -> CloudtrainError:
     lines = access.words(text)
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     words = [line for line in lines if not line.startswith("hint: ")]
-    last = "\n  ".join(words[-4:]) or "git ended without a word"
+    last = "\n  ".join(words[-4:]) or "git exited without a message"
     return CloudtrainError(
-        f"{url} could not be fetched here:\n  {last}", hint=hints[-1] if hints else None
+        f"cannot fetch {url} on this machine:\n  {last}", hint=hints[-1] if hints else None
     )

@@ -1,4 +1,4 @@
-"""The `code` playbook: delivers the user's code at one commit or digest, whole, to every node."""
+"""The `code` playbook: delivers the user's code, at one commit or digest, to every node."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class GitCode:
     url: str
     digest: str
     debian_package: str = ""
-    """What brings git to a node that lacks it; empty where that is not ours to install."""
+    """Package that installs git on a node without it; empty if we may not install it."""
     pointers: str = ""
-    """Not empty: what is kept in Git LFS stays there."""
+    """Not empty if files in Git LFS are not downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
     """Resolve `code:` as of now, or as it was when `delivered`.
 
-    Queries the git server, or reads the folder. Raises ConfigError. The first node that lacks the
-    code refuses a folder that has changed since.
+    Queries the git server, or reads the folder. Raises ConfigError. If the folder changes later,
+    delivery to the first node without the code fails.
     """
     if config.code.git is not None:
         if delivered is not None:
@@ -86,13 +86,13 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
 
 def _changed(root: Path, tar: tarfile.TarFile) -> None:
     raise UsageError(
-        f"{root} has changed since the run began, and a new node needs it as it was",
-        hint="put it back and run `cloudtrain train` again, or train anew with what is there now",
+        f"{root} has changed since the run began, but a new node needs the old state",
+        hint="restore it and run `cloudtrain train` again, or start a new run with the changes",
     )
 
 
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
-    """Deliver to `layout.code_folder(cluster, source.digest)`; the marker that it is whole lies
+    """Deliver to `layout.code_folder(cluster, source.digest)`, with a marker of its completeness
     beside it.
     """
     target = layout.code_folder(cluster, source.digest)

@@ -29,8 +29,8 @@ from cloudtrain.step import Step
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
 HELP = {
-    "file": "the config that says what is wanted",
-    "role": "the node's role in it (default: chief), which decides on the CPU or CUDA build",
+    "file": "the config file",
+    "role": "the node's role in it (default: chief), which selects the CPU or CUDA build",
 }
 
 
@@ -48,7 +48,7 @@ def nvidia(c: Connection, file: str, role: str = "chief") -> None:
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
 def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
-    """Install what `setup:` asks for."""
+    """Install what `setup:` lists."""
     _onto(c, role, file, tensorflow_playbook.steps)
 
 
@@ -66,7 +66,7 @@ def gpus(c: Connection, file: str, role: str = "chief") -> None:
 
 @task(help=HELP)  # type: ignore[untyped-decorator]
 def code(c: Connection, file: str, role: str = "chief") -> None:
-    """Deliver what `code:` names to a machine."""
+    """Deliver the code of `code:` to a machine."""
     _onto(c, role, file, lambda config, _: _code_steps(config))
 
 

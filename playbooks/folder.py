@@ -1,4 +1,4 @@
-"""Delivers a local folder as code: the files that its ignore files leave, as one tar stream."""
+"""Delivers a local folder as code: all files that are not ignored, as one tar stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtrain.playbooks.ignore import IgnoreRule
 
 IGNORE_FILES = (".gitignore", ".cloudtrainignore")
 LARGEST = 10**9
-"""Bytes. More is data or results that got in by mistake; it would go to every node."""
+"""Limit in bytes: more is probably data or results by mistake, and would go to every node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
     except OSError as error:
         problems.append(_problem(config, f"{error.filename}: {error.strerror}"))
     if problems:
-        raise ConfigError(problems, hint=f"name what is not needed in {root}/.cloudtrainignore")
+        raise ConfigError(problems, hint=f"list what is not needed in {root}/.cloudtrainignore")
     _refuse_too_much(config, root, found)
     return tuple(sorted(found, key=lambda entry: os.fsencode(entry.path)))
 
 
 def digest(root: Path, entries: Sequence[FolderEntry]) -> str:
-    """Digest over paths, executable bits and contents. Raises CloudtrainError if a file
+    """Digest of paths, executable bits and contents. Raises CloudtrainError if a file
     disappears.
     """
     total = hashlib.sha256()
@@ -106,7 +106,7 @@ def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:
         reader = _Hashed(file)
         try:
             tar.addfile(info, reader)
-        except OSError:  # tarfile's word for a file that became shorter
+        except OSError:  # raised by tarfile for a file that became shorter
             raise _changed(root) from None
     return reader.sum.digest()
 
@@ -145,7 +145,7 @@ def _walk(root: Path, rules: Sequence[IgnoreRule]) -> Iterator[tuple[Path, os.st
 def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:
     """Rules of ignore files above the folder, up to the top of its git checkout.
 
-    None if they ignore the folder itself: the user named it all the same.
+    Empty if they ignore the folder itself: the user chose it anyway.
     """
     checkout: list[Path] = []
     for parent in (root, *root.parents):
@@ -177,7 +177,7 @@ def _entry(root: Path, path: Path, status: os.stat_result) -> FolderEntry:
 def _link(root: Path, path: Path) -> str:
     """Check a symlink: both the written and the resolved target must be inside the folder.
 
-    The first is for the node, the second against detours over further symlinks.
+    The former is for the node, the latter catches detours over further symlinks.
     """
     target = path.readlink()
     top = os.path.realpath(root)
@@ -185,7 +185,7 @@ def _link(root: Path, path: Path) -> str:
     written = os.path.normpath(path.relative_to(root).parent / target)
     outside = target.is_absolute() or written == ".." or written.startswith("../")
     if outside or os.path.commonpath([top, followed]) != top:
-        raise ValueError(f"a symlink out of the folder, to {_shown(target)}")
+        raise ValueError(f"a symlink leads out of the folder, to {_shown(target)}")
     return str(target)
 
 
@@ -202,11 +202,11 @@ def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[FolderEn
         [
             _problem(
                 config,
-                f"{root} holds {total / 1e9:.1f} GB for every node, "
+                f"{root} has {total / 1e9:.1f} GB to deliver to every node, "
                 f"{by_place[biggest] / 1e9:.1f} GB of it in {_shown(Path(biggest))}",
             )
         ],
-        hint=f"name what is not needed in {root}/.cloudtrainignore",
+        hint=f"list what is not needed in {root}/.cloudtrainignore",
     )
 
 

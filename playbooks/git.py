@@ -17,7 +17,7 @@ from cloudtrain.playbooks.git_access import Access, refused
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{4,63}")
 _PROBE_SECONDS = 20.0
-"""A server that only this user's proxy or mirror reaches does not answer at all."""
+"""Seconds to wait for a server, which may be reachable only by this user's proxy or mirror."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class FoundCommit:
 
     commit: str
     access: Access | None = None
-    """How this machine reads it; None where anybody does."""
+    """Access by which this machine reads it; None if it is public."""
 
 
 class _Unreadable(Exception):
@@ -37,7 +37,7 @@ def find(config: ClusterConfig, url: str) -> FoundCommit:
     """The current commit of `code.ref` (default: the remote's HEAD). Raises ConfigError."""
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
-        raise refused(config, "ref", f"{ref!r} cannot be a branch, tag or commit")
+        raise refused(config, "ref", f"{ref!r} is not a valid branch, tag or commit")
     if _nodes_might(config, url):
         anybody = git_access.as_anybody()
         with suppress(_Unreadable):
@@ -56,12 +56,12 @@ def url(config: ClusterConfig) -> str:
     """`code.git` as git takes it. Raises ConfigError for URLs that are not allowed."""
     url = config.code.git or ""
     if url.startswith("-") or not url.isprintable() or re.match(r"[A-Za-z0-9+.-]*::", url):
-        raise refused(config, "git", f"{url!r} is not the URL of a repository")
+        raise refused(config, "git", f"{url!r} is not a repository URL")
     if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", url):
         raise refused(
             config,
             "git",
-            "a URL with a password would be in records and process lists",
+            "the URL has a password, which would be in records and process lists",
             hint=_TOKEN_HINT,
         )
     if url.startswith(("./", "../", "~/")):
@@ -70,7 +70,7 @@ def url(config: ClusterConfig) -> str:
 
 
 def _nodes_might(config: ClusterConfig, url: str) -> bool:
-    """True if nodes might read it: they have no keys and no files of this machine."""
+    """True if nodes might be able to read it: they have no keys and no files of this machine."""
     if config.code.token or config.network.private or git_access.is_ssh(url):
         return False
     return facts_of(config.provider).on_this_machine or not git_access.is_local(url)
@@ -132,18 +132,18 @@ def _whole(access: Access, url: str, abbreviated: str) -> str | None:
 
 def _hint(config: ClusterConfig, url: str) -> str:
     if config.code.token:
-        return f"does the token in {config.secrets[config.code.token]} open it for reading?"
+        return f"check that the token in {config.secrets[config.code.token]} can read it"
     if git_access.is_ssh(url):
         return (
-            f"`git ls-remote {url}` here must work without a question: the key in your agent or"
-            " without a passphrase, the host in known_hosts"
+            f"`git ls-remote {url}` must work here without a prompt: with the key in your agent, or"
+            " without a passphrase, and the host in known_hosts"
         )
     if git_access.is_local(url):
-        return "is it a git repository on this machine?"
-    return f"is it the right URL? If it is private: {_TOKEN_HINT}"
+        return "check that it is a git repository on this machine"
+    return f"check the URL; if the repository is private, {_TOKEN_HINT}"
 
 
 _TOKEN_HINT = (
-    'write `secrets: {GIT_TOKEN: "${GIT_TOKEN}"}` and `token: GIT_TOKEN` under `code`,'
-    " or let your git's credential helper know it"
+    'set `secrets: {GIT_TOKEN: "${GIT_TOKEN}"}` and `token: GIT_TOKEN` under `code`,'
+    " or add it to your git's credential helper"
 )

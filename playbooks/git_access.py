@@ -1,4 +1,4 @@
-"""Runs git on this machine: anonymously, with the user's settings, or with one token more."""
+"""Runs git on this machine: anonymously, with the user's settings, or with a token as well."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.shell import Secret
 
 _TRANSPORTS = "https:http:ssh:git"
-"""`ext::…` would run a command of the URL's choice."""
+"""Allowed transports: `ext::…` would run a command from the URL."""
 
 _WITHOUT_CREDENTIALS = {"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
 _OF_A_REPOSITORY = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|PREFIX|.*OBJECT_DIRECTORIES"
     r"|OBJECT_DIRECTORY|CONFIG|TRACE.*|CURL_VERBOSE)"
 )
-"""Set where a hook of git started this program; traces would be taken for what went wrong."""
+"""Variables to unset: git sets some in hooks, and traces would be mistaken for error messages."""
 
 _HELPER = """!f() {
     [ "$1" = get ] || exit 0
@@ -29,13 +29,13 @@ _HELPER = """!f() {
     printf 'password=%s\\n' "$CLOUDTRAIN_GIT_TOKEN"
 }
 f"""
-"""Any user name does beside a token of GitHub, GitLab, Gitea or Azure DevOps; others take one from
-the URL. https://git-scm.com/docs/gitcredentials"""
+"""GitHub, GitLab, Gitea and Azure DevOps accept any user name with a token; for others it comes
+from the URL. https://git-scm.com/docs/gitcredentials"""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Environment of git on this machine; a node gets nothing of it."""
+    """Environment of git on this machine; nothing of it reaches a node."""
 
     environment: Mapping[str, str | Secret]
     token: Secret | None = None
@@ -58,7 +58,7 @@ class Access:
 
 
 def as_anybody() -> Access:
-    """Anonymous access, as a node has: without configuration, helpers, `.netrc` and keys."""
+    """Anonymous access, as on a node: without configuration, helpers, `.netrc` and keys."""
     plain = {
         name: value
         for name, value in os.environ.items()
@@ -78,7 +78,7 @@ def as_user(config: ClusterConfig, url: str) -> Access:
     """The user's access: their credential helpers, SSH keys, agent and known hosts, and
     `code.token`.
 
-    Submodules are fetched by it too, so a local folder is allowed only if the URL is one.
+    Submodules use it too, so a local folder is allowed only if the URL is one.
     """
     own = {
         name: value for name, value in os.environ.items() if not _OF_A_REPOSITORY.fullmatch(name)
@@ -116,7 +116,7 @@ def run(access: Access, *command: str, timeout: float = 300.0) -> subprocess.Com
         )
     except FileNotFoundError:
         raise UsageError(
-            "git is not installed here", hint="install it, or name a folder in code.path"
+            "git is not installed here", hint="install it, or set code.path to a folder"
         ) from None
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer within {timeout:g} s") from None

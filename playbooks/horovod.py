@@ -14,7 +14,7 @@ from cloudtrain.strategies import strategy_of
 from cloudtrain.strategies.horovod import LIBRARY
 
 TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
-"""What it is built with, as Debian names it."""
+"""Debian packages that it is built with."""
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
@@ -64,7 +64,7 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     try:
         number = tensorflow_releases.release(version)
     except ValueError:
-        return ()  # the tensorflow playbook tells
+        return ()  # the tensorflow playbook reports it
     first, last = LIBRARY.tensorflow
     wrong: list[Problem] = []
     if not first <= number <= last:
@@ -92,7 +92,7 @@ def _check(environment: str, checked: str) -> Step:
     )
 
 
-# Once it is built, its tools may go.
+# Once it is built, its tools are no longer needed.
 _MISSING = """\
 built=$1
 shift
@@ -112,8 +112,8 @@ set -eu
 wanted=$(missing "$@")
 [ -n "$wanted" ] || exit 0
 debian_install $wanted && exit 0
-echo "the node lacks$wanted, and apt-get as root did not bring it" >&2
-echo "hint: use an image of Ubuntu or Debian, and let it reach its package mirror" >&2
+echo "the node lacks$wanted, and apt-get as root could not install it" >&2
+echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" >&2
 exit 1
 """
 
@@ -127,10 +127,10 @@ for name in ("tensorflow_cpu", "tensorflow"):
     except PackageNotFoundError:
         pass
 """
-"""Of what the wheel is built for: it links to this TensorFlow's own library."""
+"""Prints what the wheel is built for: it links to this TensorFlow's own library."""
 
-# The wheel stays in the node's cache: another environment with the same TensorFlow takes it. pip's
-# own cache would also hand it to another TensorFlow.
+# The wheel stays in the node's cache for other environments with the same TensorFlow. pip's own
+# cache would also use it for another TensorFlow.
 # CMake 4 reads the files of Horovod's gloo only with CMAKE_POLICY_VERSION_MINIMUM. A compiler takes
 # up to 1 GB, and Horovod's own setup starts eight of them.
 _BUILD = """\
@@ -141,7 +141,7 @@ python=$environment/bin/python
 if command -v flock >/dev/null 2>&1; then
     mkdir -p "$wheels"
     exec 9>"$wheels/horovod.lock"
-    flock -n 9 || { echo "waiting for another process on this host that builds it"; flock 9; }
+    flock -n 9 || { echo "waiting for another process on this host to build it"; flock 9; }
     [ ! -e "$built" ] || exit 0
 fi
 
@@ -195,14 +195,14 @@ fi
 : >"$built"
 """
 
-# The program tells of an extension that cannot be loaded by leaving out its X alone.
+# The program reports an extension that cannot be loaded only by omitting its X.
 _CHECK = """\
 set -eu
 environment=$1 checked=$2
 [ -z "$environment" ] || PATH=$environment/bin:$PATH
 if ! command -v horovodrun >/dev/null 2>&1; then
-    echo "there is no horovodrun on the node" >&2
-    echo 'hint: set `setup.tensorflow: "2.15.1"`, and it is built for that' >&2
+    echo "no horovodrun on the node" >&2
+    echo 'hint: set `setup.tensorflow: "2.15.1"`, and Horovod is built for it' >&2
     exit 1
 fi
 said=$(horovodrun --check-build </dev/null 2>&1) || { echo "$said" >&2; exit 1; }

@@ -18,7 +18,7 @@ class IgnoreRule:
     """The absolute path of the folder that the file is in."""
     folders_only: bool
     ignores: bool
-    """False for a `!` line, which takes back what an earlier one ignored."""
+    """False for a `!` line, which re-includes what an earlier one ignored."""
 
 
 def rules(folder: Path, names: Iterable[str]) -> tuple[IgnoreRule, ...]:

@@ -14,7 +14,7 @@ from cloudtrain.step import Step
 from cloudtrain.strategies import strategy_of
 
 ROOT = ""
-"""Before every absolute path that is looked at on the node."""
+"""Prefix of every absolute path that is read on the node."""
 
 
 def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
@@ -26,7 +26,7 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Steps for rented machines; the driver of any other is its owner's business.
+    """Steps for rented machines; on any other the driver is its owner's responsibility.
 
     The user's own requirements may use the GPUs, so `setup.tensorflow` decides only which driver is
     too old. The step's own check is that `nvidia-smi` lists all GPUs.
@@ -60,7 +60,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Check that an unknown machine has no GPUs: it would train on its CPU, for the price of the
+    """Check that an unknown machine has no GPUs: it would train on its CPU at the price of the
     GPUs.
     """
     group = config.nodes.get(node.role)
@@ -70,7 +70,7 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return ()
     return (
         Step(
-            name="no GPUs but those named",
+            name="no unexpected GPUs",
             run=script(_LOOK + _UNNAMED, ROOT, "0", "0", str(machine)),
             unless=script(_LOOK + """[ "$(on_bus 03)" = 0 ]\n""", ROOT, "0", "0"),
         ),
@@ -107,12 +107,12 @@ list=$(drivers) || exit 1
 """
 
 _UNNAMED = """\
-echo "$4 has $(on_bus 03) NVIDIA GPUs, and the config names none: it would train on its CPU" >&2
-echo "hint: name them beside the machine (accelerator: KIND:COUNT), or take one without" >&2
+echo "$4 has $(on_bus 03) NVIDIA GPUs, but the config has none: it would train on its CPU" >&2
+echo "hint: set accelerator: KIND:COUNT beside the machine, or use a machine without GPUs" >&2
 exit 1
 """
 
-# Without it the driver lets each GPU go when its last user ends, and takes seconds to return.
+# Without it the driver releases each GPU when its last user ends, and takes seconds to reload.
 _PERSISTENT = """\
 modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader </dev/null) &&
     ! echo "$modes" | grep -q Disabled
@@ -143,17 +143,17 @@ load() {
 }
 refused() {
     state=$(mokutil --sb-state 2>/dev/null | head -n 1) || true
-    fail "the kernel takes no NVIDIA module that is not signed with a key it knows: \
+    fail "the kernel rejects NVIDIA modules that are not signed with a known key: \
 ${state:-Secure Boot seems to be on} (${words##*: })" \
-        "take image: auto, whose modules are signed, or an image or a policy of yours without \
+        "use image: auto, whose modules are signed, or an image or a policy of yours without \
 Secure Boot"
 }
 
 there=$(on_bus 03)
-[ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, for $wanted" \
-    "name the machine type that has $wanted, or see what the cloud made"
+[ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, not $wanted" \
+    "use a machine type that has $wanted, or check what the cloud created"
 
-# Google's deep learning images put the driver on at their first boot, or when asked.
+# Google's deep learning images install the driver at their first boot, or on request.
 own=$root/opt/deeplearning/install-driver.sh
 if [ -x "$own" ] && ! answers; then
     echo "waiting for the image's own installation of the driver"
@@ -174,17 +174,17 @@ if answers; then
     if serves "$version"; then
         load
         ! fabric || exit 0
-        other="the driver $version is there without the fabric manager that its NVSwitches need"
-        way="\\`systemctl status nvidia-fabricmanager\\` on the node tells more"
+        other="the driver $version is installed without the fabric manager for its NVSwitches"
+        way="run \\`systemctl status nvidia-fabricmanager\\` on the node"
     else
-        other="the driver $version is there, and $oldest is the oldest that will do"
-        way="take image: auto, or an older setup.tensorflow"
+        other="the driver $version is installed, but at least $oldest is needed"
+        way="use image: auto, or an older setup.tensorflow"
     fi
     echo "$other"
     from_ubuntu ||
-        fail "$other; it is not one of Ubuntu's packages, which could be exchanged" "$way"
+        fail "$other; it cannot be replaced, as it is not one of Ubuntu's packages" "$way"
 fi
-[ -z "$grid" ] || fail "$grid" "take an image that has it, or other GPUs"
+[ -z "$grid" ] || fail "$grid" "use an image that has it, or other GPUs"
 
 kernel=$(uname -r)
 flavour=${kernel##*[0-9]-}
@@ -194,13 +194,13 @@ complete() {
 }
 if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
     grep -qs '^ID=ubuntu' "$root/etc/os-release" || fail \
-        "no NVIDIA driver, and cloudtrain installs it on Ubuntu alone" \
-        "take image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
+        "no NVIDIA driver, and cloudtrain installs it only on Ubuntu" \
+        "use image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
     debian_repair || true
     apt_get update || true
-    # Signed modules, built for this kernel; where the archive has them no more, or with another
-    # version of the driver than the newest, for the kernel that it has gone on to. What is tried is
-    # all that is installed: each of these packages wants the others in exactly its own version.
+    # Signed modules, built for this kernel; if the archive no longer has them, or only for an older
+    # driver, those of its newer kernel. The whole set is tried at once: each of these packages
+    # needs the others in exactly its own version.
     found= why=
     for name in "$kernel" "$flavour-$series" "$flavour"; do
         set -- "linux-modules-nvidia-$server$open-$name" \
@@ -217,13 +217,13 @@ if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
         with=
         [ "$switches" = 0 ] || with=", with the fabric manager that its NVSwitches need,"
         fail "Ubuntu has no modules $server$open$with for the kernel $kernel" \
-            "take image: auto, ubuntu-22.04, ubuntu-24.04 or deeplearning"
+            "use image: auto, ubuntu-22.04, ubuntu-24.04 or deeplearning"
     fi
-    debian_install "$@" || fail "apt-get did not bring the driver" \
+    debian_install "$@" || fail "apt-get could not install the driver" \
         "it needs root or sudo without a password, and Ubuntu's package mirror"
 fi
 
-# An upgrade of one of them without the other, or of the kernel, ends in no driver.
+# Upgrading one of them without the other, or the kernel, would leave no driver.
 held=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-image*' 'linux-headers*' \
     'linux-modules*' "linux-$flavour*" 'nvidia-*' 'libnvidia-*' 2>/dev/null |
     sed -n 's/^[ih]i *//p')

@@ -1,4 +1,4 @@
-"""Every node has the Python that runs our own code there (node/); nothing is installed for it."""
+"""Checks that the node has a Python for our own code there (node/); installs nothing."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ DEBIAN = """\
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
-# sudo hands no variables on. Changed files of ours stay; needrestart of Ubuntu asks nothing.
+# sudo passes no variables on. Changed config files are kept; Ubuntu's needrestart asks nothing.
 quietly() {
     as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C "$@" </dev/null
 }
@@ -42,7 +42,7 @@ apt_get() {
     quietly apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \\
         -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
 }
-# What a dpkg that was killed left: apt's own --fix-broken passes over what must be reinstalled.
+# Repairs what a killed dpkg left: apt's own --fix-broken skips packages that need a reinstallation.
 debian_repair() {
     quietly dpkg --configure -a
     halves=$(dpkg-query -W -f '${db:Status-Eflag} ${Package}\\n' | sed -n 's/^reinstreq //p')
@@ -56,15 +56,15 @@ debian_install() {
     for pause in 5 20 0; do
         debian_repair || true
         apt_get update && apt_get install "$@" && return
-        [ "$pause" = 0 ] || { echo "apt-get failed: again in $pause s"; sleep "$pause"; }
+        [ "$pause" = 0 ] || { echo "apt-get failed: retrying in $pause s"; sleep "$pause"; }
     done
     return 1
 }
 """
-"""apt-get as root, asking nothing: a lock is waited for, and what was cut off is repaired."""
+"""Functions for apt-get as root, without questions: waits for locks, repairs interrupted work."""
 
 ENVIRONMENT_THERE = """test -f "$1/.complete" && exec "$1/bin/python" -I -c 'import pip'"""
-"""An environment whose Python was upgraded away under it finds no pip any more."""
+"""Check of an environment: pip is missing if its Python was upgraded away."""
 
 ENVIRONMENT = (
     DEBIAN
@@ -83,7 +83,7 @@ first, last = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
 sys.exit(not first <= sys.version_info[:len(first)] <= last)' "$first" "$last" \\
         </dev/null 2>/dev/null
 }
-# A name in PATH may be a pyenv shim that only says where the real one is.
+# A name in PATH may be a pyenv shim, which only points to the real one.
 places() {
     case $1 in
         "~/"*) echo "$HOME/${1#??}"; return;;
@@ -118,7 +118,7 @@ END
 mkdir -p "$(dirname "$folder")"
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$folder.lock"
-    flock -n 9 || { echo "waiting for another process on this host that makes it"; flock 9; }
+    flock -n 9 || { echo "waiting for another process on this host to create it"; flock 9; }
     if test -f "$folder/.complete" && "$folder/bin/python" -I -c 'import pip' 2>/dev/null; then
         exit 0
     fi
@@ -152,7 +152,7 @@ if [ -z "$python" ] && [ -n "$package" ]; then
     }
     makes_venvs || ! debian_install python3-venv || search "$@"
     if [ -z "$python" ] && makes_venvs; then
-        uv_python "$last" || echo "uv could not bring Python $last" >&2
+        uv_python "$last" || echo "uv could not install Python $last" >&2
     fi
 fi
 if [ -z "$python" ]; then
@@ -160,11 +160,11 @@ if [ -z "$python" ]; then
     [ "$first" != "$last" ] || wanted="Python $first"
     case $1 in */*) wanted="$wanted at $1";; esac
     if [ -n "$unable" ]; then
-        echo "$unable cannot make virtual environments: its module ensurepip is missing" >&2
+        echo "$unable cannot create virtual environments: its module ensurepip is missing" >&2
         echo "hint: install it on the node: sudo apt-get install python3-venv" >&2
     else
         echo "no $wanted on the node; it has:${found:- none}" >&2
-        echo "hint: install one there, or name another in setup.python or setup.tensorflow" >&2
+        echo "hint: install one there, or set another setup.python or setup.tensorflow" >&2
     fi
     exit 1
 fi
@@ -179,11 +179,11 @@ cache=
 install() {
     "$folder/bin/python" -m pip install $cache --no-input --disable-pip-version-check \\
         --progress-bar off --no-warn-script-location "$@" </dev/null && return
-    echo 'hint: look at `setup.packages` and `setup.requirements`: an old pin may have no wheel' \\
-        'for this Python, or not fit this TensorFlow' >&2
+    echo 'hint: check `setup.packages` and `setup.requirements`: an old pin may have no wheel' \\
+        'for this Python, or be incompatible with this TensorFlow' >&2
     exit 1
 }
-# First, so that what follows keeps them: only a package that needs others of them exchanges those.
+# First, so that later packages keep them, unless one needs other versions.
 if [ -s "$folder/pip/cuda.txt" ]; then
     echo "pip install of CUDA's libraries"
     install -r "$folder/pip/cuda.txt" -c "$folder/pip/constraints.txt"
@@ -224,13 +224,13 @@ folder=$1 url=$2 commit=$3 package=$4 pointers=$5
 export GIT_TERMINAL_PROMPT=0
 export GIT_ALLOW_PROTOCOL="${GIT_ALLOW_PROTOCOL:-https:http:ssh:git:file}"
 export GIT_SSH_COMMAND="${GIT_SSH_COMMAND:-ssh -o BatchMode=yes}"
-export GIT_LFS_SKIP_SMUDGE=1  # no checkout fetches them one by one, from a remote not known yet
+export GIT_LFS_SKIP_SMUDGE=1  # a checkout would fetch them one by one, from a remote not yet set
 if ! command -v git >/dev/null 2>&1 && ! debian_install "$package"; then
     echo "git is not installed on the node" >&2
-    echo "hint: install it there, or name a checkout here in code.path" >&2
+    echo "hint: install it there, or set code.path to a local checkout" >&2
     exit 1
 fi
-# Whatever hooks and templates somebody has set up here are not for this.
+# Hooks and templates that are configured here must not interfere.
 git() {
     command git -c core.hooksPath=/dev/null -c init.templateDir= -c advice.detachedHead=false "$@"
 }
@@ -238,11 +238,11 @@ rm -rf "$folder" "$folder.new" "$folder.complete"
 mkdir -p "$folder.new"
 git init -q "$folder.new"
 cd "$folder.new"
-# A server may refuse a commit that no branch or tag points to, and some know no --depth.
+# A server may refuse a commit that no branch or tag points to; some do not support --depth.
 if ! git fetch -q --depth 1 --no-tags "$url" "$commit" 2>/dev/null; then
     echo "git fetch of all branches"
     git fetch -q --tags "$url" '+refs/heads/*:refs/remotes/origin/*' || {
-        echo "hint: can $url be reached from there? If not, name a checkout in code.path" >&2
+        echo "hint: can $url be reached from there? If not, set code.path to a local checkout" >&2
         exit 1
     }
 fi
@@ -255,17 +255,17 @@ if [ -f .gitmodules ]; then
     git submodule --quiet update --init --recursive --depth 1 ||
         git submodule --quiet update --init --recursive
 fi
-# What Git LFS keeps is a pointer of three lines until then.
+# Until then, files in Git LFS are pointers of three lines.
 kept_in_lfs='[ -z "$(git ls-files ":(attr:filter=lfs)")" ] || pwd'
 places=$(eval "$kept_in_lfs"; git submodule --quiet foreach --recursive "$kept_in_lfs")
 if [ -n "$places" ] && [ -z "$pointers" ]; then
     git lfs version >/dev/null 2>&1 || debian_install "${package:+git-lfs}" || {
-        echo "some files of this repository are kept in Git LFS, and git-lfs is not installed" >&2
-        echo "hint: install it, or run cloudtrain with GIT_LFS_SKIP_SMUDGE=1 to leave them out" >&2
+        echo "some files of this repository are in Git LFS, but git-lfs is not installed" >&2
+        echo "hint: install it, or run cloudtrain with GIT_LFS_SKIP_SMUDGE=1 to skip them" >&2
         exit 1
     }
     echo "git lfs pull"
-    # `git lfs install` would write this down, and git fails where git-lfs is missing later.
+    # `git lfs install` would persist this, and git would fail if git-lfs is missing later.
     pull() {
         git -c filter.lfs.smudge='git-lfs smudge -- %f' -c filter.lfs.clean='git-lfs clean -- %f' \\
             -c filter.lfs.process='git-lfs filter-process' -c filter.lfs.required=true lfs pull
@@ -286,9 +286,9 @@ folder=$1
 rm -rf "$folder" "$folder.new" "$folder.complete"
 mkdir -p "$folder.new"
 tar --no-same-owner -xpf - -C "$folder.new"
-# tar takes a stream that is cut between two files for a whole one: the mark comes last in it.
+# tar accepts a stream that is cut between two files: the marker comes last in it.
 if ! test -f "$folder.new/complete"; then
-    echo "the stream of files ended too early" >&2
+    echo "the stream of files ended early" >&2
     exit 1
 fi
 mv "$folder.new/code" "$folder"

@@ -24,7 +24,7 @@ from cloudtrain.strategies import strategy_of
 Keras = Literal["legacy", "3", "bundled"]
 
 KERAS_3 = (2, 16)
-"""The first release that brings Keras 3."""
+"""The first release with Keras 3."""
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
@@ -32,13 +32,13 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, line, folder) for line in config.setup.run)
-    # pip's cache would hold the gigabytes of CUDA once more, on a disk that is rented for this.
+    # pip's cache would store the gigabytes of CUDA a second time, on a rented disk.
     cache = not is_cloud(config.provider) or nvidia.wanted(config, node) is None
     return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
 
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
-    """Folder of the environment's `python`, to be first in PATH; None if `setup:` asks for no
+    """Folder of the environment's `python`, to be first in PATH; None if `setup:` needs no
     environment.
 
     As `node.cache`, absolute or relative to the user's home.
@@ -69,7 +69,7 @@ def keras_note(config: ClusterConfig) -> str | None:
     if config.setup.keras != "auto" or keras_choice(config) != "legacy":
         return None
     return (
-        f"keras: auto is legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
+        f"keras: auto means legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
         f"model.fit of Keras 3 does not work with {config.strategy}"
     )
 
@@ -81,7 +81,7 @@ def keras_warning(config: ClusterConfig) -> str | None:
         return None
     return (
         f"keras: 3: model.fit of Keras 3 does not work with {config.strategy} over several "
-        "nodes (keras#20585, keras#18624); custom training loops do"
+        "nodes (keras#20585, keras#18624), only custom training loops do"
     )
 
 
@@ -103,7 +103,7 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     if _is_version(python) and not _number(first) <= _number(python)[:2] <= _number(last):
         text["setup.python"] = f"TensorFlow {version} has wheels for Python {first} to {last}"
     if config.setup.keras == "3" and number < KERAS_3:
-        text["setup.keras"] = f"TensorFlow {version} has no Keras 3: that came with 2.16"
+        text["setup.keras"] = f"TensorFlow {version} has no Keras 3, which requires 2.16 or later"
     return tuple(found(field=name, text=why) for name, why in text.items())
 
 
@@ -118,7 +118,7 @@ def versions_command(config: ClusterConfig, node: Node) -> Command | None:
 
 
 _RECIPE = 1
-"""Raised when environments made by an earlier scripts.ENVIRONMENT must be made again."""
+"""Version of scripts.ENVIRONMENT; increase it to recreate all environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +139,17 @@ class _Wanted:
     python: _Python
     install: tuple[str, ...]
     install_alone: tuple[str, ...] = ()
-    """Without their dependencies."""
+    """Packages to install without their dependencies."""
     constraints: tuple[str, ...] = ()
     cuda: tuple[str, ...] = field(default=(), repr=False)
-    """Installed before the others, which keep these versions unless they need other ones."""
+    """Packages to install first; the others keep these versions unless they need other ones."""
 
     def folder(self, node: Node) -> str:
         text = repr((_RECIPE, self, self.cuda) if self.cuda else (_RECIPE, self))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:
-        """Tar of the files that pip reads, and of one that tells it to keep no downloads."""
+        """Tar of the files that pip reads, and of a marker to disable its cache."""
         named: dict[str, tuple[str, ...]] = {
             "install.txt": self.install,
             "install-alone.txt": self.install_alone,
@@ -208,15 +208,13 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
 
 _ANY_PYTHON = ("3.6", "3.99")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
-"""`setup.tensorflow` decides, not a requirements file: two builds in one environment mix files.
-A strategy's own library is built by its playbook, once TensorFlow is there."""
+"""Packages that `setup.tensorflow` decides on, not a requirements file: two builds in one
+environment mix files. A strategy's own library is built by its playbook, after TensorFlow."""
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
     wanted, (first, last) = config.setup.python, supported
-    may_install = not facts_of(
-        config.provider
-    ).on_this_machine  # that would be the user's own machine
+    may_install = not facts_of(config.provider).on_this_machine  # never on the user's own machine
     if wanted != "auto" and not _is_version(wanted):
         return _Python(candidates=(wanted,), first=first, last=last)
     if wanted != "auto":
@@ -261,17 +259,16 @@ def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
 
 
 def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
-    """A line of `setup.run`, once in the cluster's life on a node, with the environment first in
-    PATH.
+    """Run a line of `setup.run` once per cluster and node, with the environment first in PATH.
 
-    Another environment is another step, as the line may install into it.
+    It is run again in a new environment, as it may install into it.
     """
     done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr((folder, line)))}"
     return Step(
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
         run=script(scripts.OWN_LINE, done, folder or "", line),
         unless=command("test", "-f", done),
-        once_per_host=True,  # two at once would fight over apt's lock or one environment
+        once_per_host=True,  # two at once would compete for apt's lock or one environment
     )
 
 

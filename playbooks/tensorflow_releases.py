@@ -1,6 +1,4 @@
-"""TensorFlow releases: supported Pythons, wheels, and bounds for requirements that they leave
-open.
-"""
+"""TensorFlow releases: supported Pythons, wheels, and bounds for their open requirements."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ Release = tuple[int, int]
 VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+(\.?(post|rc)\d+)?)?")
 
 # First and last Python with a wheel for Linux x86-64, by first release of a span.
-# Source: PyPI's files of tensorflow and tensorflow-cpu, asked on 2026-11-21 with
+# Source: PyPI's files of tensorflow and tensorflow-cpu, queried on 2026-11-21 with
 # `pip index versions tensorflow-cpu --python-version 3.x --only-binary :all:`, x = 7 … 14.
 _PYTHONS: dict[Release, tuple[str, str]] = {
     (1, 13): ("3.5", "3.7"),
@@ -31,7 +29,7 @@ _PYTHONS: dict[Release, tuple[str, str]] = {
     (2, 21): ("3.10", "3.13"),
 }
 
-# Newest versions to let in, where the release's own metadata names none or too new ones.
+# Newest versions to allow, where the release's own metadata sets no limit or one too high.
 # 2.21: what this project trains with (2026-11-21). Before: what was current when the release
 # was, as newer ones came after its last patch. protobuf 3.21 ended the generated code of
 # releases before 2.12, NumPy 1.24 the aliases that those use, h5py 3 their loading of weights.
@@ -55,7 +53,7 @@ _OLD_SETUPTOOLS = "setuptools<81"
 
 
 def release(version: str) -> Release:
-    """Parse `"2.21.0"` as (2, 21). Raises ValueError for anything that is no version."""
+    """Parse `"2.21.0"` as (2, 21). Raises ValueError for an invalid version."""
     found = VERSION.fullmatch(version)
     if not found:
         raise ValueError(f"{version!r} is not a TensorFlow version like 2.21 or 2.21.0")
@@ -63,7 +61,7 @@ def release(version: str) -> Release:
 
 
 def unknown(version: str) -> str | None:
-    """Message for a release that no table here has: nobody has seen that it exists."""
+    """Message for a release that is not in the tables; None for a known one."""
     newest, number = max(_NEWEST), release(version)
     if number > newest:
         return (
@@ -96,17 +94,17 @@ def cuda(version: str) -> tuple[str, str]:
 
 
 def pinned(package: str, version: str) -> str:
-    """Requirement for a version: `2.21` is any patch of it, `2.21.0` that one alone."""
+    """Requirement for a version: `2.21` means any patch of it, `2.21.0` only that one."""
     return f"{package}=={version}.*" if version.count(".") == 1 else f"{package}=={version}"
 
 
 def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     """Requirement lines for the release itself.
 
-    tensorflow-cpu has wheels for x86-64 alone, and none before 2.1; elsewhere (ARM, macOS)
+    tensorflow-cpu has wheels only for x86-64, and none before 2.1; elsewhere (ARM, macOS)
     `tensorflow` itself is a CPU build. The extra `and-cuda` exists since 2.15; before 2.11 the
-    index has no CUDA that fits. Since 2.21 TensorBoard is no dependency any more, but without it
-    `tf.summary.scalar` raises, which `tf.keras.callbacks.TensorBoard` calls.
+    index has no matching CUDA. Since 2.21 TensorBoard is no longer a dependency, but without it
+    `tf.summary.scalar`, which `tf.keras.callbacks.TensorBoard` calls, raises.
     """
     number = release(version)
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()

@@ -144,7 +144,7 @@ def test_what_uv_has_not_either_says_so(tmp_path: Path, machine: Path) -> None:
     assert str(caught.value).splitlines()[1:] == [
         "  Python 3.9 from uv",
         "  error: No download found for request: 3.9",
-        "  uv could not bring Python 3.9",
+        "  uv could not install Python 3.9",
         "  no Python 3.9 on the node; it has: 3.12",
     ]
 
@@ -157,13 +157,13 @@ def test_no_python_that_will_do_says_what_is_there(tmp_path: Path, machine: Path
         "  no Python 3.10 to 3.13 on the node; it has: 3.8"
     ]
     assert caught.value.hint == (
-        "install one there, or name another in setup.python or setup.tensorflow"
+        "install one there, or set another setup.python or setup.tensorflow"
     )
 
 
 def test_a_python_that_makes_no_environments_says_so(tmp_path: Path, machine: Path) -> None:
     python(machine, "python3", "3.11", ensurepip=False)
-    with pytest.raises(StepFailed, match="bin/python3 cannot make virtual env") as caught:
+    with pytest.raises(StepFailed, match="bin/python3 cannot create virtual env") as caught:
         ready(config(tensorflow="2.21", provider="local"), tmp_path)
     assert caught.value.hint == "install it on the node: sudo apt-get install python3-venv"
 

@@ -125,7 +125,7 @@ def test_a_refused_token_is_not_in_the_error(
         code.resolve(private(tmp_path, git=server.url("x.git")))
     assert "wr0ng" not in f"{caught.value!r} {caught.value} {caught.value.hint}"
     assert str(caught.value).endswith("cannot be read: remote: no repository is open to ***")
-    assert caught.value.hint == "does the token in MY_TOKEN open it for reading?"
+    assert caught.value.hint == "check that the token in MY_TOKEN can read it"
 
 
 @pytest.mark.parametrize("value", ["", " ", "two\nlines"])
@@ -289,7 +289,7 @@ def test_a_fetch_that_fails_is_tried_once_and_leaves_nothing_here(
     nodes = [node(f"n{i}") for i in range(3)]
     with pytest.raises(CloudtrainError) as caught:
         apply(lambda _: steps, nodes, HereTransport(tmp_path / "nodes"), Remembered())
-    assert f"{server.url('x.git')} could not be fetched here:\n" in str(caught.value)
+    assert f"cannot fetch {server.url('x.git')} on this machine:\n" in str(caught.value)
     assert caught.value.hint == f"is the commit pushed to {server.url('x.git')}?"
     assert len([path for path, _ in server.asked if path.endswith("info/refs")]) <= 4
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -315,7 +315,7 @@ def test_what_is_kept_in_lfs_is_never_delivered_as_pointers_unasked(
     if who == "each node":
         server.token = None
         wanted = config(tmp_path, git=server.url("x.git"))
-    with pytest.raises(CloudtrainError, match="kept in Git LFS") as caught:
+    with pytest.raises(CloudtrainError, match="are in Git LFS") as caught:
         delivered(code.steps(code.resolve(wanted), "mnist"), tmp_path)
     assert caught.value.hint
     assert "GIT_LFS_SKIP_SMUDGE=1" in caught.value.hint

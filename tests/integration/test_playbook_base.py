@@ -56,7 +56,7 @@ def test_a_machine_that_has_just_booted_is_brought_to_where_others_can_start(
 ) -> None:
     shown = applied(machine)
     assert [line for line in shown if ":" not in line and not line.endswith(" s")] == [
-        *("first boot", "no upgrades by themselves", "packages", "clock")
+        *("first boot", "no automatic upgrades", "packages", "clock")
     ]
     assert shown[-1].startswith("4 of 4 steps")
     units = "apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service"
@@ -80,9 +80,9 @@ def test_a_first_boot_that_failed_in_part_is_told_and_gone_on_with(machine: Fake
 
 def test_a_first_boot_without_end_is_an_error(machine: FakeMachine) -> None:
     machine.put("boot-exit", "124")  # as `timeout` ends
-    with pytest.raises(StepFailed, match="cloud-init is still at work after 600 s") as caught:
+    with pytest.raises(StepFailed, match="cloud-init is still running after 600 s") as caught:
         applied(machine)
-    assert caught.value.hint == "`cloud-init status --long` on the node tells what it does"
+    assert caught.value.hint == "`cloud-init status --long` on the node shows what it does"
 
 
 def test_a_mirror_that_fails_is_tried_again(machine: FakeMachine) -> None:
@@ -112,7 +112,7 @@ def test_a_package_that_was_killed_while_it_was_unpacked_is_installed_again(
 
 def test_what_cannot_be_had_is_named(machine: FakeMachine) -> None:
     machine.put("archive")
-    with pytest.raises(StepFailed, match="the node lacks git, and apt-get as root did not") as e:
+    with pytest.raises(StepFailed, match="the node lacks git, and apt-get as root could not") as e:
         applied(machine)
     assert "through NAT" in (e.value.hint or "")
     assert machine.read("slept") == ["5", "20"]
@@ -154,10 +154,10 @@ def test_a_disk_without_room_for_cuda_is_told_before_anything_is_fetched(
     disk(machine, size=40, free=12)
     with pytest.raises(StepFailed) as caught:
         applied(machine, WITH_GPUS)
-    assert "room on the disk: exit 1" in str(caught.value)
+    assert "disk space: exit 1" in str(caught.value)
     assert "GB of " in str(caught.value)
     assert "TensorFlow with CUDA takes 15 GB" in str(caught.value)
-    assert (caught.value.hint or "").startswith("nodes.chief.disk_gb: 79 for new nodes")
+    assert (caught.value.hint or "").startswith("set nodes.chief.disk_gb: 79 for new")
 
 
 def test_an_environment_that_is_made_needs_no_more_room(machine: FakeMachine) -> None:

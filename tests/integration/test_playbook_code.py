@@ -95,13 +95,13 @@ def test_everything_that_cannot_be_delivered_is_named_at_once(tmp_path: Path) ->
         code.resolve(config(tmp_path, path="src"))
     file = tmp_path / "mnist.yaml"
     assert str(caught.value).splitlines() == [
-        f"{file}: code.path: {src}/data: a symlink out of the folder, to /mnt/data",
-        f"{file}: code.path: {src}/detour: a symlink out of the folder, to up/../../etc",
+        f"{file}: code.path: {src}/data: a symlink leads out of the folder, to /mnt/data",
+        f"{file}: code.path: {src}/detour: a symlink leads out of the folder, to up/../../etc",
         f"{file}: code.path: {src}/pipe: neither a file nor a folder nor a symlink",
         f"{file}: code.path: {src}/sock: neither a file nor a folder nor a symlink",
-        f"{file}: code.path: {src}/up: a symlink out of the folder, to ../secret",
+        f"{file}: code.path: {src}/up: a symlink leads out of the folder, to ../secret",
     ]
-    assert caught.value.hint == f"name what is not needed in {src}/.cloudtrainignore"
+    assert caught.value.hint == f"list what is not needed in {src}/.cloudtrainignore"
     write(src, {".cloudtrainignore": "data\nup\npipe\nsock\ndetour\n"})
     assert names(tmp_path) == [".cloudtrainignore", "a.py"]
 
@@ -210,12 +210,15 @@ def test_a_ref_is_resolved_to_its_commit(tmp_path: Path, repository: Path) -> No
     ("section", "text"),
     [
         ({"git": "/nowhere/x.git"}, r"code\.git: /nowhere/x\.git cannot be read: .*"),
-        ({"git": "ext::sh -c 'touch pwned'"}, r"code\.git: .* is not the URL of a repository"),
-        ({"git": "--upload-pack=touch pwned"}, r"code\.git: .* is not the URL of a repository"),
-        ({"git": "https://u:secret@example.org/x"}, r"code\.git: a URL with a password would be"),
+        ({"git": "ext::sh -c 'touch pwned'"}, r"code\.git: .* is not a repository URL"),
+        ({"git": "--upload-pack=touch pwned"}, r"code\.git: .* is not a repository URL"),
+        (
+            {"git": "https://u:secret@example.org/x"},
+            r"code\.git: the URL has a password, which would be",
+        ),
         ({"git": "REPO", "ref": "no-such"}, r"code\.ref: .* has no branch, tag or commit no-such"),
         ({"git": "REPO", "ref": "abcdef0"}, r"code\.ref: .* has no branch, tag or commit abcdef0"),
-        ({"git": "REPO", "ref": "--exec=x"}, r"code\.ref: '--exec=x' cannot be a branch"),
+        ({"git": "REPO", "ref": "--exec=x"}, r"code\.ref: '--exec=x' is not a valid branch"),
     ],
 )
 def test_what_git_cannot_have_is_a_clear_config_error(
@@ -291,4 +294,4 @@ def test_a_node_without_git_says_so(tmp_path: Path, repository: Path) -> None:
     transport = HereTransport(tmp_path / "nodes", {"PATH": str(tmp_path / "bin")})
     with pytest.raises(StepFailed, match="git is not installed on the node") as caught:
         apply(lambda _: [step], [node()], transport, Remembered())
-    assert caught.value.hint == "install it there, or name a checkout here in code.path"
+    assert caught.value.hint == "install it there, or set code.path to a local checkout"

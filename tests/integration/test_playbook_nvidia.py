@@ -173,7 +173,7 @@ def test_a_machine_that_the_table_lacks_is_not_made_ready_as_a_cpu_node_with_its
     machine: FakeMachine,
 ) -> None:
     unknown = config(kind=None, provider="aws", machine="z9.giant")
-    with pytest.raises(StepFailed, match=r"z9\.giant has 1 NVIDIA GPUs, and the config names none"):
+    with pytest.raises(StepFailed, match=r"z9\.giant has 1 NVIDIA GPUs, but the config has none"):
         applied(machine, unknown)
     for device in (machine.root / "machine/sys/bus/pci/devices").glob("*:04.0/vendor"):
         device.write_text("0x1d0f\n")
@@ -206,7 +206,7 @@ def test_an_image_whose_driver_is_too_old_and_not_ubuntus_is_refused(machine: Fa
     machine.put("driver", "470.82.01")
     with pytest.raises(StepFailed, match="the driver 470") as caught:
         applied(machine)
-    assert caught.value.hint == "take image: auto, or an older setup.tensorflow"
+    assert caught.value.hint == "use image: auto, or an older setup.tensorflow"
     assert installs(machine) == []
 
 
@@ -223,7 +223,7 @@ def test_ubuntus_older_driver_is_exchanged(machine: FakeMachine) -> None:
 def test_a_machine_without_its_gpus_is_told_before_anything_is_installed(
     machine: FakeMachine,
 ) -> None:
-    with pytest.raises(StepFailed, match="has 1 NVIDIA GPUs on its PCI bus, for T4:4"):
+    with pytest.raises(StepFailed, match="has 1 NVIDIA GPUs on its PCI bus, not T4:4"):
         applied(machine, config(count=4))
     assert installs(machine) == []
 
@@ -236,7 +236,7 @@ def test_shared_gpus_of_azure_are_refused_clearly(machine: FakeMachine) -> None:
 
 def test_debian_without_a_driver_is_refused_clearly(machine: FakeMachine) -> None:
     (machine.root / "machine/etc/os-release").write_text("ID=debian\n")
-    with pytest.raises(StepFailed, match="installs it on Ubuntu alone"):
+    with pytest.raises(StepFailed, match="installs it only on Ubuntu"):
         applied(machine)
 
 

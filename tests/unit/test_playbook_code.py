@@ -101,7 +101,9 @@ def test_far_too_much_is_refused_with_the_biggest_place(tmp_path: Path) -> None:
     src = write(tmp_path / "src", {"a.py": "", "data/x": "", "data/y": "", "z": ""})
     for name, size in {"data/x": 6 * 10**8, "data/y": 6 * 10**8, "z": 7 * 10**8}.items():
         os.truncate(src / name, size)
-    with pytest.raises(ConfigError, match=r"holds 1\.9 GB for every node, 1\.2 GB of it in data"):
+    with pytest.raises(
+        ConfigError, match=r"has 1\.9 GB to deliver to every node, 1\.2 GB of it in data"
+    ):
         code.resolve(config(tmp_path, path="src"))
 
 

@@ -215,7 +215,7 @@ def test_keras_is_the_legacy_one_where_the_strategy_needs_it(
 
 def test_our_choice_of_keras_is_said_in_one_line() -> None:
     assert tensorflow.keras_note(config(tensorflow="2.21")) == (
-        "keras: auto is legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
+        "keras: auto means legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
         "model.fit of Keras 3 does not work with multi_worker_mirrored"
     )
 
