@@ -26,7 +26,7 @@ def provider_options(command: Decorated) -> Decorated:
     provider = click.option(
         "--provider",
         type=click.Choice(PROVIDERS),
-        help="Query this provider, whatever the records here.",
+        help="Query this provider instead of the local records.",
     )
     return provider(project(command))
 

@@ -16,8 +16,8 @@ from cloudtrain.cli.process import end
 
 COMMANDS = {
     "init": "Write a commented config to start from.",
-    "check": "Find what would stop `up` or `train`; changes nothing.",
-    "plan": "Show every node, TF_CONFIG and command to come; offline.",
+    "check": "Find problems that would stop `up` or `train`.",
+    "plan": "Show every planned node, TF_CONFIG and command; offline.",
     "up": "Create the cluster and set it up; run again to repair it.",
     "train": "Launch one run and follow it; Ctrl-C detaches.",
     "run": "Up, train, land the artifacts, down; leaves nothing behind.",
@@ -162,8 +162,8 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """One YAML file says what to train and on what: cloudtrain creates the nodes, runs
-    TensorFlow over all of them, lands the artifacts and leaves nothing behind.
+    """Train TensorFlow on a cluster described in one YAML file: cloudtrain creates the nodes,
+    runs your script on all of them, lands the artifacts and leaves nothing behind.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]) -> int:
-    """Check what would stop `up` or `train` before anything is created: the config, machines and
-    their price, credentials, quota, code, secrets, the store. Changes nothing. The exit code is
-    that of the most serious finding.
+    """Find problems that would stop `up` or `train`, before anything is created: in the config,
+    machines and their price, credentials, quota, code, secrets and the store. Changes nothing. The
+    exit code is that of the most serious finding.
     """
     plan = plan_of(file)
     from cloudtrain.commands.check import check

@@ -25,7 +25,7 @@ from cloudtrain.state import Records
 
 @click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
 @name_argument()
-@click.option("--discard", is_flag=True, help="Destroy also what only the nodes hold.")
+@click.option("--discard", is_flag=True, help="Also destroy data that only the nodes hold.")
 @yes_option
 @adopt_option
 @click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
@@ -48,7 +48,7 @@ def command(
     found by its labels.
     """
     target = resolve_target(name, provider, project)
-    show_whose(target, owner)
+    show_owner(target, owner)
     provider = provider_of(target)
     free = facts_of(provider).free
     if discard and (not free or on_terminal()):
@@ -63,14 +63,14 @@ def command(
         print_json({"name": target.name, "left": []})
 
 
-def show_whose(target: ClusterTarget, owner: str | None) -> None:
+def show_owner(target: ClusterTarget, owner: str | None) -> None:
     """Show owner, age, runs and expiry of a cluster whose keys are not on this machine."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
-    from cloudtrain.commands.cluster_owner import whose
+    from cloudtrain.commands.cluster_owner import describe_owner
 
     try:
-        lines = whose(target.name, target.config, owner=owner)
+        lines = describe_owner(target.name, target.config, owner=owner)
     except UsageError:
         raise
     except CloudtrainError:

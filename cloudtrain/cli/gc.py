@@ -44,7 +44,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Delete clusters in your accounts whose keys are not on this machine and that are expired,
-    have no running node, or are named. What only their nodes hold is lost, so it asks first.
+    have no running node, or are named. Data that only their nodes hold is lost, so it asks first.
     Running clusters with time left are listed and kept, unless NAME or --running is given. Other
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
     destroys those and lands their artifacts.

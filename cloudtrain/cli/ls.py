@@ -15,7 +15,7 @@ from cloudtrain.errors import UsageError
 
 @click.command(short_help=COMMANDS["ls"], epilog="\b\nExample:\n  cloudtrain ls --cloud")
 @name_argument()
-@click.option("--cloud", is_flag=True, help="Query the accounts, whatever the records here.")
+@click.option("--cloud", is_flag=True, help="Query the accounts instead of the local records.")
 @provider_options
 @json_option
 @debug_option

@@ -58,8 +58,8 @@ def command(
     as_json: bool,
     ignore: tuple[str, ...],
 ) -> None:
-    """Create the cluster and set it up. Run again, it repairs and continues. Asks first if it
-    costs money.
+    """Create the cluster and set it up; run again to repair it or to continue. Asks for
+    confirmation if it costs money.
     """
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:

@@ -8,7 +8,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.state import Records
 
 
-def whose(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:
+def describe_owner(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:
     """What the provider reports of a cluster whose keys are not here, for its last check before
     deletion.
 

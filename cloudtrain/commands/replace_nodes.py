@@ -32,7 +32,7 @@ NOTHING = AllowedChanges()
 class DriftDecision:
     """What `up` does about the drift."""
 
-    going: tuple[str, ...] = ()
+    to_delete: tuple[str, ...] = ()
     """Nodes to delete first."""
     end: ClusterEnd | None = None
     """New expiry of the others."""
@@ -50,7 +50,7 @@ def decide_drift(session: Session, allowed: AllowedChanges) -> DriftDecision:
     refuse_drift(Drift(extra=() if allowed.shrink else found.extra, changes=kept), config)
     extra = found.extra if allowed.shrink else ()
     differing = found.differing if allowed.replace else ()
-    return DriftDecision(going=(*extra, *differing), end=end)
+    return DriftDecision(to_delete=(*extra, *differing), end=end)
 
 
 def delete_nodes(session: Session, names: Sequence[str]) -> Session:

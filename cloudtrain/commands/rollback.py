@@ -14,17 +14,19 @@ from cloudtrain.events import nodes_requested, nodes_standing, not_given_back, p
 
 
 @contextmanager
-def report_or_roll_back(session: Session, going: Sequence[str], *, back: bool) -> Iterator[None]:
+def report_or_roll_back(
+    session: Session, to_delete: Sequence[str], *, rollback: bool
+) -> Iterator[None]:
     """On any error inside, report nodes that are billed.
 
-    `back`: delete first what was created in here; `going` were to be created again.
+    `rollback`: first delete what was created inside; nodes of `to_delete` were to be recreated.
     """
-    kept = {node.name for node in session.nodes} - set(going)
+    kept = {node.name for node in session.nodes} - set(to_delete)
     start = len(session.records.events())
     try:
         yield
     except BaseException:
-        if back:
+        if rollback:
             roll_back(session, kept, start)
         report_existing(session)
         raise

@@ -76,10 +76,10 @@ def run(
 def up_and_train(handle: Handle, console: Console) -> Run:
     with open_session(handle, console) as session:
         session = create_cluster(session, decide_drift(session, NOTHING))
-        return supervise_run(session, joined(session) or new_run(session, ()))
+        return supervise_run(session, joined_run(session) or new_run(session, ()))
 
 
-def joined(session: Session) -> Run | None:
+def joined_run(session: Session) -> Run | None:
     active = session.records.active_run()
     if active is not None:
         session.console.say(f"joining active run {active.id}")

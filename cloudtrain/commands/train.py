@@ -88,7 +88,7 @@ def refuse_second_run(session: Session) -> None:
             "\n".join(f"{node.name}: {node.fault}" for node in silent),
             hint=f"`cloudtrain check {session.config.source or name}` checks each of them",
         )
-    missing = [node.name for node in session.plan.nodes if not runs(session, node.name)]
+    missing = [node.name for node in session.plan.nodes if not is_running(session, node.name)]
     if missing:
         raise UsageError(
             f"{name} is not up; not running: {', '.join(missing)}",
@@ -107,7 +107,7 @@ def refuse_second_run(session: Session) -> None:
         )
 
 
-def runs(session: Session, name: str) -> bool:
+def is_running(session: Session, name: str) -> bool:
     node = session.node(name)
     return node is not None and node.state == "running"
 

@@ -62,7 +62,7 @@ def up(
             settled = decide_drift(session, allowed)
             record_cluster(config, records)
             make_store(handle, console)
-            with report_or_roll_back(session, settled.going, back=give_back):
+            with report_or_roll_back(session, settled.to_delete, rollback=give_back):
                 session = create_cluster(session, settled)
                 prepare_nodes(session)
             records.journal(UpCompleted())
@@ -92,8 +92,8 @@ def _near(config: ClusterConfig) -> str | None:
 def create_cluster(session: Session, settled: DriftDecision) -> Session:
     """Apply the settled changes; then create or repair every node and set its expiry. The caller
     holds the lock."""
-    if settled.going:
-        session = delete_nodes(session, settled.going)
+    if settled.to_delete:
+        session = delete_nodes(session, settled.to_delete)
     if settled.end is not None and session.nodes:
         record_move(session, settled.end)
         session = move_ends(session, settled.end)

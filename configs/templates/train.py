@@ -1,6 +1,6 @@
-"""A first training, for `cloudtrain run` in an empty folder: put your own script in its place.
+"""Example training script for `cloudtrain run` in an empty folder: replace it with your own.
 
-Every node runs this same file. TF_CONFIG tells it who it is; without one it trains by itself.
+Every node runs this same file. TF_CONFIG tells it its task; without TF_CONFIG it trains alone.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
 
-    # The strategy comes first: with it the node joins the cluster.
+    # Create the strategy first: this joins the cluster.
     config = json.loads(os.environ.get("TF_CONFIG", "{}"))
     several = tf.distribute.MultiWorkerMirroredStrategy
     strategy = several() if config else tf.distribute.MirroredStrategy()
