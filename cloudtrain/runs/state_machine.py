@@ -19,13 +19,9 @@ from cloudtrain.runs.attempt_state import (
     not_joined_yet,
     serves,
 )
-from cloudtrain.runs.root_cause import (
-    Observation,
-    find_root_cause,
-    hint_for,
-    is_certain,
-    last_lines,
-)
+from cloudtrain.runs.hints import hint_for
+from cloudtrain.runs.log_text import last_lines
+from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
 from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.strategies import strategy_of
 

@@ -4,24 +4,23 @@
 """
 
 import json
+import re
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.run_record import Cause, Task
+from cloudtrain.runs.hints import hint_for
+from cloudtrain.runs.log_text import LINES_SHOWN, headline, last_lines
 from cloudtrain.runs.root_cause import (
-    LINES_SHOWN,
     Observation,
     find_root_cause,
-    headline,
-    hint_for,
     is_certain,
     is_retryable,
-    last_lines,
 )
 
 LOGS = Path(__file__).parents[1] / "data" / "failures"
@@ -249,6 +248,33 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
 )
 def test_each_known_line_has_its_hint(line: str, hint: str) -> None:
     assert hint in str(hint_for("exit", f"Epoch 1/5\n{line}\n".encode()))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text("utf-8")
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Cells of the first table of a section of docs/failures.md."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize(("messages", "words"), rows_of("Hints"))
+def test_each_message_of_the_page_has_that_hint(messages: str, words: str) -> None:
+    for message in re.findall(r"`([^`]+)`", messages):
+        hint = hint_for("exit", f"Epoch 1/5\n{message}\n".encode())
+        for word in re.findall(r"`([^`]+)`", words):
+            assert word in str(hint), message
+
+
+def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
+    on_page = {
+        kind
+        for row in rows_of("Which task is the cause")
+        for kind in re.findall(r"`(\w+)`", row[2])
+    }
+    assert on_page == set(get_args(get_type_hints(Cause)["kind"]))
 
 
 # ── Kinds and their order ────────────────────────────────────────────────────

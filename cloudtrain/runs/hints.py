@@ -1,0 +1,356 @@
+"""What to do next about a failed task, for known messages in its log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+
+from cloudtrain.runs.log_text import (
+    TRACEBACK,
+    last_exception,
+    last_lines,
+    native_errors,
+    reports_lost_peer,
+)
+
+_NO_IDENTITY = (
+    "nodes have no cloud credentials: pass the script a key with `secrets`, or put the data on the"
+    " node (`code:`, or a download in `setup.run`)"
+)
+_OTHER_GPU = (
+    "this TensorFlow has no code for this GPU: use another `accelerator`, or a newer"
+    " `setup.tensorflow` (docs/machines.md lists which work together)"
+)
+_SICK = (
+    "the GPU, or a kernel on it, failed: run `cloudtrain exec NAME -- nvidia-smi`; if it fails"
+    " again on the same node, delete that node, then run `cloudtrain up`"
+)
+_LEGACY = "the script was written for Keras 2: set `setup.keras: legacy`"
+_OLDER = 'TensorFlow no longer has this: set `setup.tensorflow: "2.15"`, or port the script'
+_MEMORY = "use a smaller batch, or a machine with more memory (`nodes.….machine`)"
+
+# Messages as TensorFlow, XLA, NCCL, Python and the clouds' own libraries write them, by subject;
+# `{0}` is the pattern's first group. The first match counts: a missing path or package comes after
+# what may explain it.
+_HINTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "cloud storage": (
+        (
+            r"File system scheme '(\w+)' not implemented",
+            "TensorFlow's wheels read only gs://, not `{0}://`: use that service's own library;"
+            f" {_NO_IDENTITY}",
+        ),
+        (
+            r"NoCredentialsError|Unable to locate credentials|DefaultCredentialsError"
+            r"|Anonymous caller does not have|DefaultAzureCredential failed"
+            r"|Could not automatically determine credentials|metadata\.google\.internal[\s\S]*404",
+            _NO_IDENTITY,
+        ),
+    ),
+    "GPUs, CUDA and collectives": (
+        (
+            r"Collective ops must be configured at program startup",
+            "create the strategy first, before any other call to TensorFlow in the script",
+        ),
+        (
+            r"CUDA_ERROR_INVALID_PTX|CUDA_ERROR_INVALID_HANDLE|CUDA_ERROR_NO_BINARY_FOR_GPU"
+            r"|no kernel image is available|PTX version [\d.]+ does not support"
+            r"|CUDNN_STATUS_ARCH_MISMATCH",
+            _OTHER_GPU,
+        ),
+        (
+            # https://github.com/aws/deep-learning-containers/pull/6418: 2.21 with cuDNN 9.5
+            r"Autotuner could not find any supported configs",
+            "this cuDNN does not support this TensorFlow: remove nvidia-cudnn from"
+            " `setup.packages`; on"
+            ' GPUs before Turing (V100, P100, P4) set `setup.tensorflow: "2.19"`',
+        ),
+        (
+            r"libdevice not found|libdevice\.10\.bc",
+            "XLA cannot find CUDA's libdevice: add `nvidia-cuda-nvcc-cu12` to `setup.packages`, or"
+            " set XLA_FLAGS=--xla_gpu_cuda_data_dir=… in `train.env` to its folder",
+        ),
+        (
+            r"[Pp]txas|No PTX compilation provider",
+            "XLA cannot compile for the GPU: add `nvidia-cuda-nvcc-cu12` for this TensorFlow's"
+            " CUDA to `setup.packages`, or set XLA_FLAGS=--xla_gpu_cuda_data_dir=… to its folder",
+        ),
+        (
+            r"NCCL[\s\S]{0,200}unhandled|unhandled (?:system|cuda) error|ncclCommInitRank"
+            r"|ncclSystemError",
+            "NCCL could not connect the GPUs: `train.env: {{NCCL_DEBUG: INFO}}` shows why;"
+            " NCCL_IB_DISABLE=1, or NCCL_SOCKET_IFNAME set to the nodes' interface, often helps",
+        ),
+        (
+            r"(?:assigned to device|is joining)[\s\S]{0,300}group has type",
+            "the tasks have different GPUs: give all roles that train the same `accelerator`, and"
+            " check CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            r"current incarnation doesn't match",
+            "a task of an earlier attempt is still running, or one task was restarted alone: run"
+            " `cloudtrain stop-run`, then train again",
+        ),
+        (
+            r"Barrier timed out|Barrier .*(?:DEADLINE_EXCEEDED|timed out)|DeadlineExceededError",
+            "a task joined later than the others waited: raise `train.start_timeout`, or check what"
+            " delays the slowest one (data, downloads)",
+        ),
+        (
+            r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
+            "the machine's NVSwitches wait for the fabric manager: run `cloudtrain exec NAME --"
+            " sudo systemctl restart nvidia-fabricmanager`, or recreate the node",
+        ),
+        (
+            r"devices are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
+            "another process is using the GPU: `cloudtrain exec NAME -- nvidia-smi` shows which",
+        ),
+        (
+            r"CUDA_ERROR_ILLEGAL_ADDRESS|illegal memory access|\bXid\b|fallen off the bus"
+            r"|uncorrectable ECC|CUDA_ERROR_ECC|CUDA_ERROR_LAUNCH_FAILED",
+            _SICK,
+        ),
+        (
+            r"Dst tensor is not initialized",
+            "the GPU's memory was full when data was copied to it: use a smaller batch, or a GPU"
+            " with more memory",
+        ),
+        (
+            r"DNN library is not found|DNN library initialization failed|CUDNN_STATUS_\w+"
+            r"|Could not create cudnn handle|cuDNN failed to initialize|matching major version"
+            r"|CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)|without (?:BLAS|DNN) support",
+            "cuDNN or cuBLAS cannot start: `setup.packages` has a version other than this"
+            " TensorFlow"
+            " needs, it no longer supports the GPU (before Turing), or another process uses its"
+            " memory",
+        ),
+        (
+            r"(libcud(?:art|nn)|libcu(?:blas|fft|rand|solver|sparse)|libnccl|libnvinfer)\S*: cannot"
+            r" open shared object file",
+            "CUDA's `{0}` is missing: `setup.tensorflow` from 2.11 on installs it; otherwise add"
+            " it to `setup.packages`",
+        ),
+    ),
+    "system libraries and Python's version": (
+        (
+            r"(libGL)\.so\S*: cannot open shared object file",
+            'OpenCV needs `{0}`: set `setup.run: ["sudo apt-get install -y libgl1 libglib2.0-0"]`,'
+            " or"
+            " use opencv-python-headless",
+        ),
+        (
+            r"(lib(?:gthread|glib)[\w.-]*): cannot open shared object file",
+            'the node lacks `{0}`: set `setup.run: ["sudo apt-get install -y libglib2.0-0"]`',
+        ),
+        (
+            r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file",
+            'the node lacks the system library `{0}`: install its package in `setup.run: ["sudo'
+            ' apt-get install -y …"]`',
+        ),
+        (
+            r"No module named '(distutils|imp)(?:\.\w+)*'",
+            'Python 3.12 removed `{0}`: set `setup.python: "3.11"`, or a newer `setup.tensorflow`',
+        ),
+        (
+            r"No module named 'pkg_resources'",
+            'setuptools 81 removed pkg_resources: add "setuptools<81" to `setup.packages`',
+        ),
+        (
+            r"(GLIBC(?:XX)?_[\d.]+)'? not found",
+            "a wheel needs `{0}`, newer than the node's system: use `image: ubuntu-24.04`, or an"
+            " older version of that package",
+        ),
+    ),
+    "data and open files": (
+        (
+            r"Too many open files|Errno 24\b",
+            "more open files than the node allows: run `ulimit -n 65536` before the program in"
+            " `train.command`",
+        ),
+        (
+            r"[Uu]nshardable|failed to apply FILE sharding|not enough .*files.*shard"
+            r"|FILE based sharding|not enough for the required \d+ shards",
+            "the dataset cannot be sharded by file: write more files than there are workers, or"
+            " shard by element:"
+            " `options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA`",
+        ),
+        (
+            r"NonMatchingChecksum|has wrong checksum",
+            "the download does not match its dataset's checksum: download it again, or use a newer"
+            " tensorflow-datasets in `setup.packages`",
+        ),
+    ),
+    "missing packages and programs": (
+        (
+            r"No module named '(?:tf_keras|tensorflow)'|do not have the tf_keras package"
+            r"|Keras cannot be imported",
+            "set `setup.tensorflow`, and `setup.keras: legacy` if the script uses Keras 2",
+        ),
+        (r"No module named 'tensorflow\.(contrib|examples|estimator)", _OLDER),
+        (
+            r"No module named 'tensorflow_core",
+            'only TensorFlow 1.15 to 2.1 have it: set `setup.tensorflow: "2.1"`',
+        ),
+        (
+            r"No module named '([\w.]+)'",
+            "add the package of `{0}` to `setup.packages`; if it is your own code, check"
+            " `train.dir`",
+        ),
+        (r"TensorBoard is not installed", "add `tensorboard` to `setup.packages`"),
+        (
+            r"can't open file|can't cd to|(python\S*|sh): \S*.*not found",
+            "check `train.command`, `train.dir` (inside the code) and what `code:` delivers",
+        ),
+    ),
+    "versions of Keras and TensorFlow": (
+        (
+            r"site-packages/keras/[\s\S]*PerReplica",
+            "Keras 3 cannot `fit` over several nodes: set `setup.keras: legacy`, and import"
+            " `tensorflow.keras`, not `keras`",
+        ),
+        (
+            r"type.*PerReplica'|create_per_worker_dataset",
+            "Keras 3 cannot `fit` over several nodes: set `setup.keras: legacy`",
+        ),
+        (
+            r"module 'keras[\w.]*' has no attribute|must end in `\.(?:weights\.h5|keras)`"
+            r"|must end in \.keras|Cannot convert '.*' to a shape"
+            r"|Invalid filepath extension for saving|`save_format` argument is deprecated"
+            r"|Argument\(s\) not recognized: \{'lr'|keras/src/[\s\S]*unexpected keyword argument"
+            r"|keras/src/[\s\S]*object has no attribute|object has no attribute '(reset_states"
+            r"|lr)'",
+            _LEGACY,
+        ),
+        (
+            r"module 'tensorflow' has no attribute '(estimator|contrib|Session|placeholder|app"
+            r"|flags"
+            r"|logging|gfile|ConfigProto|layers|losses)'|experimental_run_v2|multi_gpu_model"
+            r"|module 'tf_keras[\w.]*' has no attribute|make_one_shot_iterator|predict_classes",
+            _OLDER,
+        ),
+        (r"decay is deprecated", 'use `tf.keras.optimizers.legacy`, or `setup.tensorflow: "2.10"`'),
+    ),
+    "checkpoints and ports": (
+        (
+            r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2",
+            "each ps writes its part of a checkpoint to its own disk: save with"
+            " `experimental_io_device='/job:chief/task:0'`, or to storage that all nodes share",
+        ),
+        (
+            r"Could not start gRPC server|Address already in use",
+            "the port is in use on that node: choose another `train.port`, or remove the script's"
+            " own TF_CONFIG",
+        ),
+    ),
+    "memory, driver, disk and permissions": (
+        (
+            r"ResourceExhausted|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|MemoryError|bad_alloc",
+            _MEMORY,
+        ),
+        (
+            r"CUDA driver version is insufficient|CUDA_ERROR_NO_DEVICE|cuInit|libcuda",
+            "the node's NVIDIA driver does not support this TensorFlow: choose another `image`",
+        ),
+        (r"No space left on device|Errno 28", "give the node more disk: raise `nodes.….disk_gb`"),
+        (
+            r"(?m)^\S*(?:sh|setsid|env|nohup): (?:.*: )?(\S+): Permission denied$",
+            "the node's user may not execute `{0}`: make it executable, or use a program that every"
+            " user can run",
+        ),
+        (
+            r"Permission ?(denied|Error)|Errno 13",
+            "write to `{{output}}` or to the task's own folder",
+        ),
+        (r"Read-only file system|Errno 30", "write to `{{output}}` or to the task's own folder"),
+    ),
+    "TF_CONFIG": (
+        (
+            r"KeyError: '?TF_CONFIG",
+            "this run has no TF_CONFIG: set `train.tf_config: true`, or add a worker",
+        ),
+        (
+            r"KeyError: '(worker|chief|ps|master)'",
+            "the script expects a `{0}` in TF_CONFIG: give that role nodes",
+        ),
+    ),
+    "downloads and versions of dependencies": (
+        (
+            r"URL fetch failure|URLError|Name or service not known|CERTIFICATE_VERIFY_FAILED",
+            "the node cannot download this: deliver it with the code, or fetch it in `setup.run`",
+        ),
+        (
+            r"incompatible Protobuf|Descriptors cannot be created directly",
+            "two packages need different protobuf versions: pin it in `setup.packages`"
+            ' ("protobuf<7")',
+        ),
+        (
+            r"compiled using NumPy 1\.x|numpy\.dtype size changed|module 'numpy' has no attribute",
+            'the code needs an older NumPy: add "numpy<2" (or "numpy<1.24") to `setup.packages`',
+        ),
+    ),
+    "arguments of the program": (
+        (
+            r"unrecognized arguments: (.*)",
+            "the script does not accept `{0}`: check `train.command` and what follows `--`",
+        ),
+        (r"the following arguments are required: (.*)", "add `{0}` to `train.command`"),
+    ),
+    "steps and batches": (
+        (
+            r"Collective instance \d+ expected|Shape mismatch in the collective instance",
+            "the tasks were at different steps, or had different models: set `train.checkpoints`"
+            " to the folder of their checkpoints",
+        ),
+        (r"batch_size` .*divisible by", "choose a batch size divisible by the number of replicas"),
+    ),
+    "missing files": (
+        (
+            r"No such file or directory",
+            "the path is missing on that node: deliver it with `code:`, or create it in"
+            " `setup.run`",
+        ),
+    ),
+}
+
+# Also looked for among TensorFlow's own error lines, which a native crash alone leaves.
+_NATIVE = (
+    "cloud storage",
+    "GPUs, CUDA and collectives",
+    "system libraries and Python's version",
+    "data and open files",
+)
+
+_SIGNAL_HINTS = {
+    signal.SIGKILL: "if the node ran out of memory, " + _MEMORY,
+    signal.SIGILL: "this TensorFlow build needs AVX: choose another `machine`",
+    signal.SIGSEGV: "a native crash: look for packages that are incompatible with this TensorFlow",
+    signal.SIGABRT: "a native crash: its last lines are in the log",
+}
+
+
+def hint_for(
+    kind: str, log: bytes, number: int | None = None, *, ended: bool = False
+) -> str | None:
+    """What to do next, for known messages; `number` is the signal that ended it."""
+    if kind == "oom":
+        return _MEMORY
+    if kind in {"lost", "frozen"}:
+        return None
+    text = last_exception(log)
+    # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
+    text = text if TRACEBACK in text else "\n".join(last_lines(log))
+    native = "\n".join(native_errors(log))
+    if hint := _known(text, _HINTS) or _known(native, _NATIVE):
+        return hint
+    if kind in ("exit", "not_started") and reports_lost_peer(text):
+        return "no task failed by itself: check the network between the nodes"
+    if kind == "not_started" and not ended:
+        return "it may need more time to create its strategy: raise `train.start_timeout`"
+    return _SIGNAL_HINTS.get(signal.Signals(number)) if number else None
+
+
+def _known(text: str, subjects: Iterable[str]) -> str | None:
+    for pattern, hint in (row for subject in subjects for row in _HINTS[subject]):
+        if found := re.search(pattern, text):
+            return hint.format(*found.groups())
+    return None

@@ -1,0 +1,111 @@
+"""Reads the end of a task's log: its last exception, its headline, and TensorFlow's own errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LINES_SHOWN = 12
+
+_EXCEPTION = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Interrupt)\b.*)")
+_FUNCTION_NODE = re.compile(r"\{\{function_node \S*\}\} ?")
+
+
+def headline(log: bytes) -> str:
+    """The line of a log that says why the program ended; empty if none does."""
+    lines = last_exception(log).splitlines()
+    for number, line in enumerate(lines):
+        if found := _EXCEPTION.match(line):
+            more = _graph_error(lines[number + 1 :]) if "Graph execution error" in line else ""
+            return _FUNCTION_NODE.sub("", found[1] + more)[:200]
+    last = lines[-1] if lines else ""
+    return last[:200] if re.search(r"error|not found|can't open|denied", last, re.I) else ""
+
+
+def _graph_error(lines: Sequence[str]) -> str:
+    """Reorder TensorFlow's message, which has the operation's origin before the error."""
+    about = re.compile(
+        r"\s+File |Detected at |Node: |Stack trace|<stack traces|\d+ root error|\s*$"
+    )
+    return next((f" {line.strip()}" for line in lines if not about.match(line)), "")
+
+
+def last_lines(log: bytes, count: int = LINES_SHOWN) -> tuple[str, ...]:
+    """Last lines of the program's own output, without TensorFlow's."""
+    lines = [line[:500] for line in last_exception(log).splitlines()]
+    shown = lines[-count:]
+    head = headline(log)
+    if head and not any(head in line for line in shown):
+        return (head, *shown[1:])
+    return tuple(shown)
+
+
+TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_NATIVE = re.compile(
+    r"[IWE]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [IWE] |WARNING: All log messages"
+)
+_NATIVE_MORE = re.compile(
+    r"Additional GRPC error|:UNKNOWN:|This could happen if the remote|\t \[\[|To (enable|rebuild) "
+)
+
+
+def last_exception(log: bytes) -> str:
+    """The last exception with those that it came from; without a traceback, the whole log.
+
+    TensorFlow's native lines are skipped: they follow Python's traceback, and also report lost
+    peers of a running program.
+    """
+    lines = _program_lines(log)
+    starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
+    if not starts:
+        return "\n".join(lines)
+    start = starts.pop()
+    while starts and lines[start - 1] in _CHAINED:
+        start = starts.pop()
+    return "\n".join(lines[start:])
+
+
+def _program_lines(log: bytes) -> list[str]:
+    lines: list[str] = []
+    native = ignored = False
+    for raw in log.decode("utf-8", "replace").splitlines():
+        # A progress bar rewrites its line: only its last state counts.
+        line = re.split(r"[\r\b]+", raw.rstrip("\r\b"))[-1]
+        native = bool(_NATIVE.match(line) or (native and _NATIVE_MORE.match(line)))
+        if line.startswith("Exception ignored in"):
+            ignored = True
+        elif ignored and line != TRACEBACK and not line.startswith(" "):
+            ignored = False
+        elif not (native or ignored or re.fullmatch(r"[\s^~]*", line)):
+            lines.append(line)
+    return lines
+
+
+def native_errors(log: bytes, count: int = LINES_SHOWN) -> list[str]:
+    """Last error lines of TensorFlow itself: a crash leaves nothing else."""
+    lines = log.decode("utf-8", "replace").splitlines()
+    return [line for line in lines if _NATIVE_ERROR.match(line)][-count:]
+
+
+_NATIVE_ERROR = re.compile(r"[EF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [EF] ")
+
+
+_LOST_PEER = re.compile(
+    r"Collective ops is aborted"
+    r"|errors_impl\.(UnavailableError|AbortedError)"
+    r"|stopped sending heartbeats"
+    r"|Failed to send RPC to coordination service"
+    r"|Horovod has been shut down|Horovod's rendezvous at \S+ does not answer"
+    r"|gloo::|/gloo/\S+\.cc:\d+\]"
+)
+
+
+def reports_lost_peer(text: str) -> bool:
+    """True for messages of TensorFlow 2.21 and Horovod 0.28.1 after another task died, froze or
+    was cut off: tests/data.
+    """
+    return _LOST_PEER.search(text) is not None
