@@ -139,8 +139,10 @@ def _file_to_json(file: Artifact) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": file.path, "size": file.size, "sha256": file.sha256}
     if file.at != file.path:
         facts["at"] = file.at
-    optional = {"md5": file.md5, "mtime": file.mtime, "stamp": file.stamp}
-    return facts | {key: value for key, value in optional.items() if value}
+    for key in ("md5", "mtime", "stamp"):
+        if value := getattr(file, key):
+            facts[key] = value
+    return facts
 
 
 def from_json(data: object) -> Manifest:
