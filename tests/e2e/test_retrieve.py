@@ -99,7 +99,7 @@ def test_a_manifest_that_leads_out_of_the_folder_is_refused(
     facts = json.loads(place.read_text())
     facts["files"][0]["path"] = path
     place.write_text(json.dumps(facts))
-    with pytest.raises(StoreError, match="not a path inside the run's folder"):
+    with pytest.raises(StoreError, match="not a path inside its folder"):
         download_run(RUN, cluster.store, tmp_path / "here", cluster.console)
     assert not list(tmp_path.rglob("escaped"))
 

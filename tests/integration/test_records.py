@@ -53,7 +53,7 @@ def test_the_second_command_is_told_who_holds_the_cluster() -> None:
             pass
         assert f"pid {other.pid}, on {os.uname().nodename}, since " in str(caught.value)
         assert caught.value.hint == (
-            "`cloudtrain logs -f mnist` follows it, `cloudtrain stop-run mnist` ends it"
+            "`cloudtrain logs -f mnist` follows it, `cloudtrain stop-run mnist` stops it"
         )
         found = Records("mnist").holder()
         assert found is not None
