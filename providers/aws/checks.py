@@ -47,14 +47,14 @@ def _in_each(
     what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
 ) -> Iterator[Finding]:
     """One finding for each region. One region that passes is enough, as `up` tries them all."""
-    told: list[tuple[str, CloudError | None]] = []
+    answers: list[tuple[str, CloudError | None]] = []
     for region in regions:
         try:
-            told.append(ask(region))
+            answers.append(ask(region))
         except CloudError as refusal:
-            told.append((refusal.message, refusal))
-    served = any(error is None for _, error in told)
-    for region, (text, error) in zip(regions, told, strict=True):
+            answers.append((refusal.message, refusal))
+    served = any(error is None for _, error in answers)
+    for region, (text, error) in zip(regions, answers, strict=True):
         yield Finding(
             what=what,
             ok=served,
@@ -134,12 +134,12 @@ def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | N
 
 def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
     subnet = network.subnet(ec2, place, plan.config.network)
-    told = f"{subnet.id} in {subnet.vpc}, {place}"
+    text = f"{subnet.id} in {subnet.vpc}, {place}"
     if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
         subnet.id
     ):
-        told += "; no route to the internet: packages must come from inside the network"
-    return told, None
+        text += "; no route to the internet: packages must come from inside the network"
+    return text, None
 
 
 def _quota(
@@ -149,9 +149,9 @@ def _quota(
     lines = [f"{', '.join(unknown)}: {NOT_REPORTED}"] if unknown else []
     short = []
     for need in needs:
-        told = NOT_REPORTED if need.allowed is None else f"{need.allowed} allowed"
+        allowed = NOT_REPORTED if need.allowed is None else f"{need.allowed} allowed"
         lines.append(
-            f"{need.quota.name}: {need.wanted} vCPUs needed, {need.running} in use, {told}"
+            f"{need.quota.name}: {need.wanted} vCPUs needed, {need.running} in use, {allowed}"
         )
         if need.allowed is not None and need.wanted + need.running > need.allowed:
             short.append((need, need.wanted + need.running))

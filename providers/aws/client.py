@@ -81,7 +81,7 @@ class Ec2Client:
         asked = f"{action} in {region}"
         with mapped(asked):
             credentials = self.credentials()
-            with self._lent(region) as connection:
+            with self._pooled(region) as connection:
                 return connection.call(asked, credentials, urlencode(fields))
 
     def pages(
@@ -126,7 +126,7 @@ class Ec2Client:
         return self.endpoint or f"https://ec2.{region}.{suffix}"
 
     @contextmanager
-    def _lent(self, region: str) -> Iterator[_Connection]:
+    def _pooled(self, region: str) -> Iterator[_Connection]:
         """A connection for exclusive use; it is kept open for the next caller."""
         idle = self._idle[region]
         try:

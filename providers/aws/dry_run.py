@@ -48,9 +48,9 @@ def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
         )
     allowed = [what for what, error in answers.items() if _is_consent(error)]
     rest = [what for what in answers if what not in allowed]
-    told = [f"{', '.join(allowed)} allowed"] if allowed else []
-    told += [f"{', '.join(rest)} {NOT_REPORTED}"] if rest else []
-    return Finding(what="permissions", ok=True, text="; ".join(told))
+    parts = [f"{', '.join(allowed)} allowed"] if allowed else []
+    parts += [f"{', '.join(rest)} {NOT_REPORTED}"] if rest else []
+    return Finding(what="permissions", ok=True, text="; ".join(parts))
 
 
 def _is_refusal(error: CloudError) -> bool:
@@ -89,7 +89,7 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
             **requests.tagged(["security-group"], tags),
         },
     )
-    if machine_types.stand_close(ec2, place.region, plan):
+    if machine_types.uses_placement_group(ec2, place.region, plan):
         yield (
             "CreatePlacementGroup",
             {
@@ -115,7 +115,7 @@ def _run_instances(
         plan=plan,
         node=node,
         place=place,
-        ground=ClusterNetwork(
+        network=ClusterNetwork(
             subnet=subnet, group="", placement_group="", images={node.name: image}
         ),
         user_data=FIRST_BOOT,

@@ -84,7 +84,7 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
     )
 
 
-def stand_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
+def uses_placement_group(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     """True if the nodes go into a placement group: by `network.close`, and only if all have one
     type.
 
@@ -125,8 +125,8 @@ def _fast(network: Tree) -> bool:
     """True for 100 Gbit/s and more. `networkPerformance` is text: `Up to 10 Gigabit`,
     `100 Gigabit`, `4x 100 Gigabit`.
     """
-    told = xml.text(network, "networkPerformance")
-    speeds = [] if told.startswith("Up to") else re.findall(r"(\d+) Gigabit", told)
+    performance = xml.text(network, "networkPerformance")
+    speeds = [] if performance.startswith("Up to") else re.findall(r"(\d+) Gigabit", performance)
     efa = xml.text(network, "efaSupported") == "true"
     return efa or any(int(speed) >= 100 for speed in speeds)
 

@@ -30,7 +30,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
         if found is None or found.zone != place.zone:
             raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
-        if not wanted.private and Routes(ec2, place.region, found.vpc).lead_nowhere(found.id):
+        if not wanted.private and Routes(ec2, place.region, found.vpc).lack_gateway(found.id):
             raise CloudConfigError(
                 f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
                 " cannot be reached",
@@ -113,7 +113,7 @@ class Routes:
             xml.text(route, "destinationCidrBlock") == "0.0.0.0/0" for route in routes
         )
 
-    def lead_nowhere(self, subnet: str) -> bool:
+    def lack_gateway(self, subnet: str) -> bool:
         """True if the endpoint lists routes, but none to an internet gateway."""
         return self._told and not self.to_gateway(subnet)
 
@@ -145,7 +145,7 @@ class SecurityGroup:
         """
         id = self._find() or self._create(journal)
         mended = self._ec2.timing.until(
-            lambda: self._mended(id, caller), within=self._ec2.timing.listing
+            lambda: self._repaired(id, caller), within=self._ec2.timing.listing
         )
         if not mended:
             raise NotFoundError(f"security group {self._name} ({id}) was created but is not listed")
@@ -163,10 +163,10 @@ class SecurityGroup:
                         hint="choose another `name:` for the cluster, or delete that group",
                         scope="region",
                     )
-                told = labels.read(xml.tags(group))
-                if told is not None:
+                parsed = labels.read(xml.tags(group))
+                if parsed is not None:
                     what = f"security group {self._name} in {self._vpc}"
-                    labels.refuse_other_owner(what, told.owner, self._owner)
+                    labels.refuse_other_owner(what, parsed.owner, self._owner)
                 return xml.text(group, "groupId")
         return None
 
@@ -192,7 +192,7 @@ class SecurityGroup:
             return found
         return xml.text(answer, "groupId")
 
-    def _mended(self, id: str, caller: str) -> bool | None:
+    def _repaired(self, id: str, caller: str) -> bool | None:
         """Remove SSH rules for other addresses and add missing rules. None while the new group is
         not known everywhere in EC2.
         """

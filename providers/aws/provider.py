@@ -93,7 +93,9 @@ class AwsDriver:
         found = self._regions.ask(asks, places)
         return Listing((r for r in found if cluster in (None, r.cluster)), found.not_asked)
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
+    def create_network(
+        self, plan: Plan, place: Location, caller: str, journal: Journal
+    ) -> ClusterNetwork:
         found: dict[tuple[str, ...], AwsImage] = {}
         chosen: dict[str, AwsImage] = {}
         for node in plan.nodes:
@@ -108,14 +110,14 @@ class AwsDriver:
             group=group.make(caller, journal),
             placement_group=(
                 network.placement_group(self._ec2, place, plan, journal)
-                if machine_types.stand_close(self._ec2, place.region, plan)
+                if machine_types.uses_placement_group(self._ec2, place.region, plan)
                 else ""
             ),
             images=chosen,
         )
 
-    def is_close(self, ground: ClusterNetwork) -> bool:
-        return bool(ground.placement_group)
+    def is_close(self, network: ClusterNetwork) -> bool:
+        return bool(network.placement_group)
 
     def _image(self, plan: Plan, region: str, names: tuple[str, ...], journal: Journal) -> AwsImage:
         return image_pins.pinned_image(
@@ -141,8 +143,8 @@ class AwsDriver:
         try:
             self._schedules.arm(region, name, machine.id, order.expires)
         except CloudError as failure:
-            told = roll_back(failure, lambda: self.delete([machine], ()))
-            raise told from failure.__cause__
+            error = roll_back(failure, lambda: self.delete([machine], ()))
+            raise error from failure.__cause__
 
     def start(self, machine: Vm, expires: float | None) -> None:
         """Start a stopped instance. Its own timer and end are on its disk."""

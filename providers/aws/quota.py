@@ -88,12 +88,12 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
     from botocore.config import Config
 
     variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"
-    told = endpoint or os.environ.get(variable) or os.environ.get("AWS_ENDPOINT_URL")
-    if ec2.endpoint and not told:
+    url = endpoint or os.environ.get(variable) or os.environ.get("AWS_ENDPOINT_URL")
+    if ec2.endpoint and not url:
         return None
     quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
     with mapped(f"{name} in {region}"):
-        return ec2.session().client(name, region_name=region, endpoint_url=told, config=quick)
+        return ec2.session().client(name, region_name=region, endpoint_url=url, config=quick)
 
 
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:

@@ -68,8 +68,8 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
     """Request for one instance that is deleted when it shuts down, has no instance profile and
     requires IMDSv2.
     """
-    node, spot, ground = order.node, order.node.spot, order.ground
-    image = ground.images[node.name]
+    node, spot, network = order.node, order.node.spot, order.network
+    image = network.images[node.name]
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * spot)]
     gpus = node.accelerator is not None
     disk = {
@@ -89,8 +89,8 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "NetworkInterface": [
             {
                 "DeviceIndex": 0,
-                "SubnetId": ground.subnet.id,
-                "SecurityGroupId": [ground.group] if ground.group else [],
+                "SubnetId": network.subnet.id,
+                "SecurityGroupId": [network.group] if network.group else [],
                 "AssociatePublicIpAddress": not order.plan.config.network.private,
                 "DeleteOnTermination": True,
             }
@@ -100,8 +100,8 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "Placement": {
-            "AvailabilityZone": ground.subnet.zone,
-            "GroupName": ground.placement_group or None,
+            "AvailabilityZone": network.subnet.zone,
+            "GroupName": network.placement_group or None,
         },
         "UserData": user_data(order.user_data),
         **tagged(kinds, {"Name": node.name, **order.labels}),

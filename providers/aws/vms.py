@@ -91,7 +91,7 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
         raise
     if machine is None:
         raise NotFoundError(
-            f"{order.node.name}: its security group {order.ground.group} is not known to EC2",
+            f"{order.node.name}: its security group {order.network.group} is not known to EC2",
             hint="run it again",
             scope="region",
         )

@@ -10,7 +10,7 @@ from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.http import Tree
 
 
-def kept(arm: ArmClient, store: str | None) -> Iterator[Finding]:
+def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     """Finding on soft delete and versioning; it never fails. No finding if these credentials cannot
     see the account.
     """
@@ -18,13 +18,13 @@ def kept(arm: ArmClient, store: str | None) -> Iterator[Finding]:
         return
     account = store.removeprefix("az://").partition("/")[0]
     try:
-        told = _properties(arm, account)
+        properties = _properties(arm, account)
     except CloudError:
         return
-    if told is None:
+    if properties is None:
         return
-    soft, days = _retention(told.get("deleteRetentionPolicy"))
-    versions = bool(told.get("isVersioningEnabled"))
+    soft, days = _retention(properties.get("deleteRetentionPolicy"))
+    versions = bool(properties.get("isVersioningEnabled"))
     reasons = [f"soft delete ({days} days)"] if soft else []
     reasons += ["versioning"] if versions else []
     if not reasons:
@@ -47,8 +47,8 @@ def _properties(arm: ArmClient, account: str) -> Tree | None:
     accounts = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
     listed = ask_or_none(lambda: arm.pages(accounts)) or []
     ids = [str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower()]
-    told = ask_or_none(lambda: arm.get(f"{ids[0]}/blobServices/default")) if ids else None
-    return None if told is None else told.get("properties") or {}
+    answer = ask_or_none(lambda: arm.get(f"{ids[0]}/blobServices/default")) if ids else None
+    return None if answer is None else answer.get("properties") or {}
 
 
 def _retention(policy: Tree | None) -> tuple[bool, int]:

@@ -24,7 +24,7 @@ from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.machine_types import Sku, Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
-from cloudtrain.providers.azure.zones import asked, places, unserved
+from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.words import lasting
 
@@ -60,7 +60,7 @@ def check(
     found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
     found += _network(plan)
-    found += blobs.kept(arm, plan.config.artifacts.store)
+    found += blobs.retention(arm, plan.config.artifacts.store)
     subnet = plan.config.network.subnet
     if subnet is not None:
         found.append(_finding("subnet", lambda: _Result(", ".join(network.ranges(arm, subnet)))))
@@ -70,19 +70,19 @@ def check(
 @dataclass(frozen=True)
 class _Result:
     text: str
-    told: bool = True
+    reported: bool = True
     """False if this endpoint does not report it, or only in part."""
 
 
-_NOT_REPORTED = _Result("not reported by this endpoint", told=False)
+_NOT_REPORTED = _Result("not reported by this endpoint", reported=False)
 
 
 def _finding(what: str, ask: Callable[[], _Result]) -> Finding:
     try:
-        said = ask()
+        result = ask()
     except CloudError as error:
         return _failed(what, error)
-    return Finding(what=what, ok=True, text=said.text, told=said.told)
+    return Finding(what=what, ok=True, text=result.text, told=result.reported)
 
 
 def _failed(what: str, error: CloudError) -> Finding:
@@ -103,16 +103,16 @@ def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Result]) -
 
 
 def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> _Result:
-    regions = {asked(text).region for text in plan.config.placement}
+    regions = {parse_location(text).region for text in plan.config.placement}
     left_out = unserved(services, plan, sorted(regions))
     words = [", ".join(map(str, there)), *(f"not {r}: {why}" for r, why in left_out.items())]
     return _Result("; ".join(words))
 
 
 def _subscription(arm: ArmClient) -> str:
-    told = ask_or_none(lambda: arm.get(arm.path))
-    state = str((told or {}).get("state", "")).lower()
-    name = (told or {}).get("displayName")
+    answer = ask_or_none(lambda: arm.get(arm.path))
+    state = str((answer or {}).get("state", "")).lower()
+    name = (answer or {}).get("displayName")
     words = f"subscription {arm.subscription}" + (f" ({name})" if name else "")
     if state not in ALIVE:
         raise PermissionsError(
@@ -124,12 +124,12 @@ def _subscription(arm: ArmClient) -> str:
 
 
 def _permissions(arm: ArmClient, plan: Plan) -> _Result:
-    told = _rights(arm)
-    if not told:
+    rights = _rights(arm)
+    if not rights:
         return _NOT_REPORTED
     ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
     wanted = (*permissions.NEEDED, *ending)
-    lacking = [action for action in wanted if not allowed(action, told)]
+    lacking = [action for action in wanted if not allowed(action, rights)]
     if lacking:
         raise PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="assign the role in docs/azure.md"
@@ -137,7 +137,7 @@ def _permissions(arm: ArmClient, plan: Plan) -> _Result:
     return _Result("all that up and down need")
 
 
-def allowed(action: str, told: Sequence[Tree]) -> bool:
+def allowed(action: str, rights: Sequence[Tree]) -> bool:
     """True if the role definitions allow an action:
     https://learn.microsoft.com/azure/role-based-access-control/role-definitions
     """
@@ -150,7 +150,7 @@ def allowed(action: str, told: Sequence[Tree]) -> bool:
 
     return any(
         matches(each.get("actions") or ()) and not matches(each.get("notActions") or ())
-        for each in told
+        for each in rights
     )
 
 
@@ -173,8 +173,8 @@ def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Res
 
 def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
     """True also if the endpoint does not report it: `up` tries to register."""
-    told = _rights(arm)
-    return not told or all(allowed(f"{name}/register/action", told) for name in namespaces)
+    rights = _rights(arm)
+    return not rights or all(allowed(f"{name}/register/action", rights) for name in namespaces)
 
 
 def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Result:
@@ -195,14 +195,14 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
     """Why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
     reports.
     """
-    told = services.of(DEADLINES)
-    if told is None:
+    service = services.of(DEADLINES)
+    if service is None:
         return f"this endpoint has no {DEADLINES}"
     given = _rights(arm)
     lacking = [action for action in permissions.DEADLINES if given and not allowed(action, given)]
     if lacking:
         return f"not allowed: {', '.join(lacking)}"
-    if told.missing and given and not allowed(f"{DEADLINES}/register/action", given):
+    if service.missing and given and not allowed(f"{DEADLINES}/register/action", given):
         return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
     return ""
 
@@ -259,10 +259,12 @@ def _words(nodes: Sequence[NodePlan]) -> str:
 
 def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Result:
     found = list(images.check(arm, skus, region, plan))
-    words = ", ".join(name if told else f"{name} ({_NOT_REPORTED.text})" for name, told in found)
+    words = ", ".join(
+        name if reported else f"{name} ({_NOT_REPORTED.text})" for name, reported in found
+    )
     if any(requests.has_gpu(node) for node in plan.nodes) and images.secure_boot(arm):
         words += "; without Secure Boot, which this subscription has by default"
-    return _Result(words, told=all(told for _, told in found))
+    return _Result(words, reported=all(reported for _, reported in found))
 
 
 def _quota(
@@ -270,11 +272,11 @@ def _quota(
 ) -> _Result:
     needs, unknown = need(nodes, skus.of(region) or {}, public=not plan.config.network.private)
     left = _left(arm, region)
-    short, untold = [], [f"the cores of {machine}" for machine in unknown]
+    short, unreported = [], [f"the cores of {machine}" for machine in unknown]
     for name, wanted in needs.items():
         found = next((left[key] for key in _keys(name) if key in left), None)
         if found is None:
-            untold.append(name)
+            unreported.append(name)
         elif found.limit >= 0 and found.used + wanted > found.limit:
             free = max(0, found.limit - found.used)
             short.append(f"{found.name}: {wanted} needed, {free} of {found.limit} left")
@@ -287,10 +289,10 @@ def _quota(
         )
     if not left:
         return _NOT_REPORTED
-    if untold:
-        told = [f"{wanted} {name}" for name, wanted in needs.items() if name not in untold]
-        words = f"; enough for {', '.join(told)}" if told else ""
-        return _Result(f"not reported: {', '.join(untold)}{words}", told=False)
+    if unreported:
+        enough = [f"{wanted} {name}" for name, wanted in needs.items() if name not in unreported]
+        words = f"; enough for {', '.join(enough)}" if enough else ""
+        return _Result(f"not reported: {', '.join(unreported)}{words}", reported=False)
     words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
     return _Result(words or "nothing more needed")
 
@@ -313,7 +315,7 @@ def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
         *(lambda p=path: ask_or_none(lambda: arm.pages(p)) or [] for path in paths)
     )
     found = {}
-    for usage in (usage for told in lists for usage in told):
+    for usage in (usage for each in lists for usage in each):
         name = str((usage.get("name") or {}).get("value", ""))
         limit, used = usage.get("limit"), usage.get("currentValue")
         if isinstance(limit, int | float) and isinstance(used, int | float):

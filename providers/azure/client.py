@@ -134,7 +134,7 @@ class ArmClient:
         asked = f"{method} {_short(path)}"
 
         def once(token: str) -> ArmAnswer:
-            with mapped(asked), self._lent() as connection:
+            with mapped(asked), self._pooled() as connection:
                 return connection.call(asked, method, url, body, token)
 
         def signed() -> ArmAnswer:
@@ -253,12 +253,12 @@ class ArmClient:
 
     def _operation(self, asked: str, url: str) -> bool | None:
         """False if the operation is no longer known."""
-        told = self.find(paths.local(url, self._prefix))
-        if told is None:
+        operation = self.find(paths.local(url, self._prefix))
+        if operation is None:
             return False
-        state = str(told.get("status") or _state(told)).lower()
+        state = str(operation.get("status") or _state(operation)).lower()
         if state in ("failed", "canceled", "cancelled"):
-            raise faults.of_error(asked, told.get("error") or {"code": state.capitalize()})
+            raise faults.of_error(asked, operation.get("error") or {"code": state.capitalize()})
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
@@ -311,7 +311,7 @@ class ArmClient:
         )
 
     @contextmanager
-    def _lent(self) -> Iterator[ArmConnection]:
+    def _pooled(self) -> Iterator[ArmConnection]:
         """A connection for exclusive use; it is kept open for the next caller."""
         try:
             connection = self._idle.pop()

@@ -176,14 +176,14 @@ def _condensed(message: str, *, asked: bool) -> _Words:
     That is the one that was refused, which stopped the chain; otherwise the last configured one
     that failed.
     """
-    told = re.findall(
+    attempts = re.findall(
         r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
         message,
         re.MULTILINE,
     )
-    if asked and told:
-        return _Words(str(told[-1][1]).splitlines()[0])
-    failed = [(name, text) for name, text in told if name in TOOLS and _has_failed(text)]
+    if asked and attempts:
+        return _Words(str(attempts[-1][1]).splitlines()[0])
+    failed = [(name, text) for name, text in attempts if name in TOOLS and _has_failed(text)]
     if failed:
         name, text = failed[-1]
         lines = [line.strip() for line in text.splitlines()]
@@ -193,8 +193,8 @@ def _condensed(message: str, *, asked: bool) -> _Words:
         command = advice[0].strip("`\"'") if advice else ""
         hint = f"run `{command}`" if command else faults.LOG_IN
         return _Words(f"{name}: {first[:400]}", hint)
-    if told:
-        return _Words(f"no credentials from {', '.join(name for name, _ in told)}")
+    if attempts:
+        return _Words(f"no credentials from {', '.join(name for name, _ in attempts)}")
     return _Words(message.splitlines()[0] if message else "no credentials")
 
 

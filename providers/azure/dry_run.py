@@ -133,7 +133,7 @@ def _inside(
         subnet = f"{whole}/subnets/{name}"
         yield _resource(arm, whole, requests.network(region, tags, name, outbound=wanted.private))
         shared.append(whole)
-    proximity = group.proximity(f"{name}-{place}") if network.stand_close(plan) else None
+    proximity = group.proximity(f"{name}-{place}") if network.uses_placement_group(plan) else None
     if proximity is not None:
         yield _resource(arm, proximity, requests.proximity(region, tags))
     known = skus.of(region) or {}

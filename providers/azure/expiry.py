@@ -74,8 +74,8 @@ class _Armed:
 
     @property
     def enabled(self) -> bool:
-        told = (self.schedule or {}).get("properties") or {}
-        return str(told.get("status", "")).lower() == "enabled"
+        properties = (self.schedule or {}).get("properties") or {}
+        return str(properties.get("status", "")).lower() == "enabled"
 
     @property
     def _tags(self) -> Mapping[str, str]:
@@ -112,7 +112,7 @@ class Expiries:
         return operation != ""
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
-        """Move the ends. The tags change first: `mend` completes an interrupted move."""
+        """Move the ends. The tags change first: `repair` completes an interrupted move."""
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
@@ -130,14 +130,14 @@ class Expiries:
         self.arm(group, name, machine.place.region, tags, expires)
 
     def _drop(self, machine: Vm) -> None:
-        """Remove the end. The tag is removed last, as `mend` sets the tag's end."""
+        """Remove the end. The tag is removed last, as `repair` sets the tag's end."""
         group, name = where(machine)
         path = group.vm(name)
         self.disarm(group, name)
         tags = labels.with_expiry(self._arm.get(path).get("tags") or {}, None)
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
-    def mend(self, group: paths.Group) -> None:
+    def repair(self, group: paths.Group) -> None:
         """Set ends that an interrupted creation or move has missed."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
@@ -190,8 +190,8 @@ class Expiries:
         fallback.
         """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
-        told = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
-        for result in (told or {}).get("results") or ():
+        answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
+        for result in (answer or {}).get("results") or ():
             operation = result.get("operation") or {}
             if not result.get("errorCode") and operation.get("operationId"):
                 return str(operation["operationId"])
@@ -199,8 +199,8 @@ class Expiries:
 
     def _stands(self, region: str, operation: str, expires: float) -> bool | None:
         """True if the operation is still scheduled; None if not reported."""
-        told = self._ask(requests.STATUS, region, requests.operations([operation]))
-        for result in (told or {}).get("results") or ():
+        answer = self._ask(requests.STATUS, region, requests.operations([operation]))
+        for result in (answer or {}).get("results") or ():
             known = result.get("operation") or {}
             moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
             state = str(known.get("state", "")).lower()

@@ -249,8 +249,8 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
     """Error for an HTTP error response. `headers` in lower case."""
     wait = seconds(headers)
     try:
-        told = json.loads(body)
-        error = told["error"]
+        parsed = json.loads(body)
+        error = parsed["error"]
     except (ValueError, KeyError, TypeError):
         words = re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
         words = words or f"HTTP {status} without a message"
@@ -334,11 +334,11 @@ def seconds(headers: Mapping[str, str]) -> float | None:
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         if re.fullmatch(r"\d+(\.\d+)?", headers.get(name, "").strip()):
             return float(headers[name]) / 1000
-    told = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", told):
-        return float(told)
+    value = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
     except (TypeError, ValueError):
         return None
 
@@ -351,16 +351,16 @@ def _seconds_in(words: str) -> float | None:
 
 def _cause(error: Any) -> tuple[str, str]:
     """Code and message; those of the detail with the real cause if the top level has none."""
-    told = list(_walk(error))
-    if not told:
+    causes = list(_walk(error))
+    if not causes:
         return "", str(error)[:500]
-    code, words = told[0]
+    code, words = causes[0]
     if code in _WRAPPERS or _of_code(code, words) is None:
-        for inner, inner_words in told[1:]:
+        for inner, inner_words in causes[1:]:
             if inner not in _WRAPPERS and _of_code(inner, inner_words) is not None:
                 return inner, inner_words or words
     if code in _ENVELOPES:
-        code, words = next(((c, w) for c, w in told[1:] if w), (code, words))
+        code, words = next(((c, w) for c, w in causes[1:] if w), (code, words))
     return code, words
 
 

@@ -38,9 +38,9 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
             )
         version = max(versions, key=number) if wanted == "latest" else wanted
         path = f"{_path(arm, region, reference)}/{version}"
-        told = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
+        details = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
         for node in its_nodes:
-            _refuse_mismatch(image, told or {}, node, known.get((node.machine or "").lower()))
+            _refuse_mismatch(image, details or {}, node, known.get((node.machine or "").lower()))
         yield image, True
 
 
@@ -56,8 +56,8 @@ def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, li
 
 def secure_boot(arm: ArmClient) -> bool:
     """True if this subscription enables Secure Boot for machines by default."""
-    told = ask_or_none(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
-    return str((told.get("properties") or {}).get("state", "")).lower() == "registered"
+    feature = ask_or_none(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
+    return str((feature.get("properties") or {}).get("state", "")).lower() == "registered"
 
 
 def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
@@ -90,8 +90,8 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
 
 
-def _refuse_mismatch(image: str, told: Tree, node: NodePlan, sku: Sku | None) -> None:
-    properties: Any = told.get("properties") or {}
+def _refuse_mismatch(image: str, details: Tree, node: NodePlan, sku: Sku | None) -> None:
+    properties: Any = details.get("properties") or {}
     plan = properties.get("plan")
     if plan:
         raise CloudConfigError(

@@ -113,8 +113,8 @@ def condition(
         # A running VM is kept, even if a later change to it failed.
         return STATES.get(power, "starting"), None
     if provisioning == "failed":
-        told = failure_reason({"properties": {**properties, "instanceView": view}})
-        return "stopped", faults.of_error(name, told)
+        reason = failure_reason({"properties": {**properties, "instanceView": view}})
+        return "stopped", faults.of_error(name, reason)
     # If the power state is not reported, a provisioned VM is taken as running.
     return ("running" if provisioning == "succeeded" else "starting"), None
 
@@ -125,7 +125,7 @@ def _power(view: Tree) -> str | None:
     return powers[0] if powers and powers[0] != "unknown" else None
 
 
-def tells_power(view: Tree | None) -> bool:
+def reports_power(view: Tree | None) -> bool:
     return bool(view and view.get("statuses"))
 
 
@@ -146,8 +146,8 @@ def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
     inside = _nic(properties, lists)
     public = inside.get("publicIPAddress") or {}
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
-    told = (found.get("properties") or {}).get("ipAddress")
-    return str(inside.get("privateIPAddress") or ""), str(told or "")
+    address = (found.get("properties") or {}).get("ipAddress")
+    return str(inside.get("privateIPAddress") or ""), str(address or "")
 
 
 def unix_time(text: Any) -> float | None:

@@ -33,7 +33,7 @@ class Sku:
     memory_gib: float = 0.0
     arm: bool = False
     generations: frozenset[str] = frozenset()
-    """Of images that it boots: `{"V1", "V2"}`; empty where it is not told."""
+    """Generations of images that it boots: `{"V1", "V2"}`; empty if not reported."""
 
     def mismatch(self, node: NodePlan) -> str | None:
         """Why this node cannot have this type; None if nothing that Azure reports
@@ -94,16 +94,16 @@ class Skus:
     def _ask(self, region: str) -> Mapping[str, Sku] | None:
         path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
         query = {"$filter": f"location eq '{region}'"}
-        told = ask_or_none(lambda: self._arm.pages(path, **query))
-        found = {sku.name.lower(): sku for sku in read(told or (), region)}
+        entries = ask_or_none(lambda: self._arm.pages(path, **query))
+        found = {sku.name.lower(): sku for sku in read(entries or (), region)}
         return found or None
 
 
-def read(told: Iterable[Tree], region: str) -> list[Sku]:
+def read(entries: Iterable[Tree], region: str) -> list[Sku]:
     """Parse https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
     return [
         _sku(entry, region)
-        for entry in told
+        for entry in entries
         if str(entry.get("resourceType", "")).lower() == "virtualmachines"
         and region in {plain(str(place)) for place in entry.get("locations") or ()}
     ]
@@ -123,8 +123,10 @@ def _sku(entry: Tree, region: str) -> Sku:
             restricted |= {str(z) for z in (rule.get("restrictionInfo") or {}).get("zones") or ()}
         else:
             refused = reason
-    told = {str(c.get("name")): str(c.get("value")) for c in entry.get("capabilities") or ()}
-    cores = told.get("vCPUs", "")
+    capabilities = {
+        str(c.get("name")): str(c.get("value")) for c in entry.get("capabilities") or ()
+    }
+    cores = capabilities.get("vCPUs", "")
     return Sku(
         name=str(entry.get("name", "")),
         family=str(entry.get("family") or ""),
@@ -132,11 +134,11 @@ def _sku(entry: Tree, region: str) -> Sku:
         zones=frozenset(zones - restricted),
         all_zones=frozenset(zones),
         refused=refused,
-        fast=told.get("AcceleratedNetworkingEnabled", "").lower() == "true",
-        gpus=_whole(told.get("GPUs", "")),
-        memory_gib=_number(told.get("MemoryGB", "")),
-        arm=told.get("CpuArchitectureType", "").lower() == "arm64",
-        generations=frozenset(filter(None, told.get("HyperVGenerations", "").split(","))),
+        fast=capabilities.get("AcceleratedNetworkingEnabled", "").lower() == "true",
+        gpus=_whole(capabilities.get("GPUs", "")),
+        memory_gib=_number(capabilities.get("MemoryGB", "")),
+        arm=capabilities.get("CpuArchitectureType", "").lower() == "arm64",
+        generations=frozenset(filter(None, capabilities.get("HyperVGenerations", "").split(","))),
     )
 
 

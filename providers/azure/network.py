@@ -38,9 +38,9 @@ BEING_DELETED = 900.0
 class ClusterNetwork:
     group: paths.Group
     subnet: str
-    """Its id."""
+    """Id."""
     firewall: str
-    """Its id; it is put on each NIC, so that somebody else's subnet stays as it is."""
+    """Id. It is attached to each NIC, so that the user's subnet is not changed."""
     proximity: str | None
     fast: frozenset[str]
     """Machine types that support accelerated networking, in lower case."""
@@ -56,12 +56,12 @@ def make(
     place: Location,
     caller: str,
     journal: Journal,
-    mend: Callable[[paths.Group], None],
+    repair: Callable[[paths.Group], None],
 ) -> ClusterNetwork:
     """Create the group, then firewall, network and placement group in parallel.
 
-    The firewall is updated if the caller's address has changed. `mend` repairs what an interrupted
-    creation has left in the group.
+    The firewall is updated if the caller's address has changed. `repair` completes what an
+    interrupted creation has left in the group.
     """
     register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
@@ -74,8 +74,8 @@ def make(
         "machine types": lambda: skus.of(place.region),
     }
     if not fresh:
-        steps["mend"] = lambda: mend(group)
-    if stand_close(plan):
+        steps["repair"] = lambda: repair(group)
+    if uses_placement_group(plan):
         steps["placement group"] = lambda: site.proximity(fresh=fresh)
     subnet = plan.config.network.subnet
     inside = () if subnet is None else ranges(arm, subnet)
@@ -106,7 +106,7 @@ def register(services: ResourceProviders, lifetime: float | None, journal: Journ
                 raise
 
 
-def stand_close(plan: Plan) -> bool:
+def uses_placement_group(plan: Plan) -> bool:
     """True if the nodes go into a proximity placement group, by `network.close`.
 
     `auto`: if all machines have a fast network and none is spot, whose capacity is scarce anyway.
@@ -128,8 +128,8 @@ def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
     if found is None:
         raise CloudConfigError(f"no subnet {subnet}", hint="check network.subnet")
     properties = found.get("properties") or {}
-    told = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
-    return tuple(str(each) for each in told if each)
+    prefixes = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
+    return tuple(str(each) for each in prefixes if each)
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,21 @@ class _Site:
         return labels.of_cluster(self.cluster, self.owner)
 
     def create_group(self) -> bool:
-        """Makes it where it is not there; one that is just being deleted is waited for."""
+        """Create the group if it does not exist, waiting for one that is being deleted.
+
+        Returns True if it was created.
+        """
         found = self._alive()
         if found is not None:
-            told = labels.read(found.get("tags") or {})
-            if told is None or told.cluster != self.cluster:
+            parsed = labels.read(found.get("tags") or {})
+            if parsed is None or parsed.cluster != self.cluster:
                 raise NameTakenError(
                     f"resource group {self.within.name} exists, and cloudtrain did not create it",
                     hint="rename the cluster, or delete that group",
                 )
-            labels.refuse_other_owner(f"resource group {self.within.name}", told.owner, self.owner)
+            labels.refuse_other_owner(
+                f"resource group {self.within.name}", parsed.owner, self.owner
+            )
             return False
         self.journal(ResourceRequested(what="resource group", name=self.within.name))
         body = requests.group(self.place.region, self._tags)
@@ -230,9 +235,9 @@ def has_exactly(found: Tree, body: Tree) -> bool:
 def _rules(properties: Tree) -> dict[str, tuple[str, ...]]:
     rules = {}
     for rule in properties.get("securityRules") or ():
-        told = rule.get("properties") or {}
-        sources = told.get("sourceAddressPrefixes") or [told.get("sourceAddressPrefix")]
-        words = [told.get(key) for key in ("priority", "direction", "access", "protocol")]
-        words += [told.get("destinationPortRange"), *sorted(map(str, sources))]
+        fields = rule.get("properties") or {}
+        sources = fields.get("sourceAddressPrefixes") or [fields.get("sourceAddressPrefix")]
+        words = [fields.get(key) for key in ("priority", "direction", "access", "protocol")]
+        words += [fields.get("destinationPortRange"), *sorted(map(str, sources))]
         rules[str(rule.get("name"))] = tuple(str(word).lower() for word in words)
     return rules

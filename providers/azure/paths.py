@@ -41,13 +41,13 @@ def type_of(path: str) -> str:
     return "/".join([words[0], *rest_of])
 
 
-def newest(told: Sequence[str], wanted: str) -> str | None:
+def newest(versions: Sequence[str], wanted: str) -> str | None:
     """Newest of the versions that a refusal lists.
 
     A preview is chosen only if there is nothing else, and a version newer than `wanted` only if all
     are newer.
     """
-    ranked = sorted(told, key=lambda one: (one <= wanted, one.count("-") == 2, one))
+    ranked = sorted(versions, key=lambda one: (one <= wanted, one.count("-") == 2, one))
     return ranked[-1] if ranked else None
 
 

@@ -62,7 +62,9 @@ class AzureDriver:
         return tuple(dry_run(self._arm, self._skus, plan, self.places(plan)))
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        return self._skus.facts([zones.asked(p).region for p in plan.config.placement], names)
+        return self._skus.facts(
+            [zones.parse_location(p).region for p in plan.config.placement], names
+        )
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return zones.places(self._arm, self._skus, self._services, plan)
@@ -80,14 +82,16 @@ class AzureDriver:
     ) -> Listing[Resource]:
         return Listing(self._holdings.resources(cluster))
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
-        mend = self._ends.mend
+    def create_network(
+        self, plan: Plan, place: Location, caller: str, journal: Journal
+    ) -> ClusterNetwork:
+        repair = self._ends.repair
         return network.make(
-            self._arm, self._skus, self._services, plan, place, caller, journal, mend
+            self._arm, self._skus, self._services, plan, place, caller, journal, repair
         )
 
-    def is_close(self, ground: ClusterNetwork) -> bool:
-        return ground.proximity is not None
+    def is_close(self, network: ClusterNetwork) -> bool:
+        return network.proximity is not None
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         return self._vms.launch(order)

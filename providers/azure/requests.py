@@ -273,11 +273,11 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool 
 
 def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
     """True if Azure stores the end that was requested."""
-    told, wanted = found.get("properties") or {}, body["properties"]
+    stored, wanted = found.get("properties") or {}, body["properties"]
     return bool(
-        str(told.get("status", "")).lower() == wanted["status"].lower()
-        and (told.get("dailyRecurrence") or {}).get("time") == wanted["dailyRecurrence"]["time"]
-        and str(told.get("targetResourceId", "")).lower() == wanted["targetResourceId"].lower()
+        str(stored.get("status", "")).lower() == wanted["status"].lower()
+        and (stored.get("dailyRecurrence") or {}).get("time") == wanted["dailyRecurrence"]["time"]
+        and str(stored.get("targetResourceId", "")).lower() == wanted["targetResourceId"].lower()
     )
 
 

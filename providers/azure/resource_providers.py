@@ -65,14 +65,14 @@ class ResourceProviders:
             return self._known[namespace]
 
     def missing(self, *namespaces: str) -> tuple[str, ...]:
-        return tuple(n for n in namespaces if (told := self.of(n)) is not None and told.missing)
+        return tuple(n for n in namespaces if (found := self.of(n)) is not None and found.missing)
 
     def reach_far(self, region: str) -> bool:
         """True if Azure can deallocate at a date and time in that region."""
-        told = self.of(DEADLINES)
-        if told is None or told.missing:
+        found = self.of(DEADLINES)
+        if found is None or found.missing:
             return False
-        return told.is_far(region)
+        return found.is_far(region)
 
     def register(self, namespace: str, journal: Journal) -> None:
         """Register a namespace: once per subscription, free, and not undone by `down`. Raises
@@ -94,16 +94,16 @@ class ResourceProviders:
 
     def _is_registered(self, namespace: str) -> bool | None:
         with self._lock:
-            self._known[namespace] = told = self._ask(namespace)
-        return True if told is None or told.state == "registered" else None
+            self._known[namespace] = found = self._ask(namespace)
+        return True if found is None or found.state == "registered" else None
 
     def _ask(self, namespace: str) -> ResourceProvider | None:
-        told = ask_or_none(lambda: self._arm.get(f"{self._arm.path}/providers/{namespace}"))
-        if told is None:
+        answer = ask_or_none(lambda: self._arm.get(f"{self._arm.path}/providers/{namespace}"))
+        if answer is None:
             return None
-        types = told.get("resourceTypes") or ()
+        types = answer.get("resourceTypes") or ()
         return ResourceProvider(
-            state=str(told.get("registrationState", "")).lower(),
+            state=str(answer.get("registrationState", "")).lower(),
             locations={
                 str(each.get("resourceType", "")).lower(): frozenset(
                     plain(str(place)) for place in each.get("locations") or ()

@@ -52,7 +52,7 @@ class Resources:
         if place is None:
             names, groups = self._groups_of(cluster)
         else:
-            # Nothing of a region is outside of this group, once it has been made.
+            # Once this group exists, it contains everything of its region.
             names = [paths.group_name(cluster, place.region)]
             groups = []
         found = fan_out(names, lambda name: self._of_group(name, groups), name=str)
@@ -110,27 +110,30 @@ class Resources:
             views=self._views(ours, views),
             nics=listing.by_id(nics),
             addresses=listing.by_id(addresses),
-            dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_dying(g)),
+            dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_being_deleted(g)),
         )
         return list(listing.to_vms(lists))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
         """Instance view of each VM, queried one by one if the list does not include it."""
-        told = {
+        views = {
             id: (vm.get("properties") or {}).get("instanceView") or {}
             for id, vm in listing.by_id(listed).items()
         }
         missing = [
             vm
             for vm in vms
-            if not listing.tells_power(told.get(str(vm["id"]).lower())) and not _is_in_work(vm)
+            if not listing.reports_power(views.get(str(vm["id"]).lower()))
+            and not _is_in_progress(vm)
         ]
 
         def ask(vm: Tree) -> Tree:
             return ask_or_none(lambda: self._arm.get(f"{vm['id']}/instanceView")) or {}
 
         asked = fan_out(missing, ask, name=lambda vm: str(vm["name"]), workers=AT_ONCE)
-        return told | {str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)}
+        return views | {
+            str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)
+        }
 
     def resources(self, cluster: str | None) -> tuple[Resource, ...]:
         """Our groups, and resources with our label in groups that are not ours."""
@@ -166,20 +169,20 @@ def _is_named(group: Tree, cluster: str) -> bool:
     return str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
 
 
-def _is_in_work(vm: Tree) -> bool:
+def _is_in_progress(vm: Tree) -> bool:
     """True while its power state is not meaningful."""
     state = (vm.get("properties") or {}).get("provisioningState", "")
     return str(state).lower() in ("creating", "deleting")
 
 
-def _is_dying(group: Tree) -> bool:
+def _is_being_deleted(group: Tree) -> bool:
     state = (group.get("properties") or {}).get("provisioningState", "")
     return str(state).lower() == "deleting"
 
 
 def _kind(thing: Tree) -> str | None:
-    told = str(thing.get("type", "")).lower()
-    return next((kind for kind in KINDS if kind.lower() == told), None)
+    name = str(thing.get("type", "")).lower()
+    return next((kind for kind in KINDS if kind.lower() == name), None)
 
 
 def _resource(thing: Tree, kind: str) -> Resource:

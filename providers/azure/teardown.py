@@ -121,9 +121,9 @@ class Teardown:
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {name}" for name in still]
         billed += [billed_after_end.describe(LEFTOVER, [_disk_gb(vm) for vm in vms])] if vms else []
-        told = f"{words}: still billed are {', '.join(billed)}" if billed else words
+        text = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
-            f"{GROUP} {paths.last(path)}: {told}. {refusal.message}",
+            f"{GROUP} {paths.last(path)}: {text}. {refusal.message}",
             hint=refusal.hint,
             scope=refusal.scope,
             code=refusal.code,

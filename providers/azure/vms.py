@@ -40,9 +40,9 @@ class Vms:
         except (TransientError, RateError, NameTakenError):
             raise  # its outcome is unknown, or the VM is another user's
         except CloudError as refusal:
-            group, name, zone = order.ground.group, order.node.name, order.place.zone
-            told = roll_back(refusal, lambda: self.remove(group, name, zone))
-            raise told from refusal.__cause__
+            group, name, zone = order.network.group, order.node.name, order.place.zone
+            error = roll_back(refusal, lambda: self.remove(group, name, zone))
+            raise error from refusal.__cause__
         known = labels.read(order.labels)
         node = order.node
         return Vm(
@@ -61,18 +61,18 @@ class Vms:
                 owner=known.owner if known else Owner(),
             ),
             place=order.place,
-            id=order.ground.group.vm(node.name),
+            id=order.network.group.vm(node.name),
         )
 
     def _make(self, order: LaunchRequest[ClusterNetwork]) -> None:
-        ground, node, place = order.ground, order.node, order.place
+        network, node, place = order.network, order.node, order.place
         if order.expires is not None:
             self._ends.refuse(order.expires - self._arm.timing.clock.now(), place.region)
         region, tags = place.region, order.labels
         address, nic, vm = (
-            ground.group.address(node.name, place.zone),
-            ground.group.nic(node.name),
-            ground.group.vm(node.name),
+            network.group.address(node.name, place.zone),
+            network.group.nic(node.name),
+            network.group.vm(node.name),
         )
         machines = [
             requests.machine(
@@ -84,9 +84,9 @@ class Vms:
                 nic=nic,
                 user_data=order.user_data,
                 public_key=order.public_key,
-                proximity=ground.proximity,
+                proximity=network.proximity,
             )
-            for image in ground.images.get(node.name)
+            for image in network.images.get(node.name)
             or requests.images_of(order.plan.config.image, node)
         ]
         private = order.plan.config.network.private
@@ -95,10 +95,10 @@ class Vms:
         interface = requests.nic(
             region,
             tags,
-            subnet=ground.subnet,
-            firewall=ground.firewall,
+            subnet=network.subnet,
+            firewall=network.firewall,
             address=None if private else address,
-            fast=(node.machine or "").lower() in ground.fast,
+            fast=(node.machine or "").lower() in network.fast,
         )
         self._arm.put(nic, interface)
         begun = self._begin(vm, *machines)
@@ -108,7 +108,7 @@ class Vms:
         else:
             self._arm.made(vm, begun, within=self._arm.timing.boot)
         if order.expires is not None and not armed:
-            self._ends.arm(ground.group, node.name, region, tags, order.expires)
+            self._ends.arm(network.group, node.name, region, tags, order.expires)
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
         """Begin to create the VM; None if an earlier call whose answer was lost has begun it.
@@ -133,7 +133,7 @@ class Vms:
         """Set the end once the VM is accepted. False if the schedule needs the VM to be ready."""
         try:
             return self._ends.arm(
-                order.ground.group, order.node.name, order.place.region, order.labels, expires
+                order.network.group, order.node.name, order.place.region, order.labels, expires
             )
         except (NotFoundError, BusyError, CloudConfigError):
             return False

@@ -26,7 +26,7 @@ def places(
     A region in which nothing would end the nodes is skipped.
     """
     refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
-    named = [asked(text) for text in plan.config.placement]
+    named = [parse_location(text) for text in plan.config.placement]
     if not named:
         raise CloudConfigError(
             "no placement", hint="set it to a region or zone: `placement: [eastus]`"
@@ -50,10 +50,10 @@ def places(
 def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
     """Regions in which Azure cannot end a node by itself, each with the reason."""
     lifetime = plan.config.limits.max_lifetime
-    told = services.of(SCHEDULES) if lifetime is not None else None
+    schedules = services.of(SCHEDULES) if lifetime is not None else None
     far, found = services.of(DEADLINES), {}
     for region in regions:
-        if told is not None and not told.serves("schedules", region):
+        if schedules is not None and not schedules.serves("schedules", region):
             found[region] = "Azure has no shutdown schedules there (Microsoft.DevTestLab/schedules)"
         elif (lifetime or 0.0) > LONGEST and far is not None and not far.is_far(region):
             found[region] = (
@@ -62,7 +62,7 @@ def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) ->
     return found
 
 
-def asked(text: str) -> Location:
+def parse_location(text: str) -> Location:
     """Place of an entry: `eastus-1` is a zone, `eastus` (or `East US`) a region."""
     found = re.fullmatch(r"(.+)-(\d)", plain(text))
     region = found[1] if found else plain(text)
@@ -71,8 +71,8 @@ def asked(text: str) -> Location:
 
 def _regions(arm: ArmClient) -> Collection[str] | None:
     """Regions of the subscription; None if this endpoint does not list them."""
-    told = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
-    names = {plain(str(region.get("name", ""))) for region in told or ()}
+    locations = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
+    names = {plain(str(region.get("name", ""))) for region in locations or ()}
     return names or None
 
 

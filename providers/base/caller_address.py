@@ -30,7 +30,7 @@ def caller_cidr(
     if config.network.ssh_from != "auto":
         return config.network.ssh_from
     if endpoint is not None:
-        return _alone(_address_towards(endpoint))
+        return _as_cidr(_address_towards(endpoint))
     if config.network.private:
         raise UsageError(
             "the address from which nodes without a public address are reached is unknown",
@@ -38,7 +38,7 @@ def caller_cidr(
         )
     for service in services:
         with contextlib.suppress(OSError, HTTPException, ValueError):
-            return _alone(_address_seen_by(service))
+            return _as_cidr(_address_seen_by(service))
     raise UsageError(
         f"the public address of this machine is unknown: no answer from {' or '.join(services)}",
         hint="set it in the config: `network.ssh_from: ADDRESS/32`",
@@ -73,6 +73,6 @@ def _address_seen_by(service: str) -> str:
     return str(text)
 
 
-def _alone(address: str) -> str:
+def _as_cidr(address: str) -> str:
     parsed = ipaddress.ip_address(address.partition("%")[0])
     return f"{parsed}/{parsed.max_prefixlen}"

@@ -16,7 +16,7 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Journal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
-from cloudtrain.providers.base.driver import CloudDriver, GroundT, LaunchRequest, Location, Vm
+from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
 
@@ -27,12 +27,12 @@ AT_ONCE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Creation(Generic[GroundT]):
+class Creation(Generic[NetworkT]):
     """One `create` call over all places that it tries. `there` holds the nodes that existed
     before, by name.
     """
 
-    account: CloudDriver[GroundT]
+    account: CloudDriver[NetworkT]
     timing: Timing
     caller: str
     plan: Plan
@@ -52,28 +52,28 @@ class Creation(Generic[GroundT]):
 
         `later` are the places that may be tried next: resources that they can use are kept.
         """
-        wishes, close = _Wishes(), False
+        launches, close = _Launches(), False
         if any(node.name not in self.there for node in self.plan.nodes):
             self.journal(PlacementTried(placement=str(place), region=place.region))
         try:
-            ground = uninterrupted(
-                lambda: self.account.ground(self.plan, place, self.caller, self.journal)
+            network = uninterrupted(
+                lambda: self.account.create_network(self.plan, place, self.caller, self.journal)
             )
-            close = self.account.is_close(ground)
-            self._launch(place, ground, wishes)
+            close = self.account.is_close(network)
+            self._launch(place, network, launches)
             self._start()
-            return self._await(place, wishes.made)
+            return self._await(place, launches.created)
         except BaseException as failure:
             error = _one_refusal(failure)
             if isinstance(error, CapacityError) and close:
                 error = error.copy_with(in_group=True)
             self._keep_details(failure)
-            told = uninterrupted(lambda: self._give_back(place, wishes, later, error))
-            if told is failure:
+            final = uninterrupted(lambda: self._roll_back(place, launches, later, error))
+            if final is failure:
                 raise
-            raise told from failure
+            raise final from failure
 
-    def apart(self) -> Creation[GroundT]:
+    def apart(self) -> Creation[NetworkT]:
         """The same creation without a placement group."""
         config = self.plan.config
         network = replace(config.network, close="off")
@@ -86,17 +86,17 @@ class Creation(Generic[GroundT]):
         for detail, error in details.items():
             self.journal(RequestDenied(text=error.message, detail=detail))
 
-    def _launch(self, place: Location, ground: GroundT, wishes: _Wishes) -> None:
+    def _launch(self, place: Location, network: NetworkT, launches: _Launches) -> None:
         def launch(node: NodePlan) -> None:
-            order = self._order(node, place, ground)
+            order = self._order(node, place, network)
             self.journal(NodeRequested(node=node.name))
-            wishes.open[node.name] = self.timing.clock.now()
+            launches.pending[node.name] = self.timing.clock.now()
             try:
-                made = wishes.made[node.name] = self.account.launch(order)
+                made = launches.created[node.name] = self.account.launch(order)
                 self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
             except CloudError as error:
                 if not isinstance(error, TransientError):
-                    del wishes.open[node.name]  # refused: nothing of it can appear later
+                    del launches.pending[node.name]  # refused: nothing of it can appear later
                 raise _named(node.name, error) from error.__cause__
 
         missing = [node for node in self.plan.nodes if node.name not in self.there]
@@ -114,14 +114,14 @@ class Creation(Generic[GroundT]):
         names = [node.name for node in self.plan.nodes]
         return [self.there[name] for name in names if name in self.there]
 
-    def _order(self, node: NodePlan, place: Location, ground: GroundT) -> LaunchRequest[GroundT]:
+    def _order(self, node: NodePlan, place: Location, network: NetworkT) -> LaunchRequest[NetworkT]:
         cluster, host_key = self.plan.config.name, self.identity.host_keys[node.name]
-        wish = "\n".join([cluster, node.name, str(place), host_key.public])
+        request = "\n".join([cluster, node.name, str(place), host_key.public])
         return LaunchRequest(
             plan=self.plan,
             node=node,
             place=place,
-            ground=ground,
+            network=network,
             user_data=user_data(
                 public_key=self.identity.public_key,
                 host_key=host_key,
@@ -129,7 +129,7 @@ class Creation(Generic[GroundT]):
                 timed=self.account.ends_by_shutdown,
             ),
             public_key=self.identity.public_key,
-            token=hashlib.sha256(wish.encode()).hexdigest()[:32],
+            token=hashlib.sha256(request.encode()).hexdigest()[:32],
             expires=self.expires,
             asked=self.expected.get(node.name),
             labels=labels.of_node(cluster, node, self.expires, self.plan.owner),
@@ -165,8 +165,12 @@ class Creation(Generic[GroundT]):
             )
         return nodes
 
-    def _give_back(
-        self, place: Location, wishes: _Wishes, later: Sequence[Location], failure: BaseException
+    def _roll_back(
+        self,
+        place: Location,
+        launches: _Launches,
+        later: Sequence[Location],
+        failure: BaseException,
     ) -> BaseException:
         """Delete what this call requested; for a new cluster, also every other resource that no
         later place needs. Returns the error to raise.
@@ -175,7 +179,7 @@ class Creation(Generic[GroundT]):
         if isinstance(failure, CapacityError | QuotaError):
             needed = {p.region for p in later if not refusal_covers(failure, place, p)}
             needed |= {place.region} if can_retry_without_placement_group(failure) else set()
-        unlisted = dict(wishes.made)
+        unlisted = dict(launches.created)
 
         def find() -> Found:
             listed = self.account.machines(self.plan.config.name, place)
@@ -192,9 +196,11 @@ class Creation(Generic[GroundT]):
                 and not labels.belongs_to_other_owner(r.owner, self.plan.owner)
             ]
 
-        clearance = Teardown(self.account, self.timing, self.journal)
-        made = tuple(wishes.made.values())
-        return roll_back(failure, lambda: clearance.clear(find, wishes.open, made), self.journal)
+        teardown = Teardown(self.account, self.timing, self.journal)
+        made = tuple(launches.created.values())
+        return roll_back(
+            failure, lambda: teardown.clear(find, launches.pending, made), self.journal
+        )
 
     def _is_new(self, machine: Vm) -> bool:
         """True if the VM did not exist before and is not of another user's cluster of that name."""
@@ -203,12 +209,12 @@ class Creation(Generic[GroundT]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wishes:
+class _Launches:
     """Launch requests sent to one place."""
 
-    open: dict[str, float] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
     """Node → time of its request (Unix), without those that were refused."""
-    made: dict[str, Vm] = field(default_factory=dict)
+    created: dict[str, Vm] = field(default_factory=dict)
 
 
 def _runs(node: Node) -> bool:

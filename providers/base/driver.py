@@ -11,7 +11,7 @@ from cloudtrain.listing import Listing
 from cloudtrain.model import Node, NodePlan, Owner, Plan
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 
-GroundT = TypeVar("GroundT")
+NetworkT = TypeVar("NetworkT")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -61,14 +61,14 @@ class Resource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchRequest(Generic[GroundT]):
+class LaunchRequest(Generic[NetworkT]):
     """Request to launch one VM."""
 
     plan: Plan
     node: NodePlan
     place: Location
-    ground: GroundT
-    """What `ground` returned for this place."""
+    network: NetworkT
+    """What `create_network` returned for this place."""
     user_data: str = field(repr=False)
     """For cloud-init. Holds the node's first host key: never log it."""
     public_key: str = ""
@@ -88,7 +88,7 @@ class LaunchRequest(Generic[GroundT]):
 Tell = Callable[[Node, str], None]
 
 
-class CloudDriver(Protocol[GroundT]):
+class CloudDriver(Protocol[NetworkT]):
     """Driver for one account at one cloud. Safe to use from many threads.
 
     What exists is always queried, never cached. Every exception that leaves a driver is a
@@ -145,7 +145,9 @@ class CloudDriver(Protocol[GroundT]):
         machines.
         """
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> GroundT:
+    def create_network(
+        self, plan: Plan, place: Location, caller: str, journal: Journal
+    ) -> NetworkT:
         """Create or adopt network, firewall and placement group.
 
         The firewall allows SSH from `caller` (a CIDR) and all traffic between the cluster's nodes;
@@ -153,10 +155,10 @@ class CloudDriver(Protocol[GroundT]):
         before each creation.
         """
 
-    def is_close(self, ground: GroundT) -> bool:
+    def is_close(self, network: NetworkT) -> bool:
         """True if nodes on these network resources go into a placement group."""
 
-    def launch(self, order: LaunchRequest[GroundT]) -> Vm:
+    def launch(self, order: LaunchRequest[NetworkT]) -> Vm:
         """Launch one VM, or adopt the one that an earlier call with this token created.
 
         Returns once the cloud has accepted it: it need not be running or listed yet. Raises

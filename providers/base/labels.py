@@ -25,8 +25,8 @@ EXPIRES = "cloudtrain-expires"
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
     """Labels of a resource that does not belong to one node."""
     whose = owner if owner and owner.id else Owner(id=login())
-    told = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
-    return {CLUSTER: cluster, **{key: value for key, value in told.items() if value}}
+    values = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
+    return {CLUSTER: cluster, **{key: value for key, value in values.items() if value}}
 
 
 def of_node(

@@ -15,18 +15,18 @@ from cloudtrain.providers.base.create import (
     can_retry_without_placement_group,
     refusal_covers,
 )
-from cloudtrain.providers.base.driver import CloudDriver, GroundT, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import CloudDriver, Location, NetworkT, Resource, Tell, Vm
 from cloudtrain.providers.base.labels import refuse_other_owner
 from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
 
 
-class CloudProvider(Generic[GroundT]):
+class CloudProvider(Generic[NetworkT]):
     """Provider over a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
 
     def __init__(
-        self, account: CloudDriver[GroundT], *, caller: Callable[[], str], timing: Timing = TIMING
+        self, account: CloudDriver[NetworkT], *, caller: Callable[[], str], timing: Timing = TIMING
     ) -> None:
         self.name: str = account.name
         self._account = account
@@ -83,11 +83,11 @@ class CloudProvider(Generic[GroundT]):
             except (CapacityError, QuotaError) as error:
                 _journal_refusal(journal, place, error)
                 refusals.append((place, error))
-        failure = _nowhere(refusals)
+        failure = _no_placement(refusals)
         if not there:
             finder = DeletionSearch(search=self._search(plan.config.name), owner=plan.owner)
-            clearance = Teardown(self._account, self._timing, journal)
-            failure = roll_back(failure, lambda: clearance.clear(finder.near, {}), journal)
+            teardown = Teardown(self._account, self._timing, journal)
+            failure = roll_back(failure, lambda: teardown.clear(finder.near, {}), journal)
         raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
@@ -107,11 +107,11 @@ class CloudProvider(Generic[GroundT]):
     ) -> tuple[NotAsked, ...]:
         search = self._search(cluster)
         finder = DeletionSearch(search=search, spared=spared)
-        clearance = Teardown(self._account, self._timing, journal)
+        teardown = Teardown(self._account, self._timing, journal)
         if search.where.places:
-            clearance.clear(finder.near, expected or {})
+            teardown.clear(finder.near, expected or {})
             expected = None
-        clearance.clear(finder.rest, expected or {})
+        teardown.clear(finder.rest, expected or {})
         not_asked = finder.not_asked.values()
         raise_if_not_asked(search.missed(not_asked), saw="everything found is deleted; ")
         return tuple(not_asked)
@@ -156,7 +156,7 @@ class CloudProvider(Generic[GroundT]):
 
     def _fill(
         self,
-        creation: Creation[GroundT],
+        creation: Creation[NetworkT],
         place: Location,
         later: Sequence[Location],
         journal: Journal,
@@ -251,7 +251,7 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
     journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
 
 
-def _nowhere(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
+def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
     """Error with each placement's refusal in the cloud's own words."""
     kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
     lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]

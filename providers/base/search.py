@@ -32,8 +32,8 @@ class ClusterSearch:
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
         """Those of `not_asked` in which the cluster may be."""
-        told = [each for each in not_asked if not each.denied]
-        return [each for each in told if not self.where.places or self.where.has(each.place)]
+        silent = [each for each in not_asked if not each.denied]
+        return [each for each in silent if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
         """Those of `not_asked` that may hold leftovers, whatever the cluster's placement is now."""

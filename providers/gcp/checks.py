@@ -28,12 +28,12 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     """One finding per subject; only one if the credentials fail or the project cannot be
     reached.
     """
-    told: Json = {}
+    details: Json = {}
     found: dict[str, tuple[Location, ...]] = {}
     images: dict[str, GcpImage] = {}
 
     def project() -> str:
-        told.update(api.get(f"project {api.project}", f"projects/{api.project}"))
+        details.update(api.get(f"project {api.project}", f"projects/{api.project}"))
         return f"{api.project}, credentials accepted"
 
     first = _finding("project", project)
@@ -56,7 +56,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     if plan.config.network.subnet is not None and found:
         findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
     if found and images:
-        findings.append(_finding("quota", lambda: _quota(api, plan, found, images, told)))
+        findings.append(_finding("quota", lambda: _quota(api, plan, found, images, details)))
     return tuple(
         replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
     )
@@ -105,33 +105,33 @@ def _quota(
     nodes = [node for node in plan.nodes if node.name not in there]
     lines: list[str] = []
     good: list[str] = []
-    doubts: list[str] = []
+    inferred: list[str] = []
     for region, its_zones in found.items():
-        told = api.get(f"region {region}", f"regions/{region}")
+        answer = api.get(f"region {region}", f"regions/{region}")
         lacks = quota.shortage(
             plan,
             nodes,
             _vcpus(api, plan, its_zones[0]),
             images,
-            quota.quotas(told.get("quotas") or ()),
+            quota.quotas(answer.get("quotas") or ()),
             quota.quotas(project.get("quotas") or ()),
         )
         good += [] if lacks.lines else [region]
         lines += [f"{region}: {'; '.join(lacks.lines)}"] if lacks.lines else []
-        doubts += [f"{region}: {'; '.join(lacks.inferred)}"] if lacks.inferred else []
+        inferred += [f"{region}: {'; '.join(lacks.inferred)}"] if lacks.inferred else []
     if not good:
         raise QuotaError("\n".join(lines), hint=faults.MORE)
     text = f"enough in {', '.join(good)}"
     text += f", not in {'; '.join(lines)}" if lines else ""
-    return f"{text}; perhaps not enough (inferred): {'; '.join(doubts)}" if doubts else text
+    return f"{text}; perhaps not enough (inferred): {'; '.join(inferred)}" if inferred else text
 
 
 def _vcpus(api: GcpClient, plan: Plan, place: Location) -> dict[str, int]:
     machines = {shape(node).machine for node in plan.nodes}
     found = {}
     for machine in machines:
-        told = api.find(f"{machine} in {place}", f"zones/{place.zone}/machineTypes/{machine}")
-        found[machine] = int((told or {}).get("guestCpus") or 0)
+        answer = api.find(f"{machine} in {place}", f"zones/{place.zone}/machineTypes/{machine}")
+        found[machine] = int((answer or {}).get("guestCpus") or 0)
     return found
 
 

@@ -100,11 +100,11 @@ def _email(credentials: Any) -> str | None:
 
     if getattr(credentials, "service_account_email", None) == "default":
         credentials.refresh(Request())
-    told = getattr(credentials, "service_account_email", None) or getattr(
+    email = getattr(credentials, "service_account_email", None) or getattr(
         credentials, "account", None
     )
-    if told or not getattr(credentials, "refresh_token", None):
-        return str(told) if told else None
+    if email or not getattr(credentials, "refresh_token", None):
+        return str(email) if email else None
     from google.oauth2.credentials import Credentials as OfUser
 
     asked = OfUser(  # type: ignore[no-untyped-call]

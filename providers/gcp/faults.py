@@ -301,7 +301,7 @@ _LIBCLOUD = {
 def _error(
     what: str, kind: Fault, code: str, words: str, headers: Mapping[str, str] | None = None
 ) -> CloudError:
-    words = _harmless(words)
+    words = _redacted(words)
     return kind.error(
         f"{what}: {words}",
         hint=kind.hint,
@@ -314,7 +314,7 @@ def _error(
 _GLOBAL = re.compile(r"_ALL_REGIONS|\bglobally\b")
 
 
-def _harmless(words: str) -> str:
+def _redacted(words: str) -> str:
     """Remove private values: Google repeats a value that it refuses, and a VM's metadata holds a
     private key.
     """

@@ -32,7 +32,7 @@ class GcpImage:
     disk_gb: int = 0
     """Minimum disk size; 0 if this endpoint does not report it."""
     uefi: bool = False
-    told: bool = True
+    reported: bool = True
     """False if this endpoint does not report the image."""
     exact: str = ""
     """Image to which `source`, which may be a family, resolved; "" if this endpoint does not report
@@ -68,31 +68,31 @@ class Images:
     def _ubuntu(self) -> GcpImage:
         """Ubuntu 22.04; 24.04 once Google no longer offers it."""
         first = self._named("ubuntu-22.04")
-        if first.told:
+        if first.reported:
             return first
         second = self._named("ubuntu-24.04")
-        return second if second.told else first
+        return second if second.reported else first
 
     def exactly(self, path: str) -> GcpImage:
         """Exactly this image. Raises CloudConfigError if it is obsolete, NotFoundError if it does
         not exist.
         """
-        told = self._api.get(f"image {path}", path)
-        state = str((told.get("deprecated") or {}).get("state") or "")
+        image = self._api.get(f"image {path}", path)
+        state = str((image.get("deprecated") or {}).get("state") or "")
         if state in ("OBSOLETE", "DELETED"):
             raise CloudConfigError(f"{path} is {state}")
-        return _image(path, told, installs_driver=f"projects/{DEEP_LEARNING}/" in path)
+        return _image(path, image, installs_driver=f"projects/{DEEP_LEARNING}/" in path)
 
     def _named(self, wanted: str) -> GcpImage:
         if wanted not in self._known:
             path = UBUNTU.get(wanted) or path_of(wanted, self._api.project)
             try:
-                told = self._api.get(f"image {wanted}", path)
+                image = self._api.get(f"image {wanted}", path)
             except NotFoundError as error:
                 if wanted not in UBUNTU:
                     raise CloudConfigError(error.message, code=error.code) from error
-                told = {}  # Google's own exist: an endpoint that does not list them may accept them
-            self._known[wanted] = _image(path, told)
+                image = {}  # Google's own exist: an endpoint that does not list them may accept it
+            self._known[wanted] = _image(path, image)
         return self._known[wanted]
 
     def _deep_learning(self) -> GcpImage | None:
@@ -155,14 +155,14 @@ def path_of(wanted: str, project: str) -> str:
     return f"projects/{first}/global/images/family/{second}"
 
 
-def _image(source: str, told: Json, *, installs_driver: bool = False) -> GcpImage:
-    features = {str(f.get("type")) for f in told.get("guestOsFeatures") or ()}
-    name = str(told.get("name") or "")
+def _image(source: str, image: Json, *, installs_driver: bool = False) -> GcpImage:
+    features = {str(f.get("type")) for f in image.get("guestOsFeatures") or ()}
+    name = str(image.get("name") or "")
     return GcpImage(
         source=source,
         exact=f"{source.partition('/global/')[0]}/global/images/{name}" if name else "",
-        disk_gb=int(told.get("diskSizeGb") or 0),
+        disk_gb=int(image.get("diskSizeGb") or 0),
         uefi="UEFI_COMPATIBLE" in features,
-        told=bool(told),
+        reported=bool(image),
         installs_driver=installs_driver,
     )

@@ -34,16 +34,16 @@ LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"}
 
 def to_vm(instance: Json) -> Vm | None:
     """VM of an instance; None if it is not ours."""
-    told = labels.read(instance.get("labels") or {})
-    if told is None:
+    parsed = labels.read(instance.get("labels") or {})
+    if parsed is None:
         return None
     zone = last(instance.get("zone"))
     scheduling = instance.get("scheduling") or {}
     public, internal = _addresses(instance)
     node = Node(
         name=str(instance.get("name")),
-        role=told.role,
-        index=told.index,
+        role=parsed.role,
+        index=parsed.index,
         state=STATES.get(str(instance.get("status")), "starting"),
         address=public,
         internal=internal,
@@ -52,11 +52,11 @@ def to_vm(instance: Json) -> Vm | None:
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
         disk_gb=_disk_gb(instance),
         created=timestamp(instance.get("creationTimestamp")),
-        expires=_ends(instance) or told.expires,
-        owner=told.owner,
+        expires=_ends(instance) or parsed.expires,
+        owner=parsed.owner,
     )
     return Vm(
-        cluster=told.cluster,
+        cluster=parsed.cluster,
         node=node,
         place=place_of(zone),
         id=str(instance.get("id") or f"{zone}/{node.name}"),
@@ -86,30 +86,30 @@ def _ends(instance: Json) -> float | None:
 
 def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
     """Resource of a kind without labels; it is ours only if both name and description say so."""
-    told = read_description(str(item.get("description") or ""))
-    if told is None:
+    parsed = read_description(str(item.get("description") or ""))
+    if parsed is None:
         return None
-    if item.get("name") not in {f"{labels.group_name(told.cluster)}{e}" for e in endings}:
+    if item.get("name") not in {f"{labels.group_name(parsed.cluster)}{e}" for e in endings}:
         return None
-    return _resource(kind, item, told, last(item.get("region")))
+    return _resource(kind, item, parsed, last(item.get("region")))
 
 
 def to_disk(item: Json) -> Resource | None:
     """Disk with our label that no VM uses."""
-    told = labels.read(item.get("labels") or {})
-    if told is None or item.get("users"):
+    parsed = labels.read(item.get("labels") or {})
+    if parsed is None or item.get("users"):
         return None
-    return _resource("disk", item, told, last(item.get("zone")))
+    return _resource("disk", item, parsed, last(item.get("zone")))
 
 
-def _resource(kind: str, item: Json, told: labels.Labels, where: str) -> Resource:
+def _resource(kind: str, item: Json, parsed: labels.Labels, where: str) -> Resource:
     return Resource(
-        cluster=told.cluster,
+        cluster=parsed.cluster,
         kind=kind,
         name=str(item["name"]),
         id=str(item["name"]),
         region=where,
-        owner=told.owner,
+        owner=parsed.owner,
     )
 
 

@@ -20,31 +20,31 @@ def facts(
     where = list(zones)
     for name in names:
         for zone in where:
-            told = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
-            if told:
-                found[name] = parse(name, told)
+            answer = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
+            if answer:
+                found[name] = parse(name, answer)
                 break
     return tuple(found.values())
 
 
-def parse(name: str, told: Json) -> MachineFacts:
+def parse(name: str, answer: Json) -> MachineFacts:
     """Parse https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
     return MachineFacts(
         name=name,
-        vcpus=int(told.get("guestCpus") or 0),
-        memory_gib=int(told.get("memoryMb") or 0) / 1024,
-        accelerator=_accelerator(told),
-        arm=told.get("architecture") == "ARM64",
+        vcpus=int(answer.get("guestCpus") or 0),
+        memory_gib=int(answer.get("memoryMb") or 0) / 1024,
+        accelerator=_accelerator(answer),
+        arm=answer.get("architecture") == "ARM64",
     )
 
 
-def mismatch(node: NodePlan, told: Json) -> str | None:
+def mismatch(node: NodePlan, answer: Json) -> str | None:
     """Why this node cannot have its machine type; None if nothing that Google reports
     contradicts it.
     """
-    if not told or node.machine is None:
+    if not answer or node.machine is None:
         return None
-    has, wanted = parse(node.machine, told), node.accelerator
+    has, wanted = parse(node.machine, answer), node.accelerator
     if has.arm:
         return f"{node.machine} is an ARM machine: cloudtrain's images are x86-64"
     if has.accelerator is not None:
@@ -63,8 +63,8 @@ def mismatch(node: NodePlan, told: Json) -> str | None:
     return None
 
 
-def _accelerator(told: Json) -> Accelerator | None:
-    for each in told.get("accelerators") or ():
+def _accelerator(answer: Json) -> Accelerator | None:
+    for each in answer.get("accelerators") or ():
         kind = canonical_name(str(each.get("guestAcceleratorType") or ""))
         return Accelerator(kind=kind, count=int(each.get("guestAcceleratorCount") or 1))
     return None

@@ -37,7 +37,7 @@ class NetworkBuilder:
     def cluster(self) -> str:
         return self.plan.config.name
 
-    def ground(self) -> ClusterNetwork:
+    def create(self) -> ClusterNetwork:
         images = self._images()
         subnet = self.plan.config.network.subnet
         if subnet is not None:
@@ -90,10 +90,10 @@ class NetworkBuilder:
         """
         path = subnet_path(subnet, self.api.project, self.place.region)
         try:
-            told = self.api.get(f"network.subnet {subnet}", path)
+            found = self.api.get(f"network.subnet {subnet}", path)
         except NotFoundError as error:
             raise CloudConfigError(error.message, code=error.code) from error
-        network = _path(str(told.get("network", "")))
+        network = _path(str(found.get("network", "")))
         if not network.startswith(f"projects/{self.api.project}/"):
             raise CloudConfigError(
                 f"network.subnet {subnet} belongs to another project ({network})",
@@ -111,10 +111,10 @@ class NetworkBuilder:
     def _rule(self, body: Json) -> str:
         """Create or update a firewall rule: the caller's address may have changed."""
         path, there = self._make("firewall", "global/firewalls", body)
-        wish = {k: v for k, v in body.items() if k not in ("description", "network")}
-        if there is not None and any(there.get(key) != value for key, value in wish.items()):
+        wanted = {k: v for k, v in body.items() if k not in ("description", "network")}
+        if there is not None and any(there.get(key) != value for key, value in wanted.items()):
             what = f"firewall {body['name']}"
-            self.api.persist(lambda: self.api.run(what, "PATCH", path, body=wish))
+            self.api.persist(lambda: self.api.run(what, "PATCH", path, body=wanted))
         return path
 
     def _policy(self) -> str:
@@ -137,7 +137,7 @@ class NetworkBuilder:
         def attempt() -> Json | None:
             there = self.api.find(what, path)
             if there is not None:
-                self._refuse_strangers(what, there, body)
+                self._refuse_foreign(what, there, body)
                 return there
             if not announced:
                 self.journal(ResourceRequested(what=kind, name=name))
@@ -150,15 +150,15 @@ class NetworkBuilder:
 
         return path, self.api.persist(attempt)
 
-    def _refuse_strangers(self, what: str, there: Json, body: Json) -> None:
-        told = requests.read_description(str(there.get("description") or ""))
+    def _refuse_foreign(self, what: str, there: Json, body: Json) -> None:
+        parsed = requests.read_description(str(there.get("description") or ""))
         network = body.get("network")
-        if told is None or told.cluster != self.cluster:
+        if parsed is None or parsed.cluster != self.cluster:
             raise NameTakenError(
                 f"{what} exists, and cloudtrain did not create it",
                 hint="choose another `name`, or delete it",
             )
-        labels.refuse_other_owner(what, told.owner, self.plan.owner)
+        labels.refuse_other_owner(what, parsed.owner, self.plan.owner)
         if network is not None and last(there.get("network")) != last(network):
             raise NameTakenError(
                 f"{what} is in network {last(there.get('network'))}, not {last(network)}",

@@ -111,7 +111,7 @@ def missing(api: GcpClient) -> tuple[str, ...] | str:
     if url is None:
         return NOT_REPORTED
     try:
-        told = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
+        answer = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
             "permissions",
             "POST",
             f"projects/{api.project}:testIamPermissions",
@@ -121,5 +121,5 @@ def missing(api: GcpClient) -> tuple[str, ...] | str:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
             return RESOURCE_MANAGER.format(api.project)
         return f"{NOT_REPORTED}: {error.message}"
-    given = set(told.get("permissions") or ())
+    given = set(answer.get("permissions") or ())
     return tuple(permission for permission in NEEDED if permission not in given)

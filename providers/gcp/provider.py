@@ -69,14 +69,16 @@ class GcpDriver:
     ) -> Listing[Resource]:
         return resources.resources(self._api, cluster)
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> ClusterNetwork:
-        maker = NetworkBuilder(
+    def create_network(
+        self, plan: Plan, place: Location, caller: str, journal: Journal
+    ) -> ClusterNetwork:
+        builder = NetworkBuilder(
             api=self._api, plan=plan, place=place, caller=caller, journal=journal
         )
-        return maker.ground()
+        return builder.create()
 
-    def is_close(self, ground: ClusterNetwork) -> bool:
-        return ground.policy is not None
+    def is_close(self, network: ClusterNetwork) -> bool:
+        return network.policy is not None
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         return VmLaunch(api=self._api, order=order).run()

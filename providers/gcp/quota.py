@@ -26,9 +26,9 @@ SHORT_LIVED = 7 * 24 * 3600.0
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
 
 
-def quotas(told: Sequence[Mapping[str, Any]]) -> Quotas:
+def quotas(rows: Sequence[Mapping[str, Any]]) -> Quotas:
     return {
-        str(q.get("metric")): (float(q.get("limit") or 0), float(q.get("usage") or 0)) for q in told
+        str(q.get("metric")): (float(q.get("limit") or 0), float(q.get("usage") or 0)) for q in rows
     }
 
 

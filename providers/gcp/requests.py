@@ -116,8 +116,8 @@ def policy(cluster: str) -> Json:
 
 def description(cluster: str, owner: Owner | None = None) -> str:
     """Replaces labels on resources that cannot have any; `read_description` parses it."""
-    told = labels.of_cluster(cluster, owner)
-    facts = [f"{word}={told[key]}" for key, word in _FACTS.items() if key in told]
+    values = labels.of_cluster(cluster, owner)
+    facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
     return f"made by cloudtrain: {' '.join(facts)}"
 
 
@@ -134,20 +134,20 @@ def read_description(text: str) -> labels.Labels | None:
     head, _, facts = text.partition(": ")
     if head != "made by cloudtrain":
         return None
-    told = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
-    return labels.read({key: told.get(word, "") for key, word in _FACTS.items()})
+    values = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
+    return labels.read({key: values.get(word, "") for key, word in _FACTS.items()})
 
 
 def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:
     """Body of a VM. `now`: Unix time; the API takes the VM's lifetime in seconds."""
-    node, ground = order.node, order.ground
+    node, network = order.node, order.network
     wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
-    image = ground.images[node.name]
+    image = network.images[node.name]
     body: Json = {
         "name": node.name,
         "machineType": f"{zone}/machineTypes/{wanted.machine}",
         "labels": order.labels,
-        "tags": {"items": [ground.tag]},
+        "tags": {"items": [network.tag]},
         "disks": [
             {
                 "boot": True,
@@ -196,8 +196,8 @@ def least_disk(node: NodePlan, image: GcpImage) -> int:
 
 def _interface(order: LaunchRequest[ClusterNetwork]) -> Json:
     interface: Json = {
-        "network": order.ground.network,
-        "subnetwork": order.ground.subnetwork,
+        "network": order.network.network,
+        "subnetwork": order.network.subnetwork,
     }
     if not order.plan.config.network.private:
         interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
@@ -206,39 +206,39 @@ def _interface(order: LaunchRequest[ClusterNetwork]) -> Json:
 
 def _scheduling(order: LaunchRequest[ClusterNetwork], now: float) -> Json:
     """https://cloud.google.com/compute/docs/instances/limit-vm-runtime and …/create-use-spot"""
-    told: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
+    body: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
     if order.node.spot:
-        told["preemptionNoticeDuration"] = {"seconds": NOTICE}
+        body["preemptionNoticeDuration"] = {"seconds": NOTICE}
     if order.expires is not None:
         seconds = min(LONGEST, max(SHORTEST, math.ceil(order.expires - now)))
-        told["maxRunDuration"] = {"seconds": str(seconds)}
+        body["maxRunDuration"] = {"seconds": str(seconds)}
     if order.node.spot or order.expires is not None:
-        told["instanceTerminationAction"] = "DELETE"
-        told["automaticRestart"] = False
+        body["instanceTerminationAction"] = "DELETE"
+        body["automaticRestart"] = False
     if order.node.spot or shape(order.node).has_gpus or _policy(order):
-        told["onHostMaintenance"] = "TERMINATE"
-    return told
+        body["onHostMaintenance"] = "TERMINATE"
+    return body
 
 
 def scheduling_with_end(scheduling: Json, expires: float | None) -> Json:
     """Scheduling of a stopped VM that is about to be started, with its end at `expires`."""
-    told = {
+    body = {
         key: value
         for key, value in scheduling.items()
         if key not in ("maxRunDuration", "terminationTime")
     }
-    spot = told.get("provisioningModel") == "SPOT"
+    spot = body.get("provisioningModel") == "SPOT"
     if expires is None:
         if not spot:
-            told.pop("instanceTerminationAction", None)
-        return told
+            body.pop("instanceTerminationAction", None)
+        return body
     moment = datetime.fromtimestamp(int(expires), timezone.utc)
-    told |= {"terminationTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "automaticRestart": False}
-    return {**told, "instanceTerminationAction": "DELETE"}
+    body |= {"terminationTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "automaticRestart": False}
+    return {**body, "instanceTerminationAction": "DELETE"}
 
 
 def _policy(order: LaunchRequest[ClusterNetwork]) -> str | None:
-    return order.ground.policy if shape(order.node).family in COMPACT else None
+    return order.network.policy if shape(order.node).family in COMPACT else None
 
 
 def _metadata(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> list[Json]:

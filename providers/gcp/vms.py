@@ -146,9 +146,9 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
     body = requests.scheduling_with_end(instance.get("scheduling") or {}, expires)
     if body != (instance.get("scheduling") or {}):
         api.run(what, "POST", f"{path}/setScheduling", body=body)
-    told = instance.get("labels") or {}
-    wanted = labels.with_expiry(told, expires)
-    if wanted != told:
+    present = instance.get("labels") or {}
+    wanted = labels.with_expiry(present, expires)
+    if wanted != present:
         given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
         api.run(what, "POST", f"{path}/setLabels", body=given)
 
@@ -161,10 +161,10 @@ def serial_log(api: GcpClient, machine: Vm) -> str:
     """End of the serial log. A negative start counts from the end:
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
     """
-    told = api.call(
+    answer = api.call(
         f"serial log of {machine.node.name}",
         "GET",
         f"zones/{machine.place.zone}/instances/{machine.node.name}/serialPort",
         params={"port": "1", "start": str(-SERIAL_LOG)},
     )
-    return last_lines(str(told.get("contents") or ""))
+    return last_lines(str(answer.get("contents") or ""))

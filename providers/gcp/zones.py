@@ -78,7 +78,7 @@ def lacking(
     ]
     answers = fan_out(questions, lambda q: _told(api, *q), name=lambda q: f"{q[2]} in {q[0]}")
     _refuse_mismatches(plan, dict(zip(questions, answers, strict=True)))
-    absent = {q for q, told in zip(questions, answers, strict=True) if told is None}
+    absent = {q for q, answer in zip(questions, answers, strict=True) if answer is None}
     for collection, names in kinds.items():
         for name in names:
             of_it = [q for q in questions if q[1:] == (collection, name)]
@@ -101,7 +101,7 @@ def _refuse_mismatches(
     plan: Plan, answers: Mapping[tuple[Location, str, str], Json | None]
 ) -> None:
     """Raise CloudConfigError for machines that do not match the plan by the zones' answers."""
-    by_name = {q[2]: told for q, told in answers.items() if q[1] == "machineTypes" and told}
+    by_name = {q[2]: answer for q, answer in answers.items() if q[1] == "machineTypes" and answer}
     found = (
         machine_types.mismatch(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes
     )

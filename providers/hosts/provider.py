@@ -298,11 +298,11 @@ def _folders(cluster: str, hosts: Mapping[str, str]) -> str:
 
 def _owner_of(ssh: UserSsh, cluster: str, node: str) -> Owner | None:
     """Owner of a node; None if the machine has no such node."""
-    answer, _, told = ssh.run(scripts.IS_ENROLLED, cluster, node).partition("\n")
+    answer, _, owner = ssh.run(scripts.IS_ENROLLED, cluster, node).partition("\n")
     if answer.strip() != "yes":
         return None
     try:
-        return decode(Owner, json.loads(told))
+        return decode(Owner, json.loads(owner))
     except ValueError:
         return Owner()
 
@@ -329,8 +329,8 @@ def _check_host(slot: HostSlot) -> Finding:
     try:
         with open_session(slot.name, slot.host) as ssh:
             ssh.run(ship.START, ship.IS_NEW)
-            told = " ".join(ssh.run(scripts.FACTS).split())
+            facts = " ".join(ssh.run(scripts.FACTS).split())
             way = address_of(slot.host)
-            return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {told}")
+            return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {facts}")
     except CloudtrainError as error:
         return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))

@@ -39,21 +39,21 @@ def address_of(host: Host) -> HostAddress:
     import paramiko
 
     home = Path.home()
-    told: dict[str, object] = {}
+    options: dict[str, object] = {}
     if (home / ".ssh" / "config").is_file():
         config = paramiko.SSHConfig.from_path(str(home / ".ssh" / "config"))
-        told = dict(config.lookup(host.address))
-    if told.get("proxyjump") or told.get("proxycommand"):
+        options = dict(config.lookup(host.address))
+    if options.get("proxyjump") or options.get("proxycommand"):
         raise CredentialsError(
             f"{host.address}: ~/.ssh/config connects to it through another machine",
             hint="use an address that this machine and the other hosts reach directly",
         )
-    identities = told.get("identityfile")
+    identities = options.get("identityfile")
     named = [host.key] if host.key else list(identities if isinstance(identities, list) else ())
     return HostAddress(
-        address=str(told.get("hostname", host.address)),
-        port=host.port if host.port != 22 else int(str(told.get("port", 22))),
-        user=host.user or str(told.get("user") or os.environ.get("USER") or "root"),
+        address=str(options.get("hostname", host.address)),
+        port=host.port if host.port != 22 else int(str(options.get("port", 22))),
+        user=host.user or str(options.get("user") or os.environ.get("USER") or "root"),
         keys=tuple(str(Path(key).expanduser()) for key in named),
         known_hosts=(home / ".ssh" / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
     )
@@ -75,12 +75,12 @@ class UserSsh:
         if stdin:
             sent.write(stdin)
         sent.channel.shutdown_write()
-        told, words = out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
+        output, words = out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
         code = out.channel.recv_exit_status()
         if code != 0:
             last = words.strip().splitlines()[-1:] or [f"exit {code}"]
             raise NodeError(self.name, f"{self.way.address}: {last[0]}")
-        return str(told)
+        return str(output)
 
 
 @contextmanager

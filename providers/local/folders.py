@@ -47,7 +47,7 @@ class NodeFolder:
             os.close(descriptor)
         return False
 
-    def doom(self) -> None:
+    def mark_killed(self) -> None:
         """Mark that the node's processes are about to be frozen and killed.
 
         If that is interrupted, the server may hold its lock forever without answering.
@@ -55,10 +55,10 @@ class NodeFolder:
         with contextlib.suppress(OSError):  # incomplete: there is no server
             (self.path / "doomed").touch()
 
-    def doomed(self) -> bool:
+    def is_killed(self) -> bool:
         return (self.path / "doomed").exists()
 
-    def spare(self) -> None:
+    def unmark_killed(self) -> None:
         """Remove the mark: the old processes are gone and the server will be started again."""
         with contextlib.suppress(FileNotFoundError):
             (self.path / "doomed").unlink()

@@ -89,7 +89,7 @@ class LocalProvider:
         try:
             self._kill_remains({node.name for node in missing if node.name in before}, cluster)
             for node in missing:
-                NodeFolder(self._cluster_folder(cluster) / node.name).spare()
+                NodeFolder(self._cluster_folder(cluster) / node.name).unmark_killed()
             self._make_cache()
             if missing:
                 fork_server = spawn.ForkServer(
@@ -102,10 +102,10 @@ class LocalProvider:
             nodes = self._all_of(plan)
             spawn.await_answers(nodes, self._cluster_folder(cluster))
         except BaseException as failure:
-            told = self._give_back(new, cluster, journal, failure)
-            if told is failure:
+            final = self._roll_back(new, cluster, journal, failure)
+            if final is failure:
                 raise
-            raise told from failure
+            raise final from failure
         return nodes
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
@@ -132,7 +132,7 @@ class LocalProvider:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):
             journal(NodeDeletionBegun(node=node.name))
-            NodeFolder(root / node.name).doom()
+            NodeFolder(root / node.name).mark_killed()
         self._erase(lambda tag: tag.startswith(self._tag(cluster, "")), [root])
         return ()
 
@@ -149,7 +149,7 @@ class LocalProvider:
         for folder in folders:
             if folder.name in there:
                 journal(NodeDeletionBegun(node=folder.name))
-                NodeFolder(folder).doom()
+                NodeFolder(folder).mark_killed()
         tags = {self._tag(cluster, name) for name in names}
         self._erase(lambda tag: tag in tags, folders)
 
@@ -226,7 +226,7 @@ class LocalProvider:
         task = TaskId.of_node(name, cluster)  # also for a folder without readable metadata
         address = str(meta.get("address", ""))
         state: NodeState = "stopped"
-        if folder.locked() and not folder.doomed():
+        if folder.locked() and not folder.is_killed():
             # A process that has the lock but no tag is about to become the server, or is dying.
             state = "running" if alive and address else "starting"
         return Node(
@@ -267,7 +267,7 @@ class LocalProvider:
         tags = {self._tag(cluster, name) for name in names}
         _kill(lambda tag: tag in tags)
 
-    def _give_back(
+    def _roll_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
     ) -> BaseException:
         """Roll back this call's nodes. Returns the error to raise: errors of the rollback never

@@ -78,7 +78,7 @@ def launched(
 ) -> tuple[Vm, ...]:
     """Every node of the plan, as `up` makes them."""
     account = account or account_of(plan)
-    ground = account.ground(plan, place, CALLER, silent)
+    ground = account.create_network(plan, place, CALLER, silent)
     return tuple(account.launch(order_of(plan, node, ground, place)) for node in plan.nodes)
 
 
@@ -203,7 +203,7 @@ def rules(group: str) -> list[tuple[str, int | None, str]]:
 def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud) -> None:
     plan = plan_of(aws)
     made: list[str] = []
-    ground = account_of(plan).ground(
+    ground = account_of(plan).create_network(
         plan,
         HERE,
         CALLER,
@@ -218,21 +218,23 @@ def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud
 
 def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
     plan = plan_of(aws)
-    first = account_of(plan).ground(plan, HERE, CALLER, silent)
+    first = account_of(plan).create_network(plan, HERE, CALLER, silent)
     held = aws.holdings()
     made: list[str] = []
-    again = account_of(plan).ground(plan, HERE, CALLER, lambda event: made.append(event.word))
+    again = account_of(plan).create_network(
+        plan, HERE, CALLER, lambda event: made.append(event.word)
+    )
     assert (again, set(made), aws.holdings()) == (first, {"image"}, held)
     assert tries(aws, "AuthorizeSecurityGroupIngress") == 2
 
 
 def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Cloud) -> None:
     plan = plan_of(aws)
-    group = account_of(plan).ground(plan, HERE, CALLER, silent).group
+    group = account_of(plan).create_network(plan, HERE, CALLER, silent).group
     ec2().authorize_security_group_ingress(
         GroupId=group, IpProtocol="tcp", FromPort=6006, ToPort=6006, CidrIp="198.51.100.0/24"
     )
-    account_of(plan).ground(plan, HERE, "2001:db8::7/128", silent)
+    account_of(plan).create_network(plan, HERE, "2001:db8::7/128", silent)
     assert rules(group) == [
         ("-1", None, group),
         ("tcp", 22, "2001:db8::7/128"),
@@ -245,7 +247,7 @@ def test_a_group_of_somebody_else_is_not_touched(aws: Cloud) -> None:
     group = ec2().create_security_group(GroupName="cloudtrain-mnist", Description="x", VpcId=vpc)
     plan = plan_of(aws)
     with pytest.raises(NameTakenError, match="is not cloudtrain's"):
-        account_of(plan).ground(plan, HERE, CALLER, silent)
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert rules(group["GroupId"]) == []
     assert account_of(plan).resources() == ()
 
@@ -257,7 +259,7 @@ def test_without_a_default_vpc_it_is_told_how_to_get_one(aws: Cloud) -> None:
     client.delete_vpc(VpcId=client.describe_vpcs()["Vpcs"][0]["VpcId"])
     plan = plan_of(aws)
     with pytest.raises(CloudConfigError, match="us-east-1 has no default VPC") as caught:
-        account_of(plan).ground(plan, HERE, CALLER, silent)
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert "aws ec2 create-default-vpc --region us-east-1" in (caught.value.hint or "")
     assert aws.holdings() == []
 
@@ -271,13 +273,13 @@ def test_one_node_or_a_machine_that_cannot_stand_close_needs_no_placement_group(
     slow = plan_of(aws, network=Network())
     off = plan_of(aws, network=Network(close="off"))
     for plan in (alone, small, mixed, slow, off):
-        assert account_of(plan).ground(plan, HERE, CALLER, silent).placement_group == ""
+        assert account_of(plan).create_network(plan, HERE, CALLER, silent).placement_group == ""
 
 
 def test_an_endpoint_without_placement_groups_is_gone_on_with(aws: Cloud) -> None:
     aws.fault("answer", action="*PlacementGroup*", status=400, code="InvalidAction", times=100)
     plan = plan_of(aws)
-    assert account_of(plan).ground(plan, HERE, CALLER, silent).placement_group == ""
+    assert account_of(plan).create_network(plan, HERE, CALLER, silent).placement_group == ""
 
 
 # ── Images ───────────────────────────────────────────────────────────────────
@@ -306,7 +308,7 @@ def test_an_image_is_the_newest_of_its_owner(
 ) -> None:
     """Not the one that a stranger gave the same name."""
     plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image=image)
-    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert ground.images["mnist-chief0"].id == found
 
 
@@ -337,7 +339,7 @@ def test_ubuntu_24_serves_once_an_image_of_22_is_no_more(
     monkeypatch.setattr(aws_data, "IMAGES", others + made)
     group = NodeGroup(machine="g4dn.xlarge", accelerator=T4)
     plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image="auto")
-    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert ground.images["mnist-chief0"].name == taken[0].format(taken[1])
 
 
@@ -349,13 +351,13 @@ def test_without_22_a_node_without_gpus_gets_ubuntu_24(
     later = replace(later, name=later.name.replace("noble-24.04", "plucky-25.04"))
     monkeypatch.setattr(aws_data, "IMAGES", (*kept, later))
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
-    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert "24.04" in ground.images["mnist-chief0"].name
 
 
 def test_an_image_is_looked_up_once_for_all_nodes(aws: Cloud) -> None:
     plan = plan_of(aws)
-    account_of(plan).ground(plan, HERE, CALLER, silent)
+    account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert tries(aws, "DescribeImages") == 1
 
 
@@ -363,7 +365,7 @@ def test_an_image_is_looked_up_once_for_all_nodes(aws: Cloud) -> None:
 def test_an_image_that_is_not_there_is_told_before_anything_is_made(aws: Cloud, image: str) -> None:
     plan = plan_of(aws, image=image)
     with pytest.raises(CloudConfigError, match=image):
-        account_of(plan).ground(plan, HERE, CALLER, silent)
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert aws.holdings() == []
 
 
@@ -457,7 +459,7 @@ def test_a_node_that_hangs_is_ended_by_aws_where_the_account_has_a_role_for_it(a
     role_of("scheduler")
     plan = plan_of(aws, placement=("us-east-1a",))
     assert "AWS itself 3 minutes later" in findings(plan)["lifetime"][0].text
-    ground = account_of(plan).ground(plan, HERE, CALLER, silent)
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
     orders = [order_of(plan, n, ground, expires=time.time() + 3600) for n in plan.nodes]
     for order in orders:
         account_of(plan).launch(order)
@@ -526,7 +528,7 @@ def test_the_same_wish_is_the_same_vm(aws: Cloud) -> None:
 def one_order(aws: Cloud, expires: float = EXPIRES) -> tuple[AwsDriver, Any]:
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
     account = account_of(plan)
-    ground = account.ground(plan, HERE, CALLER, silent)
+    ground = account.create_network(plan, HERE, CALLER, silent)
     return account, order_of(plan, plan.nodes[0], ground, expires=expires)
 
 
@@ -781,7 +783,7 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended_once_it_does(aws: Cloud
 def test_a_busy_security_group_is_asked_again(aws: Cloud) -> None:
     plan = plan_of(aws)
     account = account_of(plan)
-    account.ground(plan, HERE, CALLER, silent)
+    account.create_network(plan, HERE, CALLER, silent)
     code = "DependencyViolation"
     aws.fault("answer", action="DeleteSecurityGroup *", status=400, code=code, times=3)
     erase_all(account)
@@ -1126,6 +1128,6 @@ def make_bare_plan() -> Plan:
 
 
 def launched_on(account: AwsDriver, plan: Plan, place: Location) -> list[Vm]:
-    ground: ClusterNetwork = account.ground(plan, place, CALLER, silent)
+    ground: ClusterNetwork = account.create_network(plan, place, CALLER, silent)
     assert ground.placement_group == ""
     return [account.launch(order_of(plan, node, ground, place)) for node in plan.nodes]

@@ -142,7 +142,7 @@ def test_all_of_the_ground_is_announced_before_it_is_made(azure: Cloud) -> None:
         assert not any(name == held.split()[-1] and what in held for held in azure.holdings())
         entries.add((what, name))
 
-    account.ground(plan, HERE, CALLER, journal)
+    account.create_network(plan, HERE, CALLER, journal)
     assert entries == {
         ("resource group", GROUP),
         ("virtual network", "cloudtrain-mnist"),
@@ -157,7 +157,7 @@ def test_ground_that_is_there_is_adopted_without_a_change(azure: Cloud) -> None:
     made = ground_of(account, plan)
     azure.forget_calls()
     entries: list[str] = []
-    again = account.ground(plan, HERE, CALLER, lambda event: entries.append(event.word))
+    again = account.create_network(plan, HERE, CALLER, lambda event: entries.append(event.word))
     assert again == made
     assert set(entries) <= {"image"}
     assert actions(azure, "PUT", "PATCH", "POST", "DELETE") == []
@@ -167,7 +167,7 @@ def test_the_caller_may_have_another_address_now(azure: Cloud, plan: Plan) -> No
     account = account_of(plan)
     ground_of(account, plan)
     azure.forget_calls()
-    account.ground(plan, HERE, "198.51.100.9/32", silent)
+    account.create_network(plan, HERE, "198.51.100.9/32", silent)
     firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
     (rule,) = firewall["properties"]["securityRules"]
     assert rule["properties"]["sourceAddressPrefix"] == "198.51.100.9/32"

@@ -154,7 +154,7 @@ def test_services_that_up_may_register_are_no_trouble(azure: Cloud, plan: Plan) 
     assert "Microsoft.DevTestLab: `up` registers it, for free" in found.text
     entries = []
     account = account_of(plan)
-    account.ground(
+    account.create_network(
         plan, HERE, CALLER, lambda event: entries.append((event.word, *facts_of(event).values()))
     )
     assert ("make", "registration", "Microsoft.DevTestLab") in entries

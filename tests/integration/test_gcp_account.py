@@ -201,7 +201,7 @@ def test_ground_that_is_there_is_adopted_without_a_change(gcp: Gcp) -> None:
 def test_a_caller_with_a_new_address_is_let_in_and_the_old_one_is_not(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     gcp.ground(account, plan)
-    account.ground(plan, PLACE, "198.51.100.9/32", gcp.journal)
+    account.create_network(plan, PLACE, "198.51.100.9/32", gcp.journal)
     rule = gcp.app.things["projects/test-project/global/firewalls/cloudtrain-mnist-ssh"].body
     assert rule["sourceRanges"] == ["198.51.100.9/32"]
     assert rule["targetTags"] == ["cloudtrain-mnist"]

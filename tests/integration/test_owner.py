@@ -211,7 +211,7 @@ def test_what_one_person_is_just_making_is_not_built_upon_by_another(
     be(ann, monkeypatch, tmp_path / "of ann")
     clouds, plan, identity = making()
     place = clouds._account.places(plan)[0]
-    clouds._account.ground(plan, place, "203.0.113.7/32", no_journal)
+    clouds._account.create_network(plan, place, "203.0.113.7/32", no_journal)
     held = cloud.holdings()
     be(eve, monkeypatch, tmp_path / "of eve")
     clouds, plan, identity = making()

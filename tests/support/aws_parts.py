@@ -129,7 +129,7 @@ def order_of(
         plan=plan,
         node=node,
         place=place,
-        ground=ground,
+        network=ground,
         user_data=f"#cloud-config\n# ends at {expires}\n",
         token=sha256(f"{node.name} {place}".encode()).hexdigest()[:32],
         expires=expires,

@@ -160,7 +160,7 @@ def silent(event: Event, /) -> None:
 
 
 def ground_of(account: AzureDriver, plan: Plan, place: Location = HERE) -> ClusterNetwork:
-    return account.ground(plan, place, CALLER, silent)
+    return account.create_network(plan, place, CALLER, silent)
 
 
 def order_of(
@@ -176,7 +176,7 @@ def order_of(
         plan=plan,
         node=node,
         place=place,
-        ground=ground,
+        network=ground,
         user_data=f"#cloud-config\n# of {node.name}\n",
         public_key=KEY,
         token="0" * 32,

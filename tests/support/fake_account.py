@@ -134,7 +134,7 @@ class FakeAccount:
             found = [r for r in self.resources_.values() if cluster in (None, r.cluster)]
             return Listing(found, self._not_asked())
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
+    def create_network(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
         cluster = plan.config.name
         self.callers.append(caller)
         for id, region in ((f"network {cluster}", ""), (f"subnet {cluster}", place.region)):
@@ -147,14 +147,14 @@ class FakeAccount:
                 )
         return f"ground of {place}" + ("" if plan.config.network.close == "off" else ", close")
 
-    def is_close(self, ground: str) -> bool:
-        return self.close and ground.endswith("close")
+    def is_close(self, network: str) -> bool:
+        return self.close and network.endswith("close")
 
     def launch(self, order: LaunchRequest[str]) -> Vm:
         name = order.node.name
         with self.lock:
             self.orders.append(order)
-            if self.is_close(order.ground) and str(order.place) in self.no_room_close:
+            if self.is_close(order.network) and str(order.place) in self.no_room_close:
                 raise CapacityError("no room close together", scope="zone")
             refusal = self.refuses.get((str(order.place), name))
             if refusal is not None:

@@ -73,7 +73,7 @@ class Gcp:
         self.journaled.append(" ".join([event.word, *facts_of(event).values()]))
 
     def ground(self, account: GcpDriver, plan: Plan, place: Location = PLACE) -> ClusterNetwork:
-        return account.ground(plan, place, CALLER, self.journal)
+        return account.create_network(plan, place, CALLER, self.journal)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def order(
         plan=plan,
         node=node,
         place=place,
-        ground=ground,
+        network=ground,
         user_data=user_data(public_key="ssh-ed25519 AAAAuser", host_key=key, expires=None),
         token="0123456789abcdef0123456789abcdef",
         expires=ends,

@@ -141,4 +141,4 @@ def test_an_ipv6_caller_is_let_in_by_an_ipv6_rule() -> None:
 
 
 def test_the_order_says_when_the_node_ends() -> None:
-    assert str(EXPIRES) in order_of(plan(), plan().nodes[0], order(plan()).ground, HERE).user_data
+    assert str(EXPIRES) in order_of(plan(), plan().nodes[0], order(plan()).network, HERE).user_data

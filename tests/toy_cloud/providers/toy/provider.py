@@ -87,14 +87,14 @@ class ToyAccount:
             if cluster in (None, name)
         )
 
-    def ground(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
+    def create_network(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
         name = plan.config.name
         if name not in self._ask("GET", "fences"):
             journal(ResourceRequested(what="fence", name=name))
             self._ask("POST", "fences", {"name": name, "from": caller})
         return name
 
-    def is_close(self, ground: str) -> bool:
+    def is_close(self, network: str) -> bool:
         return False
 
     def launch(self, order: LaunchRequest[str]) -> Vm:
