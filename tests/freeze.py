@@ -7,8 +7,8 @@ cluster with that commit has to be able to end it, and to read what it landed.
 
     clusters/   the records of two clusters: one taken down after a run, one that is up
     store/      what the first one's run landed
-    node/       what the watcher and the keeper of a task leave on its node
-    spool/      what the keeper stored while nobody was there
+    node/       what the watcher and the agent of a task leave on its node
+    spool/      what the agent stored while nobody was there
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.keeper_parts import Kept
+from tests.support.agent_parts import Kept
 from tests.support.project import Project
 from tests.support.web_store import service
 
@@ -37,7 +37,7 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="freeze") as folder:
         clusters(Path(folder), target)
     with tempfile.TemporaryDirectory(prefix="freeze") as folder:
-        keeper(Path(folder), target)
+        agent(Path(folder), target)
 
 
 def clusters(folder: Path, target: Path) -> None:
@@ -65,7 +65,7 @@ def done(project: Project, *arguments: Any) -> None:
     assert completed.returncode == 0, completed.stderr
 
 
-def keeper(folder: Path, target: Path) -> None:
+def agent(folder: Path, target: Path) -> None:
     here = Path.cwd()
     with service() as told, pytest.MonkeyPatch.context() as patch:
         kept = Kept(folder, told, patch)
@@ -74,9 +74,9 @@ def keeper(folder: Path, target: Path) -> None:
             kept.write("worker0", "output/events", "e" * 100)
             kept.start("true", "worker0")
             kept.keep()
-            kept.wait_for_parcels(2)
+            kept.wait_for_archives(2)
             for task in ("chief0", "worker0"):
-                kept.wait_for_the_keeper_to_leave(task)
+                kept.wait_for_the_agent_to_leave(task)
                 copy(kept.place(task), target / "node" / task, folder)
             for path, data in told.objects.items():
                 place = target / "spool" / path.lstrip("/")

@@ -16,7 +16,7 @@ from cloudtrain.runs.state_machine import SETTLE, decide
 from cloudtrain.runs.task_commands import FollowReader, OutOfMemory
 from tests.support.project import Project, until
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
-from tests.unit.test_watch import ended, watch
+from tests.unit.test_state_machine import ended, watch
 
 HOG = "data = [b'x' * (1 << 20) for _ in range(4096)]"
 LIMIT = 100 << 20

@@ -1,4 +1,4 @@
-"""The tensorflow playbook: what is asked of pip, which Python it gets, and what a crash leaves."""
+"""The tensorflow playbook with a real pip: which Python it gets, and what a crash leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TF_CONFIG: every task is told the same cluster and its own place in it."""
+"""A real TensorFlow reads the TF_CONFIG that we write."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What Resource Manager lists, as our machines: its oddities, and answers recorded by libcloud."""
+"""libcloud's recorded answers of Resource Manager, read as our machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown: readable, complete, and never a terminal's master."""
+"""The console with and without a real terminal."""
 
 import os
 import re

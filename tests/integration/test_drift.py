@@ -1,4 +1,4 @@
-"""A changed file is never passed over in silence: applied, or refused field by field."""
+"""A changed config on a real local cluster: what needs no new node takes effect in the next run."""
 
 from __future__ import annotations
 

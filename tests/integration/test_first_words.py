@@ -1,4 +1,4 @@
-"""The first things that people type, and what they are told when it is not quite right."""
+"""First things that people type at the shell, and what they are told."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_store_is_read_without_any_record(frozen: Path, tmp_path: Path) -> Non
     assert list((tmp_path / "home").rglob("output/chief0.txt"))
 
 
-def test_what_a_keeper_stored_lands(frozen: Path) -> None:
+def test_what_an_agent_stored_lands(frozen: Path) -> None:
     store = open_store((frozen / "spool").as_uri())
     assert len(pending_spools(RUN, store)) == 2
     run = Run(

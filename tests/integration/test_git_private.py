@@ -1,4 +1,4 @@
-"""Private repositories: who is shown the token or the key, and that no node ever has either."""
+"""Private repositories over real HTTP and SSH: the token opens them and no node sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`limits.idle`: who is on a cluster, when it goes down, and that it does not before."""
+"""`limits.idle` with real processes: open shells, the idle process, an idle cluster's end."""
 
 from __future__ import annotations
 

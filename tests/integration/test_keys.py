@@ -1,4 +1,4 @@
-"""Keys are made once, survive kills, and are what OpenSSH's own programs read."""
+"""OpenSSH's own programs read our ssh_config as it is meant."""
 
 from __future__ import annotations
 

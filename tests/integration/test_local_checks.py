@@ -1,4 +1,4 @@
-"""What is checked before local nodes are made, and what they are given of the environment."""
+"""An address that this machine cannot use is found before local nodes are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a cluster is: who each account knows us as, what labels tell, what nobody else may do."""
+"""Owners on each cloud's stand-in: who these credentials are, and what they may change."""
 
 from __future__ import annotations
 

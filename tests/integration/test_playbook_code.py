@@ -1,4 +1,4 @@
-"""The code playbook: what is delivered, byte for byte, and what is refused."""
+"""The code playbook on real folders: what is delivered, byte for byte, and what is refused."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The nvidia playbook: the right driver for GPUs and TensorFlow, proved, held, and left alone."""
+"""The nvidia playbook run on a machine of scripts: installed, held, loaded, left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two projects whose files bear one name: neither changes the other's cluster."""
+"""Two projects with the same file name, as users type: neither changes the other's cluster."""
 
 from __future__ import annotations
 

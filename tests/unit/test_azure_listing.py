@@ -1,4 +1,4 @@
-"""What Resource Manager lists, as our machines: its oddities, and answers recorded by libcloud."""
+"""What Resource Manager lists, as our machines: its oddities."""
 
 from __future__ import annotations
 

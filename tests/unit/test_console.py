@@ -1,4 +1,4 @@
-"""What is shown: readable, complete, and never a terminal's master."""
+"""What is shown: readable, complete, and free of control characters."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""A changed file is never passed over in silence: applied, or refused field by field."""
+"""A changed config is applied or refused field by field, on a cloud in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first things that people type, and what they are told when it is not quite right."""
+"""First mistakes in a config, and the hints that answer them."""
 
 from __future__ import annotations
 

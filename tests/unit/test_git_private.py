@@ -1,4 +1,4 @@
-"""Private repositories: who is shown the token or the key, and that no node ever has either."""
+"""Rules for a private repository's token: where it may stand, and that tasks never get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`limits.idle`: who is on a cluster, when it goes down, and that it does not before."""
+"""`limits.idle`: who uses a cluster and when it goes down, on a clock of numbers."""
 
 from __future__ import annotations
 

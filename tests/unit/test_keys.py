@@ -1,4 +1,4 @@
-"""Keys are made once, survive kills, and are what OpenSSH's own programs read."""
+"""Keys are created once, private, and survive kills."""
 
 from __future__ import annotations
 

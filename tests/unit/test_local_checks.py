@@ -1,4 +1,4 @@
-"""What is checked before local nodes are made, and what they are given of the environment."""
+"""What is checked before local nodes are created: addresses, folders, disk space."""
 
 from __future__ import annotations
 

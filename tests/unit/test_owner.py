@@ -1,4 +1,4 @@
-"""Whose a cluster is: who each account knows us as, what labels tell, what nobody else may do."""
+"""Owners as labels and names: written, read, compared."""
 
 from __future__ import annotations
 

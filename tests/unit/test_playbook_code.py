@@ -1,4 +1,4 @@
-"""The code playbook: what is delivered, byte for byte, and what is refused."""
+"""The code playbook: its step as a value, digests and ignore files."""
 
 import os
 from pathlib import Path

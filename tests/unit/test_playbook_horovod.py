@@ -1,6 +1,4 @@
-"""The horovod playbook: what is refused, what the build is told, and what a crash leaves.
-
-pip is a stand-in here: the real one, on Horovod's source, is in test_horovod.py."""
+"""The horovod playbook's steps as values: environments, requirements, Python."""
 
 from __future__ import annotations
 

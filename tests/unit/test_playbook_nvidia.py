@@ -1,4 +1,4 @@
-"""The nvidia playbook: the right driver for GPUs and TensorFlow, proved, held, and left alone."""
+"""The nvidia playbook's decisions: where a driver is needed, and which one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensorflow playbook: what is asked of pip, which Python it gets, and what a crash leaves."""
+"""The tensorflow playbook's step as a value: builds, indexes and pins."""
 
 from __future__ import annotations
 

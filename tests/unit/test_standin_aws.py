@@ -1,4 +1,4 @@
-"""The AWS stand-in, driven by AWS's own SDK and by libcloud, says what the real one says."""
+"""The AWS stand-in reads parameters as EC2's model names them."""
 
 from __future__ import annotations
 

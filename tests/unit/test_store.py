@@ -1,4 +1,4 @@
-"""What every kind of store promises."""
+"""URIs, keys and streams, the same for every kind of store."""
 
 from __future__ import annotations
 

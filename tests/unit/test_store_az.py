@@ -1,4 +1,4 @@
-"""az:// beyond what every kind of store promises: signatures, blocks, refusals in words."""
+"""az://: block sizes and signatures, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gs://: nodes store objects themselves, with a right to that alone; what is refused is told."""
+"""gs://: token conditions, regions and missing credentials, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3: what nodes store themselves arrives whole, verified by the server, whatever breaks."""
+"""S3 requests and part sizes, as values."""
 
 from __future__ import annotations
 

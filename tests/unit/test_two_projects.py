@@ -1,4 +1,4 @@
-"""Two projects whose files bear one name: neither changes the other's cluster."""
+"""Two projects whose files have the same name have different clusters."""
 
 from __future__ import annotations
 

@@ -1,0 +1,141 @@
+"""kill -9 of the client before and after every call of a landing: no byte is lost."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from cloudtrain import layout
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.model import ArtifactRules
+from cloudtrain.protocols import ArtifactStore
+from cloudtrain.stores import open_store
+from tests.standins.faults import Fault, Faults
+from tests.standins.stores import KINDS, Store, faulty
+from tests.support.landing_parts import RUN, Cluster, Heard
+
+RULES = ArtifactRules()
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.e2e.test_land_crash", "boto3", "google.cloud.storage"])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def door(request: pytest.FixtureRequest) -> Iterator[tuple[Store, Faults]]:
+    with KINDS[request.param]() as store, faulty(store) as door:
+        yield door
+
+
+class Client:
+    """Lands one run from a process of its own, that a test may kill."""
+
+    def __init__(self, folder: Path, door: tuple[Store, Faults]) -> None:
+        self.folder, (self.place, self.faults) = folder, door
+        self.uri = f"{self.place.uri}/{folder.name}"
+        self.cluster = Cluster(folder)
+        self.store = open_store(self.uri)
+        self.files: dict[str, bytes] = {}
+
+    def write(self, task: str, path: str, data: bytes) -> None:
+        file = self._file(task, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        self.files[f"{task}/{path}"] = data
+
+    def remove(self, task: str, path: str) -> None:
+        self._file(task, path).unlink()
+        del self.files[f"{task}/{path}"]
+
+    def _file(self, task: str, path: str) -> Path:
+        home = self.cluster.transport.home(self.cluster.nodes[task])
+        return home / layout.work_folder("mnist", RUN, task) / path
+
+    def lands(self, *, final: bool) -> None:
+        landing(self.cluster, self.store, final=final)
+
+    def is_killed(self, number: int, after: bool) -> bool:
+        """False where it made fewer calls than that."""
+        self.faults.forget()
+        here, gate = PROCESSES.Pipe()
+        process = PROCESSES.Process(
+            target=final_landing, args=(self.folder, self.uri, self.place.environment, gate)
+        )
+        process.start()
+        assert process.pid is not None
+        self.faults.arm(Fault(kind="kill", number=number, after=after, pid=process.pid))
+        here.recv()
+        here.send("go")
+        process.join(60)
+        self.faults.disarm()
+        return process.exitcode != 0
+
+    def left(self) -> tuple[str, ...]:
+        return self.cluster.unlanded("ckpt", rules=RULES, store=self.store)
+
+    def nothing_else_is_billed(self) -> None:
+        manifest = read_manifest(self.store, RUN)
+        assert manifest is not None
+        names = {f"{RUN}/manifest.json", *(f"{RUN}/{each.at}" for each in manifest.files.values())}
+        assert {found.path for found in self.store.list()} == names
+
+    def everything_is_there(self) -> Manifest:
+        manifest = read_manifest(self.store, RUN)
+        assert manifest is not None
+        held = {
+            path: b"".join(self.store.download(f"{RUN}/{each.at}"))
+            for path, each in manifest.files.items()
+        }
+        assert held == self.files
+        return manifest
+
+
+def landing(cluster: Cluster, store: ArtifactStore, *, final: bool) -> None:
+    cluster.land(final=final, checkpoints="ckpt", rules=RULES, store=store, console=Heard())
+
+
+def final_landing(folder: Path, uri: str, environment: dict[str, str], gate: Connection) -> None:
+    os.environ.update(environment)
+    cluster, store = Cluster(folder), open_store(uri)
+    gate.send("ready")
+    gate.recv()
+    landing(cluster, store, final=True)
+
+
+@pytest.fixture(autouse=True)
+def _environment(door: tuple[Store, Faults], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in door[0].environment.items():
+        monkeypatch.setenv(name, value)
+    door[1].disarm()
+
+
+def test_a_landing_that_is_killed_anywhere_is_finished_by_the_next(
+    tmp_path: Path, door: tuple[Store, Faults]
+) -> None:
+    """With a file that landed before and has changed, and a checkpoint of which a file is gone."""
+    points = ((number, after) for number in itertools.count(1) for after in (False, True))
+    for number, after in points:
+        if number % 2 != after and not os.environ.get("THOROUGH"):
+            continue
+        client = Client(tmp_path / f"{number}-{after}", door)
+        client.write("chief0", "output/log", b"first")
+        client.write("chief0", "ckpt/1.index", b"1")
+        client.lands(final=False)
+        client.write("chief0", "output/log", b"first and second")
+        client.write("worker0", "output/empty", b"")
+        client.write("chief0", "ckpt/2.index", b"2")
+        client.remove("chief0", "ckpt/1.index")
+        was_killed = client.is_killed(number, after)
+        if client.left() == ():
+            client.everything_is_there()
+        client.lands(final=True)
+        assert client.left() == ()
+        assert client.everything_is_there().complete
+        client.nothing_else_is_billed()
+        if not was_killed:
+            break
+    assert number > 8

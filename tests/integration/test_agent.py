@@ -1,0 +1,307 @@
+"""What an agent stores with no client: a real process, over real HTTP, with short times."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.artifacts.inventory import take_inventory
+from cloudtrain.cluster.session import Session
+from cloudtrain.model import Node
+from cloudtrain.node.archiver import listed
+from cloudtrain.retry import Clock
+from cloudtrain.runs import node_agents, supervise
+from cloudtrain.runs.attempt_state import AttemptState, TaskState
+from tests.support.agent_parts import Kept, metadata
+from tests.support.web_store import Service, service, until
+
+
+@pytest.fixture
+def told() -> Iterator[Service]:
+    with service() as one:
+        yield one
+
+
+@pytest.fixture
+def kept(tmp_path: Path, told: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    one = Kept(tmp_path, told, monkeypatch)
+    yield one
+    one.power_off()
+
+
+# ── The end of a task ────────────────────────────────────────────────────────
+
+
+def test_what_a_task_leaves_is_stored_though_no_client_lives(kept: Kept) -> None:
+    kept.start("echo trained; mkdir -p output/deep; echo model >output/deep/model")
+    kept.write("worker0", "output/events", b"\0" * 3_000_000)
+    kept.write("worker0", "train.py", "no artifact")
+    kept.start("true", "worker0")
+    kept.keep()
+    kept.wait_for_archives(2)
+    manifest = kept.take()
+    assert {path: kept.content(manifest, path) for path in manifest.files} == {
+        "chief0/output/deep/model": b"model\n",
+        "worker0/output/events": b"\0" * 3_000_000,
+        "logs/chief0.attempt-1.log": b"trained\n",
+    }
+
+
+def test_an_agent_waits_while_the_task_runs_and_has_its_patience_after_it(kept: Kept) -> None:
+    kept.start("echo 1 >output/a; while [ ! -e ../over ]; do sleep 0.05; done")
+    kept.write("chief0", "output/there", "x")
+    kept.keep()
+    time.sleep(0.4)
+    assert kept.arrived() == []
+    (kept.place() / "over").touch()
+    kept.wait_for_archives()
+    until(lambda: "2 of 2 files" in kept.log())
+
+
+def test_a_task_that_vanished_with_its_watcher_has_ended_too(kept: Kept) -> None:
+    kept.write("chief0", "output/a", "what it had")
+    kept.start("sleep 600")
+    kept.power_off()
+    kept.keep()
+    kept.wait_for_archives()
+    assert "chief0/output/a" in kept.take().files
+
+
+def test_an_agent_leaves_when_a_client_has_landed_the_end(kept: Kept) -> None:
+    kept.write("chief0", "output/a", "x")
+    kept.start("while [ ! -e ../over ]; do sleep 0.05; done")
+    kept.keep()
+    until(lambda: (kept.place() / "keeping").exists())
+    finally_landed(kept)
+    assert "chief0" in kept.agents().values()
+    (kept.place() / "over").touch()
+    kept.wait_for_the_agent_to_leave()
+    assert kept.arrived() == []
+
+
+def finally_landed(kept: Kept) -> None:
+    kept.land(checkpoints=kept.checkpoints, store=kept.web)
+
+
+# ── Meanwhile ────────────────────────────────────────────────────────────────
+
+
+def test_each_every_an_archive_has_what_is_new_while_no_client_lands(kept: Kept) -> None:
+    kept.every = 0.1
+    kept.nodes_are(expires=time.time() + 4)
+    kept.start("sleep 600")
+    kept.write("chief0", "output/a", "first")
+    kept.keep()
+    kept.wait_for_archives()
+    kept.write("chief0", "output/b", "second")
+    kept.wait_for_archives(2)
+    manifest = kept.take()
+    assert kept.content(manifest, "chief0/output/a") == b"first"
+    assert kept.content(manifest, "chief0/output/b") == b"second"
+    assert "chief0" in kept.agents().values()
+
+
+def test_what_has_landed_is_not_stored_again(kept: Kept) -> None:
+    kept.start("true")
+    kept.write("chief0", "output/landed", "x")
+    (kept.place() / "keeping").touch()
+    kept.land(final=False, store=kept.web)
+    kept.write("chief0", "output/new", "y")
+    kept.keep()
+    kept.wait_for_archives()
+    kept.wait_for_the_agent_to_leave()
+    (archive,) = kept.told.objects.values()
+    assert b"work/output/new" in archive
+    assert b"work/output/landed" not in archive
+
+
+# ── The node's end ───────────────────────────────────────────────────────────
+
+
+def test_before_the_nodes_end_all_is_stored_and_then_what_still_comes(kept: Kept) -> None:
+    kept.nodes_are(expires=time.time() + 60)  # the last sync is two minutes before: it is due
+    kept.start("sleep 600")
+    kept.write("chief0", "output/a", "early")
+    kept.keep()
+    kept.wait_for_archives()
+    kept.power_off()
+    assert kept.content(kept.take(), "chief0/output/a") == b"early"
+
+
+@pytest.mark.parametrize(
+    ("life", "margin"), [(12 * 3600, 600), (3600, 180), (1800, 120), (60, 120)]
+)
+def test_the_last_sync_has_time_enough(kept: Kept, life: float, margin: float) -> None:
+    node = Node(
+        name="n",
+        role="chief",
+        index=0,
+        state="running",
+        address="",
+        internal="",
+        created=1000.0,
+        expires=1000.0 + life,
+    )
+    assert node_agents.last_sync(node, 0.0) == 1000.0 + life - margin
+
+
+# ── A notice ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
+def test_at_a_notice_the_task_may_save_and_what_it_saved_is_stored(
+    kept: Kept, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.provider = kind
+    kept.nodes_are(spot=True)
+    kept.start("trap 'echo saved >output/a; exit 42' TERM; while :; do sleep 0.05; done")
+    names: list[str] = []
+    with metadata(kind, names) as (address, asked):
+        monkeypatch.setenv("CLOUDTRAIN_METADATA", address)
+        kept.keep()
+        until(lambda: len(asked) > 4)
+        assert kept.arrived() == []
+        names.append("mnist-chief0")
+        kept.wait_for_the_agent_to_leave()
+    kept.power_off()
+    assert kept.content(kept.take(), "chief0/output/a") == b"saved\n"
+    assert (kept.place() / "attempt-1/notice").exists()
+    assert (kept.place() / "attempt-1/exit").readlink() == Path("42")
+
+
+def test_on_demand_nodes_ask_for_no_notice(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    with metadata("gcp", ["mnist-chief0"]) as (address, asked):
+        monkeypatch.setenv("CLOUDTRAIN_METADATA", address)
+        kept.start("true")
+        kept.write("chief0", "output/a", "x")
+        kept.keep()
+        kept.wait_for_archives()
+        assert asked == []
+
+
+def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
+    monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
+    task = kept.run.tasks[0]
+    view = TaskState(task=task, notice=1.0)
+    session = replace(kept.session(), clock=Clock(sleep=lambda seconds: None))
+    supervise.await_preempted_nodes_gone(
+        session, AttemptState(config=session.config, tasks={task.name: view}, started=0.0)
+    )
+    assert listed == []
+
+
+# ── Faults ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fault", [403, 503, "reset", "half"])
+def test_a_store_that_refuses_is_asked_again(kept: Kept, told: Service, fault: int | str) -> None:
+    told.fault = lambda number, path: fault if number <= 2 else None
+    kept.start("true")
+    kept.write("chief0", "output/a", b"a" * 2_000_000)
+    kept.keep()
+    kept.wait_for_archives()
+    assert kept.content(kept.take(), "chief0/output/a") == b"a" * 2_000_000
+
+
+def test_an_agent_killed_half_way_leaves_no_archive_and_the_next_one_stores_all(
+    kept: Kept, told: Service
+) -> None:
+    told.fault = lambda number, path: "slow" if number == 1 else None
+    kept.start("true")
+    kept.write("chief0", "output/a", "x")
+    kept.keep()
+    until(lambda: told.seen)
+    for pid in kept.agents():
+        os.kill(pid, signal.SIGKILL)
+    kept.keep()
+    kept.wait_for_archives()
+    assert "chief0/output/a" in kept.take().files
+
+
+def test_a_later_agent_takes_the_place_of_an_earlier_one(kept: Kept) -> None:
+    kept.start("sleep 600")
+    kept.keep()
+    until(lambda: sorted(kept.agents().values()) == ["chief0", "worker0"])
+    before = set(kept.agents())
+    kept.keep()
+    until(lambda: len(kept.agents()) == 2 and before.isdisjoint(kept.agents()))
+
+
+def test_a_file_that_changes_while_it_is_sent_is_sent_again(kept: Kept, told: Service) -> None:
+    told.fault = lambda number, path: grow(kept) if number == 1 else None
+    kept.start("true")
+    kept.write("chief0", "output/a", b"a" * 8_000_000)
+    kept.keep()
+    kept.wait_for_archives(2)
+    kept.wait_for_the_agent_to_leave()
+    assert kept.content(kept.take(), "chief0/output/a") == b"b" * 8_000_000
+
+
+def grow(kept: Kept) -> None:
+    """The service is about to read; the sender has at most what the sockets hold in flight."""
+    kept.write("chief0", "output/a", b"b" * 8_000_000)
+
+
+def test_no_right_is_seen_on_the_node_but_in_the_agents_memory(kept: Kept, told: Service) -> None:
+    told.fault = lambda number, path: 403 if number < 4 else None
+    kept.start("sleep 600")
+    kept.write("chief0", "output/a", "x")
+    kept.nodes_are(expires=time.time() + 30)
+    kept.keep()
+    kept.wait_for_archives()
+    assert "403" in kept.log()
+    places = [path for path in kept.top.rglob("*") if path.is_file() and "web" not in path.parts]
+    seen = [path.read_bytes() for path in places]
+    for pid in kept.agents():
+        seen += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    assert kept.agents()
+    assert not [text for text in seen if b"/parcels/" in text or b"127.0.0.1:" in text]
+
+
+def test_a_store_that_gives_no_right_has_no_agent(kept: Kept) -> None:
+    kept.web.presigner = None
+    kept.keep()
+    assert kept.agents() == {}
+
+
+def test_a_node_without_python_is_warned_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
+    node_agents.start_agents(kept.session(), kept.run)
+    (warning,) = kept.console.warned
+    assert "chief0: no such thing" in warning
+
+
+# ── The same files as those that land ────────────────────────────────────────
+
+
+def test_an_agent_means_the_same_files_with_the_same_stamps_as_a_landing(kept: Kept) -> None:
+    work = kept.work("chief0")
+    for path in ("output/a", "output/.hidden", "output/ö/b", "models/x/y.h5", "deep/z.h5", "no"):
+        kept.write("chief0", path, path)
+    (work / "output" / "file").symlink_to("../models/x/y.h5")
+    (work / "output" / "folder").symlink_to("../models")
+    (work / "output" / "around").symlink_to("..")
+    (work / "output" / "out").symlink_to("/etc/passwd")
+    (work / "output" / "gone").symlink_to("nothing")
+    (work / "models" / "two").symlink_to("x")
+    os.mkfifo(work / "output" / "pipe")
+    (work / os.fsdecode(b"output/\xff")).write_text("odd")
+    for patterns in (("output/**",), ("**/*.h5",), (".",), ("models", "output/[!a]*")):
+        found = take_inventory(kept.nodes["chief0"], layout_of(kept), patterns, kept.transport)
+        mine = listed(os.fsencode(work), list(patterns))
+        assert {path: (each.size, each.stamp) for path, each in mine.items()} == {
+            file.path: (file.size, file.stamp) for file in found.files
+        }
+
+
+def layout_of(kept: Kept) -> str:
+    return str(kept.work("chief0").relative_to(kept.transport.home(kept.nodes["chief0"])))

@@ -1,0 +1,1133 @@
+"""The AWS driver on its stand-in: zones, network, one VM per request, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from cloudtrain.errors import (
+    CapacityError,
+    CloudConfigError,
+    CloudtrainError,
+    CredentialsError,
+    NameTakenError,
+    NodesError,
+    PermissionsError,
+    QuotaError,
+    TransientError,
+)
+from cloudtrain.events import Event, PlacementRefused
+from cloudtrain.listing import Whereabouts
+from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
+from cloudtrain.providers.aws import images
+from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.aws.types import ClusterNetwork
+from cloudtrain.providers.base.driver import Location, Vm
+from cloudtrain.retry import Clock
+from tests.standins import aws_data
+from tests.standins.cloud import Cloud
+from tests.support.aws_parts import (
+    CALLER,
+    EXPIRES,
+    FAST,
+    HERE,
+    account_of,
+    bare_moto,
+    order_of,
+    plan_of,
+    provider_of,
+    silent,
+    stand_in,
+    with_spot,
+)
+from tests.support.fakes import facts_of, line_of, make_identity
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def one_cloud() -> Iterator[Cloud]:
+    with stand_in() as aws:
+        yield aws
+
+
+@pytest.fixture
+def aws(one_cloud: Cloud) -> Cloud:
+    one_cloud.app.__init__()
+    one_cloud.app.delay = 0.0
+    one_cloud.no_more_faults()
+    one_cloud.forget_calls()
+    return one_cloud
+
+
+def ec2() -> Any:
+    return boto3.session.Session().client("ec2", region_name="us-east-1")
+
+
+def launched(
+    aws: Cloud, plan: Plan, account: AwsDriver | None = None, place: Location = HERE
+) -> tuple[Vm, ...]:
+    """Every node of the plan, as `up` makes them."""
+    account = account or account_of(plan)
+    ground = account.create_network(plan, place, CALLER, silent)
+    return tuple(account.launch(order_of(plan, node, ground, place)) for node in plan.nodes)
+
+
+def erase_all(account: AwsDriver, cluster: str | None = None) -> None:
+    alive = [m for m in account.machines(cluster) if m.node.state != "gone"]
+    account.delete(alive, account.resources(cluster))
+
+
+def tries(aws: Cloud, action: str) -> int:
+    return sum(call["action"].startswith(f"{action} ") for call in aws.calls())
+
+
+def actions(aws: Cloud) -> list[str]:
+    return [call["action"] for call in aws.calls()]
+
+
+# ── Places ───────────────────────────────────────────────────────────────────
+
+
+def test_a_region_is_its_zones_that_have_the_machines_in_the_placement_s_order(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-west-2", "us-east-1f", "us-east-1"))
+    zones = [place.zone for place in account_of(plan).places(plan)]
+    assert zones[:3] == ["us-west-2a", "us-west-2b", "us-west-2c"]
+    assert zones[3] == "us-east-1f"
+    assert zones[4:] == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]  # not 1e: no T4
+
+
+@pytest.mark.parametrize(
+    ("entry", "words", "hint"),
+    [
+        ("eu-west-11", "region eu-west-11 does not exist", "did you mean eu-west-1"),
+        ("us-east-9", "region us-east-9 does not exist", "did you mean us-east-1"),
+        ("us-east-1x", "zone us-east-1x does not exist", "did you mean us-east-1"),
+        ("us-east4-c", "'us-east4-c' is not a zone or region of AWS", "such as us-east-1a"),
+        ("europe", "'europe' is not a zone or region of AWS", "such as us-east-1a"),
+    ],
+)
+def test_a_place_that_does_not_exist_is_told_with_the_nearest(
+    aws: Cloud, entry: str, words: str, hint: str
+) -> None:
+    for placement in ((entry,), ("us-east-1a", entry)):
+        plan = plan_of(aws, placement=placement)
+        with pytest.raises(CloudConfigError, match=words) as caught:
+            account_of(plan).places(plan)
+        assert hint in (caught.value.hint or "")
+
+
+def test_a_region_that_is_not_enabled_is_told_so_and_not_as_wrong_credentials(aws: Cloud) -> None:
+    """EC2 answers AuthFailure there, as it does for credentials that it does not know."""
+    plan = plan_of(aws, placement=("eu-south-1b", "us-east-1"))
+    identity, finding = account_of(plan).check(plan)
+    assert identity.ok
+    assert (finding.what, finding.ok, finding.error) == ("placement", False, CloudConfigError)
+    assert "region eu-south-1 is not enabled for this account" in finding.text
+    assert "aws account enable-region --region-name eu-south-1" in (finding.hint or "")
+
+
+def test_a_session_token_that_an_opt_in_region_refuses_is_told(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-west-2",))
+    refused = {"status": 401, "code": "AuthFailure", "times": 1000}
+    aws.fault("answer", action="* us-west-2", **refused)
+    (finding,) = account_of(plan).check(plan)
+    assert (finding.what, finding.error) == ("credentials", CredentialsError)
+    assert "AWS_STS_REGIONAL_ENDPOINTS=regional" in (finding.hint or "")
+
+
+def test_a_named_subnet_without_a_way_in_is_refused(aws: Cloud) -> None:
+    vpc = ec2().create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2().create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone="us-east-1a")[
+        "Subnet"
+    ]["SubnetId"]
+    plan = plan_of(aws, placement=("us-east-1",), network=Network(subnet=subnet))
+    (finding,) = findings(plan)["network"]
+    assert not finding.ok
+    assert f"{subnet} has no route to an internet gateway" in finding.text
+    with pytest.raises(CloudConfigError, match="cannot be reached"):
+        launched(aws, plan)
+    private = plan_of(aws, placement=("us-east-1",), network=Network(subnet=subnet, private=True))
+    (finding,) = findings(private)["network"]
+    assert finding.ok
+    assert "no route to the internet" in finding.text
+    gateway = ec2().create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2().attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = ec2().describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
+    ec2().create_route(
+        RouteTableId=table["RouteTables"][0]["RouteTableId"],
+        DestinationCidrBlock="0.0.0.0/0",
+        GatewayId=gateway,
+    )
+    assert findings(plan)["network"][0].ok
+
+
+def test_a_named_subnet_leaves_only_its_zone(aws: Cloud) -> None:
+    subnet = next(
+        each["SubnetId"]
+        for each in ec2().describe_subnets()["Subnets"]
+        if each["AvailabilityZone"] == "us-east-1c"
+    )
+    plan = plan_of(aws, placement=("us-west-2", "us-east-1"), network=Network(subnet=subnet))
+    assert [str(place) for place in account_of(plan).places(plan)] == ["us-east-1c"]
+    elsewhere = plan_of(aws, placement=("us-west-2",), network=Network(subnet=subnet))
+    with pytest.raises(CloudConfigError, match=f"{subnet} is in none of us-west-2"):
+        account_of(elsewhere).places(elsewhere)
+
+
+# ── Ground ───────────────────────────────────────────────────────────────────
+
+
+def rules(group: str) -> list[tuple[str, int | None, str]]:
+    found = ec2().describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
+    return sorted(
+        (rule["IpProtocol"], rule.get("FromPort"), source)
+        for rule in found["IpPermissions"]
+        for source in [
+            *(each["CidrIp"] for each in rule["IpRanges"]),
+            *(each["CidrIpv6"] for each in rule["Ipv6Ranges"]),
+            *(each["GroupId"] for each in rule["UserIdGroupPairs"]),
+        ]
+    )
+
+
+def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    made: list[str] = []
+    ground = account_of(plan).create_network(
+        plan,
+        HERE,
+        CALLER,
+        lambda event: made.append(" ".join([event.word, *facts_of(event).values()])),
+    )
+    assert rules(ground.group) == [("-1", None, ground.group), ("tcp", 22, CALLER)]
+    assert [line for line in made if line.startswith("make ")] == [
+        "make security group cloudtrain-mnist",
+        "make placement group cloudtrain-mnist-us-east-1a",
+    ]
+
+
+def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    first = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    held = aws.holdings()
+    made: list[str] = []
+    again = account_of(plan).create_network(
+        plan, HERE, CALLER, lambda event: made.append(event.word)
+    )
+    assert (again, set(made), aws.holdings()) == (first, {"image"}, held)
+    assert tries(aws, "AuthorizeSecurityGroupIngress") == 2
+
+
+def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    group = account_of(plan).create_network(plan, HERE, CALLER, silent).group
+    ec2().authorize_security_group_ingress(
+        GroupId=group, IpProtocol="tcp", FromPort=6006, ToPort=6006, CidrIp="198.51.100.0/24"
+    )
+    account_of(plan).create_network(plan, HERE, "2001:db8::7/128", silent)
+    assert rules(group) == [
+        ("-1", None, group),
+        ("tcp", 22, "2001:db8::7/128"),
+        ("tcp", 6006, "198.51.100.0/24"),  # the user's own
+    ]
+
+
+def test_a_group_of_somebody_else_is_not_touched(aws: Cloud) -> None:
+    vpc = ec2().describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2().create_security_group(GroupName="cloudtrain-mnist", Description="x", VpcId=vpc)
+    plan = plan_of(aws)
+    with pytest.raises(NameTakenError, match="is not cloudtrain's"):
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert rules(group["GroupId"]) == []
+    assert account_of(plan).resources() == ()
+
+
+def test_without_a_default_vpc_it_is_told_how_to_get_one(aws: Cloud) -> None:
+    client = ec2()
+    for subnet in client.describe_subnets()["Subnets"]:
+        client.delete_subnet(SubnetId=subnet["SubnetId"])
+    client.delete_vpc(VpcId=client.describe_vpcs()["Vpcs"][0]["VpcId"])
+    plan = plan_of(aws)
+    with pytest.raises(CloudConfigError, match="us-east-1 has no default VPC") as caught:
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert "aws ec2 create-default-vpc --region us-east-1" in (caught.value.hint or "")
+    assert aws.holdings() == []
+
+
+def test_one_node_or_a_machine_that_cannot_stand_close_needs_no_placement_group(aws: Cloud) -> None:
+    alone = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="g4dn.xlarge")})
+    small = plan_of(aws, nodes={"worker": NodeGroup(machine="t3.large", count=2)})
+    mixed = plan_of(
+        aws, nodes={"chief": NodeGroup(machine="m5.large"), "worker": NodeGroup(machine="c5.large")}
+    )
+    slow = plan_of(aws, network=Network())
+    off = plan_of(aws, network=Network(close="off"))
+    for plan in (alone, small, mixed, slow, off):
+        assert account_of(plan).create_network(plan, HERE, CALLER, silent).placement_group == ""
+
+
+def test_an_endpoint_without_placement_groups_is_gone_on_with(aws: Cloud) -> None:
+    aws.fault("answer", action="*PlacementGroup*", status=400, code="InvalidAction", times=100)
+    plan = plan_of(aws)
+    assert account_of(plan).create_network(plan, HERE, CALLER, silent).placement_group == ""
+
+
+# ── Images ───────────────────────────────────────────────────────────────────
+
+T4 = Accelerator(kind="T4")
+
+
+@pytest.mark.parametrize(
+    ("image", "group", "found"),
+    [
+        ("auto", NodeGroup(machine="m5.large"), "ami-0a00000000002204b"),
+        ("auto", NodeGroup(machine="g4dn.xlarge", accelerator=T4), "ami-0d00000000002204b"),
+        (
+            "auto",  # V100: its driver is not the open one
+            NodeGroup(machine="p3.2xlarge", accelerator=Accelerator(kind="V100")),
+            "ami-0a00000000002204b",
+        ),
+        ("ubuntu-22.04", NodeGroup(machine="m5.large"), "ami-0a00000000002204b"),
+        ("ubuntu-24.04", NodeGroup(machine="m5.large"), "ami-0a00000000002404a"),
+        ("deeplearning", NodeGroup(machine="m5.large"), "ami-0d00000000002204b"),
+        ("ami-0a00000000002204a", NodeGroup(machine="m5.large"), "ami-0a00000000002204a"),
+    ],
+)
+def test_an_image_is_the_newest_of_its_owner(
+    aws: Cloud, image: str, group: NodeGroup, found: str
+) -> None:
+    """Not the one that a stranger gave the same name."""
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image=image)
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert ground.images["mnist-chief0"].id == found
+
+
+SINGLE = "Deep Learning Base AMI with Single CUDA (Ubuntu {}) 20261117"
+OSS = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu {}) 20261120"
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ((SINGLE, "24.04"), (SINGLE, "24.04")),
+        ((OSS, "24.04"), (OSS, "24.04")),
+        ((SINGLE, "24.04", OSS, "24.04"), (SINGLE, "24.04")),
+        ((SINGLE, "24.04", OSS, "22.04"), (OSS, "22.04")),
+        ((SINGLE, "22.04", OSS, "22.04", SINGLE, "24.04"), (SINGLE, "22.04")),
+    ],
+    ids=["24.04", "24.04-many-cudas", "one-cuda", "22.04-first", "all"],
+)
+def test_ubuntu_24_serves_once_an_image_of_22_is_no_more(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], taken: tuple[str, str]
+) -> None:
+    names = [name.format(of) for name, of in zip(there[::2], there[1::2], strict=True)]
+    known = next(each for each in aws_data.IMAGES if each.name.startswith("Deep Learning"))
+    made = tuple(
+        replace(known, id=f"ami-0e0000000000000{n:02}", name=name) for n, name in enumerate(names)
+    )
+    others = tuple(each for each in aws_data.IMAGES if not each.name.startswith("Deep Learning"))
+    monkeypatch.setattr(aws_data, "IMAGES", others + made)
+    group = NodeGroup(machine="g4dn.xlarge", accelerator=T4)
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, image="auto")
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert ground.images["mnist-chief0"].name == taken[0].format(taken[1])
+
+
+def test_without_22_a_node_without_gpus_gets_ubuntu_24(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tuple(each for each in aws_data.IMAGES if "22.04" not in each.name)
+    later = replace(kept[0], id="ami-0f000000000000001", created="2026-11-21T00:00:00.000Z")
+    later = replace(later, name=later.name.replace("noble-24.04", "plucky-25.04"))
+    monkeypatch.setattr(aws_data, "IMAGES", (*kept, later))
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert "24.04" in ground.images["mnist-chief0"].name
+
+
+def test_an_image_is_looked_up_once_for_all_nodes(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert tries(aws, "DescribeImages") == 1
+
+
+@pytest.mark.parametrize("image", ["ami-0123456789abcdef0", "windows"])
+def test_an_image_that_is_not_there_is_told_before_anything_is_made(aws: Cloud, image: str) -> None:
+    plan = plan_of(aws, image=image)
+    with pytest.raises(CloudConfigError, match=image):
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
+    assert aws.holdings() == []
+
+
+def test_an_endpoint_that_knows_no_image_is_told_so(aws: Cloud) -> None:
+    ec2 = Ec2Client(plan_of(aws).config, FAST)
+    ec2.ask("us-east-1", "DescribeVpcs")
+    aws.app.backend("us-east-1").amis.clear()
+    with pytest.raises(
+        CloudConfigError, match=r"image ubuntu-22\.04 or ubuntu does not exist in us-east-1"
+    ):
+        images.find(ec2, "us-east-1", ("ubuntu-22.04", "ubuntu"))
+
+
+def test_a_node_without_a_machine_type_is_refused_and_not_ec2_s_choice(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    with pytest.raises(CloudConfigError, match="mnist-chief0 has no machine type"):
+        account.launch(replace(order, node=replace(order.node, machine=None)))
+    assert tries(aws, "RunInstances") == 0
+
+
+# ── Launch ───────────────────────────────────────────────────────────────────
+
+
+def test_a_node_is_what_was_asked_for(aws: Cloud) -> None:
+    plan = with_spot(plan_of(aws))
+    launched(aws, plan)
+    time.sleep(0.01)
+    machines = {m.node.name: m for m in account_of(plan).machines("mnist", HERE)}
+    assert sorted(machines) == ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
+    machine = machines["mnist-worker1"]
+    node = machine.node
+    assert (machine.cluster, machine.place, machine.error) == ("mnist", HERE, None)
+    assert (node.role, node.index, node.state, node.spot) == ("worker", 1, "running", True)
+    assert (node.placement, node.machine, node.expires) == ("us-east-1a", "g4dn.xlarge", EXPIRES)
+    assert re.fullmatch(r"203\.0\.113\.\d+", node.address)
+    assert re.fullmatch(r"172\.31\.\d+\.\d+", node.internal)
+    assert node.created is not None
+    assert abs(node.created - time.time()) < 60
+
+
+def test_ec2_itself_says_that_the_node_is_safe(aws: Cloud) -> None:
+    plan = with_spot(plan_of(aws, nodes={"worker": NodeGroup(machine="g4dn.xlarge")}))
+    launched(aws, plan)
+    (reservation,) = ec2().describe_instances()["Reservations"]
+    (found,) = reservation["Instances"]
+    assert found["MetadataOptions"]["HttpTokens"] == "required"
+    assert found["InstanceLifecycle"] == "spot"
+    assert "IamInstanceProfile" not in found
+    assert "KeyName" not in found
+    (volume,) = ec2().describe_volumes()["Volumes"]
+    assert volume["Encrypted"] is True
+    assert found["BlockDeviceMappings"][0]["Ebs"]["DeleteOnTermination"] is True
+    labelled = {"Key": "cloudtrain-cluster", "Value": "mnist"}
+    (card,) = found["NetworkInterfaces"]
+    cards = ec2().describe_network_interfaces(NetworkInterfaceIds=[card["NetworkInterfaceId"]])
+    assert labelled in found["Tags"]
+    assert labelled in volume["Tags"]
+    assert labelled in cards["NetworkInterfaces"][0]["TagSet"]
+
+
+def test_a_node_that_shuts_itself_down_is_gone_with_all_that_it_had(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    launched(aws, plan)
+    account_of(plan).machines("mnist", HERE)
+    aws.tell("shut_down", name="mnist-worker0")
+    machine = next(m for m in account_of(plan).machines("mnist") if m.node.name == "mnist-worker0")
+    assert (machine.node.state, machine.error) == ("gone", None)
+    assert account_of(plan).resources("mnist") == account_of(plan).resources()
+    assert {r.kind for r in account_of(plan).resources()} == {"security group", "placement group"}
+
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "scheduler.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+def role_of(service: str) -> None:
+    trust = json.dumps(TRUST).replace("scheduler", service)
+    iam = boto3.session.Session().client("iam", region_name="us-east-1")
+    iam.create_role(RoleName="cloudtrain-terminate", AssumeRolePolicyDocument=trust)
+
+
+def test_a_node_that_hangs_is_ended_by_aws_where_the_account_has_a_role_for_it(aws: Cloud) -> None:
+    role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    assert "AWS itself 3 minutes later" in findings(plan)["lifetime"][0].text
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    orders = [order_of(plan, n, ground, expires=time.time() + 3600) for n in plan.nodes]
+    for order in orders:
+        account_of(plan).launch(order)
+    assert aws.app.schedules() == [f"cloudtrain-{node.name}" for node in plan.nodes]
+    account_of(plan).launch(replace(orders[0], expires=time.time() + 7200))  # a later end
+    aws.app.advance(3700)
+    assert len(instances(aws)) == 3
+    aws.app.advance(200)
+    aws.app.advance(1)
+    assert instances(aws) == ["instance mnist-chief0 us-east-1a running"]
+    account = account_of(plan)
+    erase_all(account)
+    assert (aws.app.schedules(), aws.holdings()) == ([], [])
+
+
+def test_without_such_a_role_the_nodes_own_timers_end_them(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    assert "with a role cloudtrain-terminate" in findings(plan)["lifetime"][0].text
+    launched(aws, plan)
+    assert aws.app.schedules() == []
+
+
+def test_a_role_that_cannot_be_used_leaves_no_node_behind(aws: Cloud) -> None:
+    role_of("lambda")
+    plan = plan_of(aws)
+    with pytest.raises(CloudConfigError, match="must allow AWS EventBridge Scheduler to assume"):
+        launched(aws, plan)
+    aws.app.advance(1)
+    assert instances(aws) == []
+
+
+def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
+    nodes = {"chief": NodeGroup(machine="g4dn.xlarge", spot=True)}
+    plan = plan_of(aws, strategy="one_device", nodes=nodes, placement=("us-east-1a",))
+    (finding,) = findings(plan)["spot price"]
+    assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
+
+
+@pytest.mark.parametrize("kind", ["m5.large", "p3.2xlarge"])
+def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(aws: Cloud, kind: str) -> None:
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine=kind)})
+    account = account_of(plan)
+    (machine,) = launched(aws, plan, account)
+    assert account.console(machine) == ""
+    aws.set(serial_logs={"mnist-chief0": "\n".join(f"line {n}\r" for n in range(40))})
+    told = account.console(machine).splitlines()
+    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
+
+
+def test_an_interrupted_spot_node_is_gone_and_tells_why(aws: Cloud) -> None:
+    plan = with_spot(plan_of(aws))
+    launched(aws, plan)
+    account_of(plan).machines("mnist", HERE)
+    aws.tell("interrupt", name="mnist-worker0")
+    machine = next(m for m in account_of(plan).machines("mnist") if m.node.name == "mnist-worker0")
+    assert machine.node.state == "gone"
+    assert isinstance(machine.error, CapacityError)
+
+
+def test_the_same_wish_is_the_same_vm(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    assert launched(aws, plan)[0].id == launched(aws, plan)[0].id
+    assert len([line for line in aws.holdings() if line.startswith("instance ")]) == 3
+
+
+def one_order(aws: Cloud, expires: float = EXPIRES) -> tuple[AwsDriver, Any]:
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
+    account = account_of(plan)
+    ground = account.create_network(plan, HERE, CALLER, silent)
+    return account, order_of(plan, plan.nodes[0], ground, expires=expires)
+
+
+def instances(aws: Cloud) -> list[str]:
+    return [line for line in aws.holdings() if line.startswith("instance ")]
+
+
+def test_a_wish_with_another_end_adopts_the_vm_that_is_there(aws: Cloud) -> None:
+    """A second `up` comes with the same token and another time: EC2 refuses, and is asked."""
+    account, order = one_order(aws)
+    first = account.launch(order)
+    account, order = one_order(aws, expires=EXPIRES + 60)
+    assert account.launch(order).id == first.id
+    assert len(instances(aws)) == 1
+
+
+def test_a_vm_that_is_not_listed_yet_is_adopted_all_the_same(aws: Cloud) -> None:
+    aws.set(lag=0.3)
+    account, order = one_order(aws)
+    first = account.launch(order)
+    account, order = one_order(aws, expires=EXPIRES + 60)
+    asked = replace(order, asked=time.time())
+    assert account.launch(asked).id == first.id
+    assert len(instances(aws)) == 1
+
+
+@pytest.mark.parametrize("expires", [EXPIRES, EXPIRES + 60], ids=["same words", "other words"])
+def test_a_wish_whose_vm_has_ended_gets_a_new_one(aws: Cloud, expires: float) -> None:
+    account, order = one_order(aws)
+    first = account.launch(order)
+    account.delete([first], [])
+    account, order = one_order(aws, expires=expires)
+    second = account.launch(order)
+    assert second.id != first.id
+    assert account.launch(order).id == second.id
+    assert len(instances(aws)) == 1
+
+
+def test_a_token_that_was_refused_with_another_end_costs_no_wait(aws: Cloud) -> None:
+    """EC2 binds a token to its parameters also where it has no room, and each `up` has another
+    end: the next one goes on at once, and again makes one VM for one wish."""
+    account, order = one_order(aws)
+    aws.set(capacity={"m5.large us-east-1a": 0})
+    for later in range(3):
+        with pytest.raises(CapacityError):
+            account.launch(one_order(aws, expires=EXPIRES + later)[1])
+    aws.set(capacity={})
+    waits: list[float] = []
+    account = account_of(order.plan, replace(FAST, clock=Clock(sleep=waits.append)))
+    last = one_order(aws, expires=EXPIRES + 4)[1]
+    first = account.launch(last)
+    assert account.launch(last).id == first.id
+    assert (len(instances(aws)), waits) == (1, [])
+
+
+def test_a_token_of_a_call_that_may_have_been_carried_out_is_waited_for(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    first = account.launch(order)
+    aws.set(lag=0.3)
+    other = replace(one_order(aws, expires=EXPIRES + 60)[1], asked=time.time())
+    assert account.launch(other).id == first.id
+    assert len(instances(aws)) == 1
+
+
+def test_a_cluster_that_went_up_and_down_many_times_goes_up_again(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    for _ in range(40):
+        account.delete([account.launch(order)], [])
+    aws.forget_calls()
+    account.launch(order)
+    assert tries(aws, "RunInstances") == 2
+    assert len(instances(aws)) == 1
+
+
+def test_a_token_whose_instance_ec2_calls_terminated_is_followed_by_the_next(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    aws.fault("answer", action="RunInstances *", status=400, code="IdempotentInstanceTerminated")
+    account.launch(order)
+    assert len(instances(aws)) == 1
+    assert tries(aws, "RunInstances") == 2
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the work", "after the work"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "reset"},
+        {"kind": "answer", "status": 500},
+        {"kind": "answer", "status": 503},
+        {"kind": "answer", "status": 503, "code": "RequestLimitExceeded"},
+    ],
+    ids=lambda fault: " ".join(str(value) for value in fault.values()),
+)
+def test_an_unanswered_launch_makes_one_vm(aws: Cloud, fault: dict[str, Any], after: bool) -> None:
+    account, order = one_order(aws)
+    aws.fault(**fault, after=after, action="RunInstances *")
+    account.launch(order)
+    assert len(instances(aws)) == 1
+
+
+def test_a_launch_that_is_never_answered_is_given_up_like_any_call(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    aws.fault("answer", action="RunInstances *", status=500, times=1000)
+    with pytest.raises(TransientError):
+        account.launch(order)
+    assert tries(aws, "RunInstances") == FAST.calls.tries
+
+
+def test_a_throttled_launch_is_tried_for_longer(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    throttled = {"status": 503, "code": "RequestLimitExceeded"}
+    aws.fault("answer", action="RunInstances *", times=FAST.calls.tries + 3, **throttled)
+    account.launch(order)
+    assert tries(aws, "RunInstances") == FAST.calls.tries + 4
+
+
+def test_a_group_that_ec2_does_not_know_everywhere_yet_is_waited_for(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    code = "InvalidGroup.NotFound"
+    aws.fault("answer", action="RunInstances *", status=400, code=code, times=2)
+    account.launch(order)
+    assert tries(aws, "RunInstances") == 3
+
+
+def test_a_new_group_that_ec2_lists_late_makes_one_group_and_all_nodes(aws: Cloud) -> None:
+    aws.set(group_lag=0.4)
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    assert len(instances(aws)) == 3
+    assert sum(line.startswith("security group ") for line in aws.holdings()) == 1
+    erase_all(account_of(plan))
+    assert aws.holdings() == []
+
+
+def test_no_capacity_is_told_of_the_zone_and_no_quota_of_the_region(aws: Cloud) -> None:
+    account, order = one_order(aws)
+    aws.set(capacity={"m5.large us-east-1a": 0})
+    with pytest.raises(CapacityError, match=r"do not have sufficient m5\.large") as capacity:
+        account.launch(order)
+    aws.set(capacity={}, quotas={**aws.app.quotas, "L-1216C47A": 1})
+    with pytest.raises(QuotaError, match="vCPU limit of 1") as quota:
+        account.launch(order)
+    assert (capacity.value.scope, quota.value.scope) == ("zone", "region")
+    assert "L-1216C47A" in (quota.value.hint or "")
+    assert instances(aws) == []
+
+
+def test_a_machine_that_the_zone_does_not_have_is_no_capacity_there(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-east-1e",))
+    place = Location(region="us-east-1", zone="us-east-1e")
+    with pytest.raises(CapacityError, match="not supported in your requested") as caught:
+        launched(aws, plan, place=place)
+    assert caught.value.code == "Unsupported"
+
+
+def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None:
+    aws.set(delay=0.03)
+    account, order = one_order(aws)
+    machine = account.launch(order)
+    assert FAST.until(
+        lambda: [m for m in account.machines("mnist", HERE) if m.node.state == "running"] or None,
+        within=5.0,
+    )
+    ec2().stop_instances(InstanceIds=[machine.id])
+    (stopping,) = account.machines("mnist", HERE)
+    assert stopping.node.state == "stopped"
+    account.start(stopping, stopping.node.expires)
+    (started,) = account.machines("mnist", HERE)
+    assert started.node.state == "starting"
+
+
+def test_the_next_zone_is_taken_where_the_first_has_no_room(aws: Cloud, tmp_path: Path) -> None:
+    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b"), network=Network())
+    aws.set(capacity={"g4dn.xlarge us-east-1a": 2})
+    refused: list[str] = []
+
+    def journal(event: Event, /) -> None:
+        if isinstance(event, PlacementRefused):
+            refused.append(f"{event.placement} {event.error}: {event.text}")
+
+    nodes = provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
+    assert {node.placement for node in nodes} == {"us-east-1b"}
+    assert len(instances(aws)) == 3
+    (told,) = refused
+    assert told.startswith("us-east-1a CapacityError: ")
+    assert "We currently do not have sufficient g4dn.xlarge capacity" in told
+
+
+def test_without_permission_no_other_place_is_tried(aws: Cloud, tmp_path: Path) -> None:
+    plan = plan_of(aws, placement=("us-east-1a", "us-east-1b", "us-west-2"))
+    code = "UnauthorizedOperation"
+    aws.fault("answer", action="RunInstances *", status=403, code=code, times=100)
+    with pytest.raises(CloudtrainError, match="RunInstances in us-east-1"):
+        provider_of(plan).create(plan, make_identity(tmp_path, plan), silent)
+    assert tries(aws, "RunInstances") == 3
+    assert aws.holdings() == []
+
+
+# ── Erase ────────────────────────────────────────────────────────────────────
+
+
+def test_everything_is_gone_when_erase_returns(aws: Cloud) -> None:
+    aws.set(delay=0.03)
+    plan = plan_of(aws)
+    launched(aws, plan)
+    assert len(aws.holdings()) > 3
+    erase_all(account_of(plan), "mnist")
+    assert aws.holdings() == []
+
+
+def test_another_cluster_and_another_region_are_left_alone_and_found(aws: Cloud) -> None:
+    plan, other = plan_of(aws), plan_of(aws, name="mnist2", placement=("us-west-2",))
+    launched(aws, plan)
+    launched(aws, other, place=Location(region="us-west-2", zone="us-west-2b"))
+    erase_all(account_of(plan), "mnist")
+    assert {line.split()[1].split("-")[0] for line in instances(aws)} == {"mnist2"}
+    nowhere = AwsDriver(replace(plan.config, placement=(), name="any"), FAST)
+    assert {m.cluster for m in nowhere.machines() if m.node.state != "gone"} == {"mnist2"}
+    assert {r.cluster for r in nowhere.resources()} == {"mnist2"}
+    erase_all(nowhere)
+    assert aws.holdings() == []
+
+
+def test_what_somebody_else_deleted_already_is_fine(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account = account_of(plan)
+    machines = launched(aws, plan, account)
+    resources = account.resources("mnist")
+    erase_all(account_of(plan), "mnist")
+    aws.advance(2 * 3600)  # EC2 forgets what has ended
+    timing = replace(FAST, clock=Clock(now=lambda: time.time() + 2 * 3600))
+    AwsDriver(plan.config, timing).delete(machines, resources)
+
+
+def test_one_unknown_instance_does_not_keep_the_others(aws: Cloud) -> None:
+    """EC2 ends none of a call's instances where it does not know one of them."""
+    plan = plan_of(aws)
+    machines = launched(aws, plan)
+    gone = replace(machines[0], id="i-0123456789abcdef0")
+    account_of(plan).delete([*machines, gone], [])
+    assert instances(aws) == []
+
+
+def test_an_instance_that_ec2_does_not_know_yet_is_ended_once_it_does(aws: Cloud) -> None:
+    aws.set(lag=0.3)
+    account, order = one_order(aws)
+    machine = account.launch(order)
+    account.delete([machine], account.resources("mnist"))
+    assert aws.holdings() == []
+
+
+def test_a_busy_security_group_is_asked_again(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account = account_of(plan)
+    account.create_network(plan, HERE, CALLER, silent)
+    code = "DependencyViolation"
+    aws.fault("answer", action="DeleteSecurityGroup *", status=400, code=code, times=3)
+    erase_all(account)
+    assert tries(aws, "DeleteSecurityGroup") == 4
+    assert aws.holdings() == []
+
+
+def test_one_failed_delete_is_told_and_does_not_keep_the_rest(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account = account_of(plan)
+    launched(aws, plan, account)
+    code = "UnauthorizedOperation"
+    aws.fault("answer", action="DeletePlacementGroup *", status=403, code=code, times=100)
+    with pytest.raises(PermissionsError, match="DeletePlacementGroup in us-east-1"):
+        erase_all(account)
+    assert aws.holdings() == ["placement group cloudtrain-mnist-us-east-1a us-east-1"]
+
+
+def test_a_stray_disk_and_a_stray_network_card_are_found_and_deleted(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    tags = [{"Key": "cloudtrain-cluster", "Value": "mnist"}]
+    client = ec2()
+    client.create_volume(
+        AvailabilityZone="us-east-1a",
+        Size=10,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )
+    subnet = client.describe_subnets()["Subnets"][0]["SubnetId"]
+    client.create_network_interface(
+        SubnetId=subnet,
+        TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}],
+    )
+    account = account_of(plan)
+    kinds = sorted(resource.kind for resource in account.resources("mnist"))
+    assert kinds == ["network interface", "volume"]
+    erase_all(account)
+    assert account.resources() == ()
+    assert aws.holdings() == []
+
+
+def test_no_group_is_tried_whose_machines_live(aws: Cloud) -> None:
+    plan = plan_of(aws)
+    account = account_of(plan)
+    made = launched(aws, plan, account)
+    deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
+    aws.fault("answer", action="TerminateInstances *", **deny)
+    aws.forget_calls()
+    with pytest.raises(PermissionsError, match="TerminateInstances"):
+        account.delete(made, account.resources("mnist"))
+    assert not any(action.startswith("Delete") for action in actions(aws))
+
+
+SEVENTEEN = [
+    f"{part}-{n}" for part in ("us-east", "us-west", "eu-west", "ap-south") for n in (1, 2)
+]
+SEVENTEEN += [f"{part}-1" for part in ("ca-central", "eu-north", "eu-central", "sa-east")]
+SEVENTEEN += [f"ap-northeast-{n}" for n in (1, 2, 3)] + [f"ap-southeast-{n}" for n in (1, 2)]
+
+
+def test_up_and_down_of_a_small_cluster_make_few_calls(aws: Cloud, tmp_path: Path) -> None:
+    aws.set(regions=SEVENTEEN)
+    plan = plan_of(aws, placement=("us-east-1a",))
+    provider = provider_of(plan)
+    provider.whereabouts = Whereabouts(cluster="mnist", places=("us-east-1a",), complete=True)
+    provider.create(plan, make_identity(tmp_path, plan), silent)
+    assert {action.split()[1] for action in actions(aws)} == {"us-east-1"}
+    aws.forget_calls()
+    again = provider_of(plan)
+    again.whereabouts = provider.whereabouts
+    assert len(again.find("mnist")) == 3
+    assert again.destroy("mnist", silent) == ()
+    assert len(actions(aws)) < 80
+    assert aws.holdings() == []
+
+
+# ── Regions that are denied ──────────────────────────────────────────────────
+
+
+def test_a_denied_region_is_passed_over_where_it_is_not_in_the_placement(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
+    aws.fault("answer", action="Describe* eu-west-1", **deny)
+    found = account_of(plan).machines("mnist")
+    assert len(found) == 3
+    (denied,) = found.not_asked
+    assert (denied.place, denied.denied) == ("eu-west-1", True)
+    in_it = plan_of(aws, placement=("us-east-1a", "eu-west-1"))
+    with pytest.raises(PermissionsError, match="eu-west-1"):
+        account_of(in_it).machines("mnist")
+
+
+def test_where_every_region_is_denied_it_is_an_error_and_not_an_empty_list(aws: Cloud) -> None:
+    config = replace(plan_of(aws).config, placement=())
+    deny = {"status": 403, "code": "UnauthorizedOperation", "times": 1000}
+    aws.fault("answer", action="DescribeInstances *", **deny)
+    with pytest.raises(PermissionsError):
+        AwsDriver(config, FAST).machines()
+
+
+def test_a_region_that_does_not_answer_is_never_taken_for_an_empty_one(aws: Cloud) -> None:
+    """It is told, with EC2's words, and hides no other; nobody waits long for it."""
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    aws.fault("answer", action="DescribeInstances eu-west-1", status=503, times=1000)
+    aws.fault("answer", action="DescribeVolumes us-west-2", status=503, times=1000)
+    found = account_of(plan).machines("mnist")
+    assert len(found) == 3
+    (silent,) = found.not_asked
+    assert (silent.place, silent.denied) == ("eu-west-1", False)
+    assert silent.why.startswith("DescribeInstances in eu-west-1: ")
+    assert actions(aws).count("DescribeInstances eu-west-1") == 2
+    resources = account_of(plan).resources("mnist")
+    assert [each.place for each in resources.not_asked] == ["us-west-2"]
+    assert {r.kind for r in resources} == {"security group", "placement group"}
+
+
+def test_only_the_regions_that_count_are_asked_where_these_are_told(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("us-east-1a",))
+    launched(aws, plan)
+    aws.fault("answer", action="* eu-west-1", status=503, times=1000)
+    aws.forget_calls()
+    account = account_of(plan)
+    assert len(account.machines("mnist", places=("us-east-1a", "us-west-2"))) == 3
+    assert len(account.resources("mnist", places=("us-east-1a",))) == 2
+    assert {action.split()[1] for action in actions(aws)} == {"us-east-1", "us-west-2"}
+
+
+def test_the_region_that_is_asked_for_the_others_may_be_down(aws: Cloud) -> None:
+    plan = plan_of(aws, placement=("eu-west-1",))
+    aws.fault("answer", action="* eu-west-1", status=503, times=1000)
+    (silent,) = account_of(plan).machines("mnist").not_asked
+    assert silent.place == "eu-west-1"
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"])
+def test_credentials_that_have_expired_are_no_denied_region(aws: Cloud, code: str) -> None:
+    plan = plan_of(aws, placement=("us-east-1a",))
+    refusal = {"status": 400, "code": code, "times": 1000}
+    aws.fault("answer", action="DescribeInstances eu-west-1", **refusal)
+    with pytest.raises(CredentialsError, match="eu-west-1"):
+        account_of(plan).machines("mnist")
+
+
+# ── Check ────────────────────────────────────────────────────────────────────
+
+
+def findings(plan: Plan) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for finding in account_of(plan).check(plan):
+        found.setdefault(finding.what, []).append(finding)
+    return found
+
+
+def test_check_finds_all_well_and_makes_nothing(aws: Cloud) -> None:
+    found = findings(plan_of(aws))
+    assert list(found) == [
+        *("credentials", "placement", "machines", "image", "network", "quota", "lifetime"),
+        "permissions",
+    ]
+    assert all(each.ok for group in found.values() for each in group)
+    assert found["quota"][0].text == (
+        "us-east-1: G and VT on-demand: 12 vCPUs needed, 0 in use, 128 allowed"
+    )
+    assert found["permissions"][0].text == (
+        "RunInstances g4dn.xlarge, CreateSecurityGroup, CreatePlacementGroup allowed"
+    )
+    assert aws.holdings() == []
+
+
+def test_check_sums_the_need_of_all_roles_and_what_runs(aws: Cloud) -> None:
+    launched(aws, plan_of(aws, name="other"))
+    aws.set(quotas={**aws.app.quotas, "L-DB2E81BA": 20})
+    found = findings(plan_of(aws, placement=("us-east-1a",)))
+    (quota,) = found["quota"]
+    assert (quota.ok, quota.error) == (False, QuotaError)
+    assert "12 vCPUs needed, 12 in use, 20 allowed" in quota.text
+    assert "--quota-code L-DB2E81BA --desired-value 24" in quota.hint
+    assert findings(plan_of(aws, name="other"))["quota"][0].ok  # its own are not counted twice
+
+
+def test_a_quota_that_was_never_changed_is_aws_s_default(aws: Cloud) -> None:
+    aws.set(unapplied_quotas=["L-DB2E81BA"], quotas={**aws.app.quotas, "L-DB2E81BA": 0})
+    (quota,) = findings(plan_of(aws, placement=("us-east-1a",)))["quota"]
+    assert (quota.ok, quota.error) == (False, QuotaError)
+    assert "12 vCPUs needed, 0 in use, 0 allowed" in quota.text
+
+
+def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: Cloud) -> None:
+    west = plan_of(aws, placement=("us-east-1a", "eu-west-1"))
+    launched(aws, plan_of(aws, name="other"))
+    aws.set(quotas={**aws.app.quotas, "L-DB2E81BA": 20})
+    assert [each.ok for each in findings(west)["quota"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        (NodeGroup(machine="g4dn.huge"), "g4dn.huge is not available in us-east-1"),
+        (
+            NodeGroup(machine="g4dn.xlarge", accelerator=Accelerator(kind="V100")),
+            "g4dn.xlarge has T4:1, not V100:1",
+        ),
+        (
+            NodeGroup(machine="g4dn.xlarge", accelerator=Accelerator(kind="T4", count=4)),
+            "g4dn.xlarge has T4:1, not T4:4",
+        ),
+        (
+            NodeGroup(machine="m5.large", accelerator=T4),
+            "m5.large has no accelerator, not T4:1",
+        ),
+        (NodeGroup(machine="c6g.large"), "c6g.large is arm64"),
+    ],
+)
+def test_a_machine_that_does_not_fit_is_told(aws: Cloud, group: NodeGroup, words: str) -> None:
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, placement=("us-east-1a",))
+    (finding,) = findings(plan)["machines"]
+    assert (finding.ok, finding.error) == (False, CloudConfigError)
+    assert words in finding.text
+
+
+def test_denied_permissions_are_told_by_name(aws: Cloud) -> None:
+    code = "UnauthorizedOperation"
+    aws.fault("answer", action="RunInstances *", status=403, code=code, times=10)
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert (finding.ok, finding.error) == (False, PermissionsError)
+    assert finding.text.startswith("RunInstances in us-east-1")
+
+
+GUARD_RAILS = {
+    "MetadataOptions.HttpTokens": "required",
+    "BlockDeviceMappings.Ebs.Encrypted": True,
+    "NetworkInterfaces.AssociatePublicIpAddress": True,
+}
+
+
+def test_check_passes_the_guard_rails_that_up_passes(aws: Cloud) -> None:
+    """An organization's policies deny by parameters: the dry run has those of `up`."""
+    aws.set(required=GUARD_RAILS)
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert (finding.ok, finding.error) == (True, None)
+    launched(aws, plan_of(aws))
+    assert len(instances(aws)) == 3
+
+
+def test_check_fails_where_a_guard_rail_stops_up(aws: Cloud) -> None:
+    aws.set(required={"MetadataOptions.HttpEndpoint": "disabled"})
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert (finding.ok, finding.error) == (False, PermissionsError)
+    assert "explicit deny in a service control policy" in finding.text
+    with pytest.raises(PermissionsError):
+        launched(aws, plan_of(aws))
+
+
+def test_the_encoded_reason_of_a_denial_is_kept_for_an_administrator(
+    aws: Cloud, tmp_path: Path
+) -> None:
+    aws.set(required={"MetadataOptions.HttpEndpoint": "disabled"})
+    plan = plan_of(aws, placement=("us-east-1a",))
+    written: list[dict[str, Any]] = []
+
+    def journal(event: Event, /) -> None:
+        written.append(line_of(event))
+
+    with pytest.raises(NodesError) as caught:
+        provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
+    assert "Encoded" not in str(caught.value)
+    assert "events.jsonl" in (caught.value.hint or "")
+    (denied,) = [each for each in written if each["event"] == "denied"]
+    assert denied["detail"].startswith(
+        "aws sts decode-authorization-message --encoded-message Ab3-_Ab3-_"
+    )
+
+
+def test_each_kind_of_machine_is_asked_for_by_dry_run(aws: Cloud) -> None:
+    nodes = {
+        "chief": NodeGroup(machine="g4dn.xlarge"),
+        "worker": NodeGroup(count=2, machine="g4dn.xlarge", spot=True),
+    }
+    aws.set(required={"InstanceMarketOptions.MarketType": "spot"})  # nothing on demand
+    (finding,) = findings(plan_of(aws, nodes=nodes))["permissions"]
+    assert not finding.ok
+    aws.set(required={})
+    (finding,) = findings(plan_of(aws, nodes=nodes))["permissions"]
+    assert finding.text.startswith("RunInstances g4dn.xlarge, RunInstances g4dn.xlarge spot, ")
+
+
+def test_a_dry_run_says_nothing_of_room(aws: Cloud) -> None:
+    aws.set(capacity={"g4dn.xlarge us-east-1a": 0})
+    (finding,) = findings(plan_of(aws))["permissions"]
+    assert finding.ok
+
+
+def test_a_profile_that_is_not_there_is_the_one_finding(aws: Cloud) -> None:
+    plan = plan_of(aws, project="nobody")
+    (finding,) = account_of(plan).check(plan)
+    assert (finding.what, finding.ok, finding.error) == ("credentials", False, CredentialsError)
+    assert "nobody" in finding.text
+
+
+def test_wrong_credentials_are_the_one_finding(aws: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    found = account_of(plan_of(aws)).check(plan_of(aws))
+    assert [(each.what, each.ok) for each in found] == [("credentials", False)]
+
+
+def test_an_endpoint_that_has_ec2_alone_tells_no_quota_and_no_name(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", aws.url)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    found = findings(plan_of(aws))
+    assert found["credentials"][0].text == "accepted; the identity is not reported by this endpoint"
+    assert "not reported by this endpoint" in found["quota"][0].text
+    assert all(each.ok for group in found.values() for each in group)
+
+
+# ── Others that answer in EC2's place ────────────────────────────────────────
+
+
+def test_moto_alone_is_enough_for_up_and_down(tmp_path: Path) -> None:
+    """It has another namespace, no placement groups, no client tokens, no jammy image."""
+    with bare_moto(tmp_path):
+        plan = make_bare_plan()
+        account = account_of(plan)
+        assert [finding for finding in account.check(plan) if not finding.ok] == []
+        (first, *_) = account.places(plan)
+        made = launched_on(account, plan, first)
+        assert [m.node.name for m in made] == ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
+        running = {m.node.name: m.node for m in account.machines("mnist")}
+        assert {node.state for node in running.values()} == {"running"}
+        assert all(node.address for node in running.values())
+        erase_all(account, "mnist")
+        assert [m for m in account.machines() if m.node.state != "gone"] == []
+        assert account.resources() == ()
+
+
+def make_bare_plan() -> Plan:
+    from tests.standins import cloud
+
+    return plan_of(cloud.Cloud("aws", {"url": "", "environment": {}, "endpoints": {}}))
+
+
+def launched_on(account: AwsDriver, plan: Plan, place: Location) -> list[Vm]:
+    ground: ClusterNetwork = account.create_network(plan, place, CALLER, silent)
+    assert ground.placement_group == ""
+    return [account.launch(order_of(plan, node, ground, place)) for node in plan.nodes]

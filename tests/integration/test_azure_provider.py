@@ -1,0 +1,642 @@
+"""The Azure driver on its stand-in: what is created, listed, repaired, refused and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    PermissionsError,
+    QuotaError,
+)
+from cloudtrain.events import Event, ImageChosen, ResourceRequested
+from cloudtrain.model import Network, NodeGroup, Plan
+from cloudtrain.providers.azure.provider import AzureDriver
+from cloudtrain.providers.base.driver import Location, Vm
+from tests.standins import azure_offer
+from tests.standins.azure_world import SUBSCRIPTION
+from tests.standins.cloud import Cloud
+from tests.support.azure_parts import (
+    CALLER,
+    FAST,
+    HERE,
+    account_of,
+    ground_of,
+    order_of,
+    plain,
+    plan_of,
+    silent,
+    stand_in,
+    with_spot,
+)
+
+GROUP = "cloudtrain-mnist-eastus"
+ANYWHERE = Location(region="eastus")
+
+
+@pytest.fixture
+def azure() -> Iterator[Cloud]:
+    with stand_in() as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def plan(azure: Cloud) -> Plan:
+    """Machines without an accelerator."""
+    return plain(azure)
+
+
+def first(plan: Plan, account: AzureDriver, place: Location = HERE, **given: Any) -> Vm:
+    ground = ground_of(account, plan, place)
+    return account.launch(order_of(plan, plan.nodes[0], ground, place=place, **given))
+
+
+def arm(account: AzureDriver) -> Any:
+    return account._arm
+
+
+def thing(account: AzureDriver, kind: str, name: str) -> Any:
+    path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/{kind}/{name}"
+    return arm(account).get(path)
+
+
+def actions(azure: Cloud, *starts: str) -> list[str]:
+    return [c["action"] for c in azure.calls() if c["action"].startswith(starts)]
+
+
+# ── Places ───────────────────────────────────────────────────────────────────
+
+
+def test_a_region_is_its_zones_that_have_the_machine_then_itself(azure: Cloud) -> None:
+    v100 = {"chief": NodeGroup(machine="Standard_NC6s_v3")}
+    plan = plan_of(azure, nodes=v100, placement=("East US", "westus", "eastus-2"))
+    found = account_of(plan).places(plan)
+    assert [str(place) for place in found] == ["eastus-1", "eastus", "westus", "eastus-2"]
+
+
+def test_a_zone_that_this_subscription_may_not_use_is_left_out(azure: Cloud, plan: Plan) -> None:
+    azure.set(restricted=["eastus-2/*", "westeurope/*"])
+    found = [str(place) for place in account_of(plan).places(plan)]
+    assert found == ["eastus-1", "eastus-3", "eastus", "westeurope"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ("eastuss", "no region eastuss for this subscription; did you mean eastus"),
+        ("eastus-7", "no zone eastus-7; eastus has eastus-1, eastus-2, eastus-3"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_what_does(
+    azure: Cloud, placement: str, words: str
+) -> None:
+    plan = plain(azure, placement=(placement,))
+    with pytest.raises(CloudConfigError, match=words):
+        account_of(plan).places(plan)
+
+
+def test_an_endpoint_that_tells_neither_regions_nor_sizes_is_taken_at_the_configs_word(
+    azure: Cloud, plan: Plan
+) -> None:
+    for action in ("LIST skus", "LIST locations"):
+        azure.fault("answer", action=action, status=404, code="NotFound", times=99)
+    plan = plain(azure, placement=("eastus", "eastus-2"))
+    assert [str(place) for place in account_of(plan).places(plan)] == ["eastus", "eastus-2"]
+
+
+# ── Ground ───────────────────────────────────────────────────────────────────
+
+
+def test_the_ground_lets_in_ssh_from_the_caller_and_nothing_else(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground_of(account, plan)
+    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
+    (rule,) = firewall["properties"]["securityRules"]
+    told = rule["properties"]
+    assert (told["access"], told["direction"], told["protocol"]) == ("Allow", "Inbound", "Tcp")
+    assert (told["sourceAddressPrefix"], told["destinationPortRange"]) == (CALLER, "22")
+    assert azure.holdings() == [
+        "network cloudtrain-mnist",
+        f"resource group {GROUP} eastus",
+        "security group cloudtrain-mnist",
+    ]
+
+
+def test_all_of_the_ground_is_announced_before_it_is_made(azure: Cloud) -> None:
+    plan = plan_of(azure)
+    account = account_of(plan)
+    entries: set[tuple[str, str]] = set()
+
+    def journal(event: Event, /) -> None:
+        if isinstance(event, ImageChosen):
+            return
+        assert isinstance(event, ResourceRequested)
+        what, name = event.what, event.name
+        assert not any(name == held.split()[-1] and what in held for held in azure.holdings())
+        entries.add((what, name))
+
+    account.create_network(plan, HERE, CALLER, journal)
+    assert entries == {
+        ("resource group", GROUP),
+        ("virtual network", "cloudtrain-mnist"),
+        ("network security group", "cloudtrain-mnist"),
+        ("proximity placement group", "cloudtrain-mnist-eastus-1"),
+    }
+
+
+def test_ground_that_is_there_is_adopted_without_a_change(azure: Cloud) -> None:
+    plan = plan_of(azure)
+    account = account_of(plan)
+    made = ground_of(account, plan)
+    azure.forget_calls()
+    entries: list[str] = []
+    again = account.create_network(plan, HERE, CALLER, lambda event: entries.append(event.word))
+    assert again == made
+    assert set(entries) <= {"image"}
+    assert actions(azure, "PUT", "PATCH", "POST", "DELETE") == []
+
+
+def test_the_caller_may_have_another_address_now(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground_of(account, plan)
+    azure.forget_calls()
+    account.create_network(plan, HERE, "198.51.100.9/32", silent)
+    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
+    (rule,) = firewall["properties"]["securityRules"]
+    assert rule["properties"]["sourceAddressPrefix"] == "198.51.100.9/32"
+    assert len(actions(azure, "PUT")) == 1
+
+
+def test_a_rule_that_somebody_added_is_taken_out(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    body = dict(arm(account).get(ground.firewall))
+    wide = {
+        "priority": 100,
+        "direction": "Inbound",
+        "access": "Allow",
+        "protocol": "*",
+        "sourceAddressPrefix": "*",
+        "sourcePortRange": "*",
+        "destinationAddressPrefix": "*",
+        "destinationPortRange": "*",
+    }
+    rules = [{"name": "all", "properties": wide}]
+    changed = {**body, "properties": {"securityRules": rules}}
+    arm(account).put(ground.firewall, {k: changed[k] for k in ("location", "tags", "properties")})
+    ground_of(account, plan)
+    rules = arm(account).get(ground.firewall)["properties"]["securityRules"]
+    assert [rule["name"] for rule in rules] == ["ssh"]
+
+
+def test_a_group_that_is_just_being_deleted_is_waited_for(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    path = ground_of(account, plan).group.path
+    azure.set(delays={"resourceGroups": 0.3})
+    arm(account).call("DELETE", path)
+    ground_of(account, plan)
+    assert f"resource group {GROUP} eastus" in azure.holdings()
+
+
+def test_a_group_of_somebody_else_is_left_alone(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    arm(account).put(path, {"location": "eastus", "tags": {"cloudtrain-cluster": "other"}})
+    with pytest.raises(
+        NameTakenError, match=f"resource group {GROUP} exists, and cloudtrain did not create it"
+    ):
+        ground_of(account, plan)
+    assert azure.holdings() == [f"resource group {GROUP} eastus"]
+
+
+def test_a_subnet_of_the_users_own_stays_as_it_is(azure: Cloud) -> None:
+    """And lets in no more than its own range to our nodes."""
+    bare = account_of(plain(azure))
+    mine = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/mine"
+    arm(bare).put(mine, {"location": "eastus"})
+    space = {"addressSpace": {"addressPrefixes": ["10.9.0.0/16"]}}
+    subnets = [{"name": "gpu", "properties": {"addressPrefix": "10.9.1.0/24"}}]
+    network = f"{mine}/providers/Microsoft.Network/virtualNetworks/theirs"
+    arm(bare).put(network, {"location": "eastus", "properties": {**space, "subnets": subnets}})
+    subnet = f"{network}/subnets/gpu"
+
+    plan = plain(azure, network=Network(subnet=subnet, private=True, ssh_from="10.0.0.0/8"))
+    account = account_of(plan)
+    first(plan, account)
+    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
+    rules = {rule["name"]: rule["properties"] for rule in firewall["properties"]["securityRules"]}
+    assert rules["cluster"]["sourceAddressPrefix"] == "10.9.1.0/24"
+    assert rules["nothing-else"]["access"] == "Deny"
+    (machine,) = account.machines()
+    assert machine.node.address == machine.node.internal
+    assert machine.node.internal.startswith("10.9.1.")
+    account.delete((), account.resources())
+    assert azure.holdings() == ["network theirs", "resource group mine eastus"]
+
+
+@pytest.mark.parametrize("subnet", ["gpu", f"/subscriptions/{SUBSCRIPTION}/subnets/x"])
+def test_a_subnet_that_is_none_is_refused_before_anything_is_made(
+    azure: Cloud, subnet: str
+) -> None:
+    plan = plain(azure, network=Network(subnet=subnet))
+    account = account_of(plan)
+    with pytest.raises(CloudError):
+        ground_of(account, plan)
+    assert [held for held in azure.holdings() if "resource group" not in held] == []
+
+
+def test_nodes_with_accelerators_stand_close_together(azure: Cloud) -> None:
+    plan = plan_of(azure)
+    account = account_of(plan)
+    first(plan, account)
+    vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")
+    assert vm["properties"]["proximityPlacementGroup"]["id"].endswith("/cloudtrain-mnist-eastus-1")
+    for network in (Network(), Network(close="off")):
+        apart = plan_of(azure, network=network)
+        assert ground_of(account_of(apart), apart).proximity is None
+
+
+def test_an_endpoint_without_proximity_groups_makes_the_cluster_without(azure: Cloud) -> None:
+    plan = plan_of(azure)
+    answer = {"status": 404, "code": "InvalidResourceType"}
+    azure.fault("answer", action="PUT proximityPlacementGroups*", times=9, **answer)
+    account = account_of(plan)
+    assert ground_of(account, plan).proximity is None
+
+
+# ── Launch ───────────────────────────────────────────────────────────────────
+
+
+def test_a_vm_has_all_that_it_needs_and_nothing_more(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    made = first(plan, account)
+    (machine,) = account.machines()
+    assert machine.id == made.id
+    node = machine.node
+    assert (node.name, node.role, node.index) == ("mnist-chief0", "chief", 0)
+    assert (node.state, node.placement, node.machine) == ("running", "eastus-1", "Standard_D4s_v5")
+    assert node.address.startswith("203.0.113.")
+    assert node.internal.startswith("10.42.")
+    assert node.expires
+    assert made.node.expires
+    assert abs(node.expires - made.node.expires) < 1
+    assert node.created
+    assert machine.error is None
+    vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")
+    assert "identity" not in vm
+    assert vm["zones"] == ["1"]
+    os = vm["properties"]["osProfile"]
+    assert os["adminUsername"] == "cloudtrain"
+    assert os["linuxConfiguration"]["disablePasswordAuthentication"] is True
+    assert vm["properties"]["storageProfile"]["osDisk"]["diskSizeGB"] == 64
+    assert "priority" not in vm["properties"]
+
+
+def test_a_machine_boots_from_ubuntu_24_once_azure_has_no_22(
+    azure: Cloud, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in list(azure_offer.IMAGES):
+        if "22_04" in key[2]:
+            monkeypatch.delitem(azure_offer.IMAGES, key)
+    account = account_of(plan)
+    first(plan, account)
+    vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")
+    assert vm["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-24_04-lts"
+
+
+def security(account: AzureDriver, name: str = "mnist-chief0") -> Any:
+    vm = thing(account, "Microsoft.Compute/virtualMachines", name)
+    return vm["properties"].get("securityProfile") or {}
+
+
+def test_no_secure_boot_stands_in_the_way_of_a_gpus_driver(azure: Cloud) -> None:
+    """Where the subscription has it for all machines that say nothing."""
+    azure.set(features=["Microsoft.Compute/TrustedLaunchByDefaultPreview"])
+    bare = account_of(plain(azure))
+    first(plain(azure), bare)
+    assert security(bare)["uefiSettings"]["secureBootEnabled"]
+    bare.delete((), bare.resources())
+    plan = plan_of(azure)
+    account = account_of(plan)
+    first(plan, account)
+    assert security(account) == {"securityType": "Standard"}
+
+
+def test_a_cloud_that_knows_no_standard_security_makes_the_machine_without(azure: Cloud) -> None:
+    azure.set(api_versions={"microsoft.compute": ["2024-07-01"]})
+    plan = plan_of(azure)
+    account = account_of(plan)
+    first(plan, account)
+    assert security(account) == {}
+    assert [machine.node.state for machine in account.machines()] == ["running"]
+
+
+def test_everything_bears_our_labels_from_its_first_second(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    for held in arm(account).pages(f"/subscriptions/{SUBSCRIPTION}/resources"):
+        if not held["type"].endswith("disks"):
+            assert held["tags"]["cloudtrain-cluster"] == "mnist", held["id"]
+            assert held["tags"]["cloudtrain-owner"]
+
+
+def test_asking_twice_makes_one_vm(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    order = order_of(plan, plan.nodes[0], ground)
+    assert account.launch(order) == account.launch(order)
+    assert len(account.machines()) == 1
+
+
+def test_a_spot_vm_is_deleted_when_it_is_taken_back(azure: Cloud, plan: Plan) -> None:
+    plan = with_spot(plan)
+    account = account_of(plan)
+    first(plan, account)
+    vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")["properties"]
+    assert (vm["priority"], vm["evictionPolicy"]) == ("Spot", "Delete")
+    assert vm["billingProfile"]["maxPrice"] == -1
+    assert account.machines()[0].node.spot
+    azure.tell("interrupt", name="mnist-chief0")
+    FAST.clock.sleep(0.05)
+    assert account.machines() == ()
+    assert not [held for held in azure.holdings() if "chief0" in held and "schedule" not in held]
+
+
+@pytest.mark.parametrize(
+    ("room", "place", "code", "scope"),
+    [
+        ("eastus-1", HERE, "ZonalAllocationFailed", "zone"),
+        ("eastus", ANYWHERE, "AllocationFailed", "region"),
+        ("eastus-1", HERE, "OverconstrainedZonalAllocationRequest", "zone"),
+        ("eastus-1", HERE, "SkuNotAvailable", "zone"),
+        ("eastus", ANYWHERE, "SkuNotAvailable", "region"),
+    ],
+)
+def test_a_vm_that_there_is_no_room_for_leaves_nothing_behind(
+    azure: Cloud, plan: Plan, room: str, place: Location, code: str, scope: str
+) -> None:
+    azure.set(capacity={room: 0}, capacity_code=code)
+    account = account_of(plan)
+    ground = ground_of(account, plan, place)
+    before = azure.holdings()
+    with pytest.raises(CapacityError, match=code) as caught:
+        account.launch(order_of(plan, plan.nodes[0], ground, place=place))
+    assert caught.value.scope == scope
+    assert caught.value.code == code
+    assert azure.holdings() == before
+
+
+def test_a_quota_that_is_used_up_is_told_in_azures_words(azure: Cloud, plan: Plan) -> None:
+    azure.set(quotas={"eastus/cores": 3})
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    before = azure.holdings()
+    with pytest.raises(QuotaError, match="exceeding approved Total Regional Cores quota") as caught:
+        account.launch(order_of(plan, plan.nodes[0], ground))
+    assert caught.value.scope == "region"
+    assert azure.holdings() == before
+
+
+def test_the_next_zone_has_the_node_that_the_first_one_lacked(azure: Cloud, plan: Plan) -> None:
+    """An address belongs to one zone for good."""
+    azure.set(capacity={"eastus-1": 0})
+    account = account_of(plan)
+    with pytest.raises(CapacityError):
+        first(plan, account)
+    second = Location(region="eastus", zone="eastus-2")
+    first(plan, account, second)
+    assert [machine.place for machine in account.machines()] == [second]
+
+
+def test_a_vm_that_is_lost_in_creation_is_listed_with_its_reason(azure: Cloud, plan: Plan) -> None:
+    """As a creation that was killed leaves it."""
+    azure.set(capacity={"eastus-1": 0}, capacity_code="ZonalAllocationFailed")
+    account = account_of(plan)
+    azure.fault("answer", action="DELETE*", status=403, code="AuthorizationFailed", times=1)
+    with pytest.raises(CapacityError) as caught:
+        first(plan, account)
+    assert "The rollback failed too" in str(caught.value.hint)
+    (machine,) = account.machines()
+    assert machine.node.state == "stopped"
+    assert isinstance(machine.error, CapacityError)
+    assert "ZonalAllocationFailed" in machine.error.message
+
+
+def test_a_vm_whose_answer_was_lost_is_adopted(azure: Cloud, plan: Plan) -> None:
+    azure.set(delays={"virtualMachines": 0.2})
+    azure.fault("reset", action="PUT virtualMachines*", after=True)
+    account = account_of(plan)
+    first(plan, account)
+    assert len(account.machines()) == 1
+
+
+def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan: Plan) -> None:
+    azure.set(delays={"virtualMachines": 0.3})
+    account = account_of(plan)
+    azure.fault("reset", action="PUT virtualMachines*", after=True)
+    azure.fault("answer", action="PUT virtualMachines*", status=409, code="Conflict", times=20)
+    first(plan, account)
+    assert [machine.node.state for machine in account.machines()] == ["running"]
+
+
+def test_the_serial_log_of_a_vm_is_to_be_had_without_a_key(azure: Cloud, plan: Plan) -> None:
+    """By a link that bears its own right: our token stays with Resource Manager."""
+    account = account_of(plan)
+    machine = first(plan, account)
+    lines = [f"line {number}\r" for number in range(40)]
+    azure.set(serial_logs={"mnist-chief0": "\n".join([*lines, "", "\0\0"])})
+    told = account.console(machine).splitlines()
+    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
+    azure.set(serial_logs={})
+    assert account.console(machine) == ""
+
+
+# ── Listing ──────────────────────────────────────────────────────────────────
+
+
+def test_a_cluster_is_listed_from_its_own_group(azure: Cloud, plan: Plan) -> None:
+    """A subscription may hold thousands of VMs; lists of all of them are what it is limited in."""
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.forget_calls()
+    assert len(account.machines("mnist", HERE)) == 3
+    assert sorted(actions(azure, "LIST", "GET")) == [
+        f"GET resourceGroups {GROUP}",
+        "LIST instanceView",
+        "LIST instanceView",
+        "LIST instanceView",
+        "LIST networkInterfaces",
+        "LIST publicIPAddresses",
+        "LIST virtualMachines",
+    ]
+    assert len(account.machines("mnist")) == 3
+    assert account.machines("mnist", ANYWHERE) == ()
+    assert account.machines("other") == ()
+    assert account.machines("other", HERE) == ()
+
+
+def test_all_clusters_are_listed_by_five_calls_however_many_vms_there_are(
+    azure: Cloud, plan: Plan
+) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.forget_calls()
+    assert len(account.machines()) == 3
+    assert len(azure.calls()) == 5
+
+
+def test_all_pages_are_read(azure: Cloud, plan: Plan) -> None:
+    azure.set(page_size=1)
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    assert len(account.machines()) == 3
+    assert all(machine.node.address for machine in account.machines())
+
+
+def test_what_is_not_ours_is_never_listed(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    machine = first(plan, account)
+    arm(account).finish(
+        "PATCH", machine.id, arm(account).call("PATCH", machine.id, {"tags": {"mine": "1"}})
+    )
+    assert account.machines() == ()
+
+
+def test_a_vm_whose_group_is_being_deleted_is_none_to_adopt(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    azure.set(delays={"resourceGroups": 5.0, "virtualMachines": 5.0})
+    arm(account).call("DELETE", f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}")
+    (machine,) = account.machines()
+    assert isinstance(machine.error, BusyError)
+
+
+def test_what_bears_our_label_in_a_group_of_somebody_else_is_found_and_deleted(
+    azure: Cloud, plan: Plan
+) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    arm(account).put(path, {"location": "eastus", "tags": {"mine": "now"}})
+    kinds = {resource.kind for resource in account.resources("mnist")}
+    assert kinds == {
+        "Microsoft.DevTestLab/schedules",
+        "Microsoft.Network/networkInterfaces",
+        "Microsoft.Network/publicIPAddresses",
+        "Microsoft.Network/virtualNetworks",
+        "Microsoft.Network/networkSecurityGroups",
+    }
+    assert account.resources("other") == ()
+    assert {resource.cluster for resource in account.resources()} == {"mnist"}
+    account.delete(account.machines("mnist"), account.resources("mnist"))
+    assert azure.holdings() == [f"resource group {GROUP} eastus"]
+
+
+# ── Deletion ─────────────────────────────────────────────────────────────────
+
+
+def test_one_vm_goes_with_all_that_was_made_for_it(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    before = azure.holdings()
+    for node in plan.nodes[:2]:
+        account.launch(order_of(plan, node, ground))
+    account.delete([m for m in account.machines() if m.node.name == "mnist-chief0"], ())
+    assert [machine.node.name for machine in account.machines()] == ["mnist-worker0"]
+    assert not [held for held in azure.holdings() if "chief0" in held]
+    account.delete(account.machines(), ())
+    assert azure.holdings() == before
+
+
+def test_a_cluster_goes_with_its_groups_in_every_region(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    first(plan, account, Location(region="westeurope"))
+    azure.forget_calls()
+    account.delete(account.machines(), account.resources())
+    assert azure.holdings() == []
+    assert sorted(actions(azure, "DELETE")) == [
+        f"DELETE resourceGroups {GROUP}",
+        "DELETE resourceGroups cloudtrain-mnist-westeurope",
+    ]
+
+
+def test_machines_stop_costing_before_their_group_is_deleted(azure: Cloud, plan: Plan) -> None:
+    """Deallocating takes seconds; deleting a group with GPU machines minutes."""
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    machines, resources = account.machines("mnist"), account.resources("mnist")
+    azure.set(delays={"resourceGroups": 0.3})
+    azure.forget_calls()
+    account.delete(machines, resources)
+    done = actions(azure, "POST virtualMachines/deallocate", "DELETE")
+    assert [action.split()[0] for action in done] == ["POST", "POST", "POST", "DELETE"]
+    assert azure.app.forced == ["Microsoft.Compute/virtualMachines"]
+    assert azure.holdings() == []
+
+
+def test_a_locked_group_costs_no_more_than_what_cannot_be_deallocated(
+    azure: Cloud, plan: Plan
+) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    azure.set(locks=[GROUP])
+    with pytest.raises(PermissionsError) as caught:
+        account.delete(account.machines("mnist"), account.resources("mnist"))
+    refusal = caught.value
+    assert (
+        f"resource group {GROUP}: deallocated, not deleted: still billed are 3 disks and "
+        "addresses, about 25.35 $ a month" in refusal.message
+    )
+    assert "locked" in refusal.message
+    assert "az lock" in str(refusal.hint)
+    assert {machine.node.state for machine in account.machines("mnist")} == {"stopped"}
+
+
+def test_a_machine_that_cannot_be_deallocated_is_named_as_billed(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    azure.set(locks=[GROUP], not_permitted=["*/deallocate/action"])
+    words = "not deleted: still billed are the machine mnist-chief0, disk and address"
+    with pytest.raises(PermissionsError, match=words):
+        account.delete(account.machines("mnist"), account.resources("mnist"))
+
+
+def test_a_group_that_is_being_deleted_already_is_waited_for(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    first(plan, account)
+    machines, resources = account.machines(), account.resources()
+    azure.set(delays={"resourceGroups": 0.3})
+    arm(account).call("DELETE", f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}")
+    account.delete(machines, resources)
+    assert azure.holdings() == []
+    account.delete(machines, resources)
+
+
+def test_one_failure_does_not_keep_the_others_from_being_deleted(azure: Cloud, plan: Plan) -> None:
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    for node in plan.nodes:
+        account.launch(order_of(plan, node, ground))
+    refusal = {"status": 403, "code": "AuthorizationFailed"}
+    azure.fault("answer", action="DELETE virtualMachines mnist-worker0", **refusal)
+    with pytest.raises(PermissionsError):
+        account.delete(account.machines(), ())
+    assert [machine.node.name for machine in account.machines()] == ["mnist-worker0"]

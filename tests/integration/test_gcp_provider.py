@@ -1,0 +1,762 @@
+"""The GCP driver on its stand-in: what is created, adopted, refused, rolled back, deleted."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import (
+    BusyError,
+    CapacityError,
+    CloudConfigError,
+    CredentialsError,
+    NameTakenError,
+    NodesError,
+    NotAskedError,
+    NotFoundError,
+    PermissionsError,
+    QuotaError,
+    RateError,
+)
+from cloudtrain.listing import Whereabouts
+from cloudtrain.model import Endpoints, Network, NodeGroup
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.gcp.http import GcpConnection
+from tests.standins import serve
+from tests.standins.gcp_errors import Failure
+from tests.support.gcp_parts import CALLER, KEY, PLACE, T4, Gcp, groups, order, standing_in
+
+NODES = ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
+
+
+@pytest.fixture
+def gcp() -> Iterator[Gcp]:
+    with standing_in() as gcp:
+        yield gcp
+
+
+def instance(gcp: Gcp, name: str = "mnist-chief0", zone: str = "us-east4-c") -> dict[str, Any]:
+    body: dict[str, Any] = gcp.app.things[
+        f"projects/test-project/zones/{zone}/instances/{name}"
+    ].body
+    return body
+
+
+# ── Asking ───────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_asked_before_the_first_question(gcp: Gcp) -> None:
+    gcp.account()
+    assert gcp.cloud.calls() == []
+
+
+def test_a_region_is_its_zones_in_the_order_of_the_placement(gcp: Gcp) -> None:
+    account = gcp.account()
+    plan = gcp.plan(placement=("us-east4-c", "us-east4"))
+    assert [str(place) for place in account.places(plan)] == [
+        "us-east4-c",
+        "us-east4-a",
+        "us-east4-b",
+    ]
+
+
+def test_only_zones_that_have_the_machines_are_tried(gcp: Gcp) -> None:
+    plan = gcp.plan(placement=("us-west1",), nodes=groups(accelerator=T4))
+    assert [place.zone for place in gcp.account().places(plan)] == ["us-west1-a", "us-west1-b"]
+
+
+def test_a_zone_that_does_not_exist_is_a_mistake_of_the_config(gcp: Gcp) -> None:
+    with pytest.raises(CloudConfigError, match="no zone or region us-east44-c") as caught:
+        gcp.account().places(gcp.plan(placement=("us-east44-c",)))
+    assert "us-east4-c" in str(caught.value.hint)
+
+
+def test_a_machine_that_no_zone_has_is_a_mistake_of_the_config(gcp: Gcp) -> None:
+    plan = gcp.plan(nodes=groups(machine="n1-standard-9"))
+    with pytest.raises(CloudConfigError, match="us-east4-c has no n1-standard-9"):
+        gcp.account().places(plan)
+
+
+def test_an_endpoint_without_a_catalogue_of_machines_is_taken_at_its_word(gcp: Gcp) -> None:
+    gcp.cloud.fault("answer", action="machineTypes.*", status=501, times=99)
+    places = gcp.account().places(gcp.plan(nodes=groups(machine="n9-quantum-1")))
+    assert str(places[0]) == "us-east4-c"
+
+
+def test_a_zone_that_does_not_answer_is_told_and_hides_no_other(gcp: Gcp) -> None:
+    """What runs there would be lost from sight; what runs elsewhere must not be."""
+    account, plan = gcp.account(), gcp.plan()
+    account.launch(order(plan, gcp.ground(account, plan)))
+    gcp.app.unreachable = ["us-east1-b"]
+    found = account.machines("mnist")
+    assert [m.node.name for m in found] == ["mnist-chief0"]
+    (silent,) = found.not_asked
+    assert (silent.place, silent.denied) == ("us-east1-b", False)
+    assert "is not reachable" in silent.why
+    assert [each.place for each in account.resources("mnist").not_asked] == ["us-east1-b"]
+
+
+def test_a_zone_that_counts_and_does_not_answer_is_an_error_and_not_an_empty_list(
+    gcp: Gcp,
+) -> None:
+    gcp.app.unreachable = ["us-east1-b"]
+    assert provider_of(gcp, "us-east4-c").nodes("mnist") == ()
+    for place in ("us-east1-b", "us-east1"):
+        with pytest.raises(NotAskedError, match="us-east1-b"):
+            provider_of(gcp, place).nodes("mnist")
+    assert gcp.slept < 10
+
+
+def provider_of(gcp: Gcp, *places: str) -> CloudProvider[Any]:
+    made = CloudProvider(gcp.account(), caller=lambda: "192.0.2.1/32")
+    made.whereabouts = Whereabouts(cluster="mnist", places=places)
+    return made
+
+
+def test_a_zone_itself_knows_a_vm_before_the_list_of_the_project(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.app.wide_lag = 60
+    account.launch(order(plan, gcp.ground(account, plan)))
+    assert account.machines("mnist") == ()
+    assert len(account.machines("mnist", places=["us-east4-c", "us-west1"])) == 1
+
+
+def test_an_endpoint_that_knows_no_partial_lists_is_asked_without(gcp: Gcp) -> None:
+    words = 'Invalid JSON payload received. Unknown name "returnPartialSuccess": Cannot bind.'
+    gcp.cloud.fault("answer", action="instances.agg*", status=400, message=words)
+    account = gcp.account()
+    assert account.machines("mnist") == ()
+    assert account.machines("mnist") == ()
+    assert gcp.actions.count("instances.aggregatedList") == 3
+
+
+def test_lists_are_read_to_their_last_page(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    for number in range(3):
+        account.launch(order(plan, ground, number))
+    account._api.pages = small_pages(account._api.pages)  # type: ignore[method-assign]
+    assert sorted(m.node.name for m in account.machines("mnist")) == NODES
+
+
+def small_pages(pages: Any) -> Any:
+    return lambda what, path, **params: pages(what, path, **params, maxResults="1")
+
+
+def test_a_filter_that_the_endpoint_ignores_shows_no_other_cluster(gcp: Gcp) -> None:
+    account = gcp.account()
+    for cluster in ("mnist", "other"):
+        plan = gcp.plan(name=cluster)
+        account.launch(order(plan, gcp.ground(account, plan)))
+    pages = account._api.pages
+
+    def unfiltered(what: str, path: str, **params: str) -> Any:
+        params.pop("filter", None)
+        return pages(what, path, **params)
+
+    account._api.pages = unfiltered  # type: ignore[method-assign]
+    assert [m.node.name for m in account.machines("mnist")] == ["mnist-chief0"]
+    assert {r.cluster for r in account.resources("other")} == {"other"}
+    assert len(account.machines()) == 2
+
+
+# ── Ground ───────────────────────────────────────────────────────────────────
+
+
+def test_each_thing_is_announced_before_it_is_made(gcp: Gcp) -> None:
+    gcp.ground(gcp.account(), gcp.plan())
+    made = [line for line in gcp.journaled if line.startswith("make ")]
+    assert made[0] == "make network cloudtrain-mnist"
+    assert sorted(made[1:]) == [
+        "make firewall cloudtrain-mnist-inside",
+        "make firewall cloudtrain-mnist-ssh",
+        "make subnetwork cloudtrain-mnist",
+    ]
+    assert gcp.cloud.holdings() == [
+        "firewall cloudtrain-mnist-inside",
+        "firewall cloudtrain-mnist-ssh",
+        "network cloudtrain-mnist",
+        "subnetwork cloudtrain-mnist us-east4",
+    ]
+
+
+def test_ground_that_is_there_is_adopted_without_a_change(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    made = gcp.ground(account, plan)
+    gcp.cloud.forget_calls()
+    gcp.journaled.clear()
+    assert gcp.ground(account, plan) == made
+    assert [line for line in gcp.journaled if line.startswith("make ")] == []
+    assert all(action.endswith((".get", ".getFromFamily")) for action in gcp.actions)
+
+
+def test_a_caller_with_a_new_address_is_let_in_and_the_old_one_is_not(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.ground(account, plan)
+    account.create_network(plan, PLACE, "198.51.100.9/32", gcp.journal)
+    rule = gcp.app.things["projects/test-project/global/firewalls/cloudtrain-mnist-ssh"].body
+    assert rule["sourceRanges"] == ["198.51.100.9/32"]
+    assert rule["targetTags"] == ["cloudtrain-mnist"]
+
+
+def test_ssh_alone_is_open_and_only_to_the_caller(gcp: Gcp) -> None:
+    gcp.ground(gcp.account(), gcp.plan())
+    rules = {
+        path.rpartition("/")[2]: thing.body
+        for path, thing in gcp.app.things.items()
+        if "/firewalls/cloudtrain" in path
+    }
+    ssh, inside = rules["cloudtrain-mnist-ssh"], rules["cloudtrain-mnist-inside"]
+    assert (ssh["sourceRanges"], ssh["allowed"]) == (
+        [CALLER],
+        [{"IPProtocol": "tcp", "ports": ["22"]}],
+    )
+    assert "sourceRanges" not in inside
+    assert inside["sourceTags"] == inside["targetTags"] == ["cloudtrain-mnist"]
+
+
+def test_a_network_of_somebody_else_is_never_taken(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    body = {"name": "cloudtrain-mnist", "autoCreateSubnetworks": False}
+    account._api.run("a stranger's", "POST", "global/networks", body=body)
+    with pytest.raises(NameTakenError, match="cloudtrain did not create it"):
+        gcp.ground(account, plan)
+    assert account.resources("mnist") == ()
+
+
+def test_a_subnet_that_exists_gets_only_the_rules(gcp: Gcp) -> None:
+    network = Network(subnet="default", ssh_from=CALLER)
+    account, plan = gcp.account(network=network), gcp.plan(network=network)
+    ground = gcp.ground(account, plan)
+    assert ground.subnetwork == "projects/test-project/regions/us-east4/subnetworks/default"
+    assert gcp.cloud.holdings() == [
+        "firewall cloudtrain-mnist-inside",
+        "firewall cloudtrain-mnist-ssh",
+    ]
+    account.launch(order(plan, ground))
+    assert instance(gcp)["networkInterfaces"][0]["subnetwork"].endswith(
+        "us-east4/subnetworks/default"
+    )
+
+
+@pytest.mark.parametrize(
+    ("subnet", "words"),
+    [
+        ("no-such", "no-such"),
+        ("regions/us-west1/subnetworks/default", "is in us-west1"),
+        ("a/b", "is invalid"),
+    ],
+)
+def test_a_subnet_that_does_not_fit_is_a_mistake_of_the_config(
+    gcp: Gcp, subnet: str, words: str
+) -> None:
+    network = Network(subnet=subnet, ssh_from=CALLER)
+    with pytest.raises(CloudConfigError, match=words):
+        gcp.ground(gcp.account(network=network), gcp.plan(network=network))
+
+
+def test_machines_that_take_one_get_a_placement_policy_and_it_goes_with_them(gcp: Gcp) -> None:
+    nodes = groups(machine="g2-standard-8")
+    network = Network(ssh_from=CALLER, close="on")
+    account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes, network=network)
+    place = Location(region="us-central1", zone="us-central1-a")
+    ground = gcp.ground(account, plan, place)
+    made = [account.launch(order(plan, ground, n, place=place)) for n in range(3)]
+    assert "resource policy cloudtrain-mnist us-central1" in gcp.cloud.holdings()
+    told = instance(gcp, zone="us-central1-a")
+    assert told["resourcePolicies"][0].endswith("us-central1/resourcePolicies/cloudtrain-mnist")
+    account.delete(made, account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "close", "grouped"),
+    [
+        ("g2-standard-8", "auto", False),
+        ("a2-highgpu-1g", "auto", True),
+        ("a2-highgpu-1g", "off", False),
+        ("g2-standard-8", "on", True),
+    ],
+)
+def test_only_machines_with_a_fast_network_stand_close_by_themselves(
+    gcp: Gcp, machine: str, close: Any, grouped: bool
+) -> None:
+    nodes, network = groups(machine=machine), Network(ssh_from=CALLER, close=close)
+    plan = gcp.plan(nodes=nodes, network=network)
+    place = Location(region="us-central1", zone="us-central1-a")
+    ground = gcp.ground(gcp.account(nodes=nodes), plan, place)
+    assert (ground.policy is not None) == grouped
+
+
+def test_a_node_alone_and_n1_get_none(gcp: Gcp) -> None:
+    for nodes in ({"chief": groups(machine="g2-standard-8")["chief"]}, groups()):
+        plan = gcp.plan(nodes=nodes)
+        place = Location(region="us-central1", zone="us-central1-a")
+        assert gcp.ground(gcp.account(nodes=nodes), plan, place).policy is None
+
+
+# ── Launching ────────────────────────────────────────────────────────────────
+
+
+def test_a_vm_is_labelled_tagged_and_bound_to_end_from_its_first_second(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    expires = gcp.app.now() + 3600
+    machine = account.launch(order(plan, gcp.ground(account, plan), 1, expires=expires))
+    assert (machine.node.name, machine.node.role, machine.node.index) == (
+        "mnist-worker0",
+        "worker",
+        0,
+    )
+    assert machine.node.expires == pytest.approx(expires, abs=2)
+    assert machine.id == instance(gcp, "mnist-worker0")["id"]
+    gcp.app.advance(3601)
+    gcp.app.advance(1)
+    assert account.machines("mnist") == ()
+
+
+def test_a_spot_vm_is_deleted_when_google_takes_it(gcp: Gcp) -> None:
+    nodes = groups(accelerator=T4, spot=True)
+    account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes)
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    assert machine.node.spot
+    gcp.app.interrupt("mnist-chief0")
+    gcp.app.advance(60)
+    gcp.app.advance(1)
+    assert account.machines("mnist") == ()
+    assert not [h for h in gcp.cloud.holdings() if h.startswith(("instance", "disk"))]
+
+
+def test_the_answer_lost_after_the_work_makes_no_second_vm(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    gcp.cloud.fault("reset", action="instances.insert", after=True)
+    machine = account.launch(order(plan, ground))
+    assert [m.id for m in account.machines("mnist")] == [machine.id]
+
+
+def test_a_vm_of_an_earlier_call_is_adopted(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    first = account.launch(order(plan, ground))
+    assert gcp.account().launch(order(plan, ground)).id == first.id
+
+
+def test_a_vm_that_is_on_its_way_out_is_waited_for_and_made_anew(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    first = account.launch(order(plan, ground))
+    gcp.app.delay = 5.0
+    account._api.call("down, cut off", "DELETE", "zones/us-east4-c/instances/mnist-chief0")
+    again = account.launch(order(plan, ground))
+    assert again.id != first.id
+    assert [m.id for m in account.machines("mnist")] == [again.id]
+
+
+def test_the_same_wish_within_the_hour_makes_a_vm_again(gcp: Gcp) -> None:
+    """A request id that outlived its call would be answered with the first operation."""
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    first = account.launch(order(plan, ground))
+    account.delete([first], [])
+    account.launch(order(plan, ground))
+    assert [m.node.name for m in account.machines("mnist")] == ["mnist-chief0"]
+
+
+def test_a_vm_of_somebody_else_with_that_name_is_left_alone(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    account.launch(order(plan, ground))
+    instance(gcp)["labels"] = {"team": "another"}
+    with pytest.raises(
+        NameTakenError, match=r"creating mnist-chief0 in us-east4-c: .*already exists"
+    ):
+        account.launch(order(plan, ground))
+    assert "instance mnist-chief0 us-east4-c RUNNING" in gcp.cloud.holdings()
+
+
+@pytest.mark.parametrize(
+    ("machine", "place", "spot"),
+    [
+        ("g4-standard-48", "us-east4-b", False),
+        ("a3-megagpu-8g", "us-east4-a", False),
+        ("a3-highgpu-8g-nolssd", "us-east4-a", False),
+        ("a3-highgpu-1g", "us-east4-a", True),
+        ("a3-ultragpu-8g-nolssd", "us-east4-b", True),
+        ("a4-highgpu-8g", "us-central1-b", True),
+        ("g2-standard-24", "us-east4-a", True),
+        ("n4d-standard-4", "us-east4-a", False),
+        ("c4-standard-4", "us-east4-a", True),
+    ],
+)
+def test_each_family_is_asked_for_as_google_makes_it(
+    gcp: Gcp, machine: str, place: str, spot: bool
+) -> None:
+    chief = NodeGroup(machine=machine, spot=spot)
+    changes: Any = {"nodes": {"chief": chief}, "placement": (place,)}
+    account, plan = gcp.account(**changes), gcp.plan(**changes)
+    (found,) = account.places(plan)
+    account.launch(order(plan, gcp.ground(account, plan, found), place=found))
+    assert f"instance mnist-chief0 {place} RUNNING" in gcp.cloud.holdings()
+
+
+def test_a_disk_that_outlived_its_vm_makes_room_for_the_new_one(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    account.launch(order(plan, ground))
+    del gcp.app.things["projects/test-project/zones/us-east4-c/instances/mnist-chief0"]
+    disk = gcp.app.things["projects/test-project/zones/us-east4-c/disks/mnist-chief0"]
+    disk.body["users"] = []
+    assert "disk mnist-chief0 in us-east4-c" in map(str, account.resources("mnist"))
+    account.launch(order(plan, ground))
+    assert [m.node.name for m in account.machines("mnist")] == ["mnist-chief0"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", CapacityError),
+        ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", CapacityError),
+        ("insufficientCapacity", CapacityError),
+        ("RESOURCE_NOT_READY", CapacityError),
+        ("UNSUPPORTED_OPERATION", CapacityError),
+    ],
+)
+def test_a_zone_without_room_says_so_in_googles_words(
+    gcp: Gcp, code: str, kind: type[Exception]
+) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    gcp.app.capacity, gcp.app.capacity_code = {"us-east4-c": 0}, code
+    with pytest.raises(kind, match=r"mnist-chief0 in us-east4-c: .*enough resources") as caught:
+        account.launch(order(plan, ground))
+    assert getattr(caught.value, "scope", "") == "zone"
+    assert account.machines("mnist") == ()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_quota_reaches_over_its_region_or_over_all(gcp: Gcp, at_once: bool) -> None:
+    nodes = groups(accelerator=T4)
+    account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes)
+    ground = gcp.ground(account, plan)
+    gcp.app.refused_at_once = at_once
+    for metric, scope in (("us-east4/NVIDIA_T4_GPUS", "region"), ("GPUS_ALL_REGIONS", "account")):
+        gcp.app.quotas = {metric: 0}
+        with pytest.raises(QuotaError, match=metric.rpartition("/")[2]) as caught:
+            account.launch(order(plan, ground))
+        assert caught.value.scope == scope
+
+
+def test_an_operation_that_fails_in_passing_is_asked_for_again(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    gcp.app.fail("instances.insert", "INTERNAL_ERROR", times=2)
+    account.launch(order(plan, ground))
+    assert len(account.machines("mnist")) == 1
+
+
+def test_an_operation_that_keeps_failing_ends_the_call(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    gcp.app.fail("instances.insert", "RESOURCE_OPERATION_RATE_EXCEEDED", times=999)
+    with pytest.raises(BusyError, match="creating mnist-chief0"):
+        account.launch(order(plan, ground))
+    assert gcp.slept < 200
+
+
+def test_a_vm_that_a_failed_operation_left_is_deleted(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    end = gcp.app._end
+
+    def fail_and_leave(operation: Any) -> None:
+        end(operation)
+        of_vm = "/instances/" in operation.body["targetLink"]
+        if of_vm and operation.done and operation.body["operationType"] == "insert":
+            words = "The resource 'projects/test-project/…' was not found"
+            failure = Failure(code="RESOURCE_NOT_FOUND", message=words, status=404)
+            operation.body |= failure.fields()
+
+    gcp.app._end = fail_and_leave
+    with pytest.raises(CapacityError, match="was not found"):
+        account.launch(order(plan, ground))
+    assert account.machines("mnist") == ()
+
+
+def test_a_machine_that_is_refused_is_a_mistake_of_the_config(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    wrong = order(plan, ground)
+    with pytest.raises(CloudConfigError, match="n1-standard-9"):
+        account.launch(replace(wrong, node=replace(wrong.node, machine="n1-standard-9")))
+
+
+def test_no_error_shows_the_first_boot_data(gcp: Gcp) -> None:
+    """Google repeats what it refuses."""
+    account, plan = gcp.account(), gcp.plan()
+    wish = order(plan, gcp.ground(account, plan))
+    gcp.cloud.fault(
+        "answer",
+        action="instances.insert",
+        status=400,
+        code="invalid",
+        message=f"Invalid value for field 'resource.metadata.items[0].value': '{wish.user_data}'.",
+    )
+    with pytest.raises(CloudConfigError) as caught:
+        account.launch(wish)
+    assert "c2VjcmV0" not in f"{caught.value} {caught.value!r}"
+    assert KEY.splitlines()[1] == "c2VjcmV0"
+
+
+def test_a_stopped_vm_is_started_with_its_disk(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    account._api.run("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
+    [stopped] = account.machines("mnist")
+    assert stopped.node.state == "stopped"
+    end = int(stopped.node.expires or 0) - 600
+    account.start(stopped, end)
+    [started] = account.machines("mnist")
+    assert (started.id, started.node.state) == (machine.id, "running")
+    assert started.node.expires == end
+
+
+def test_a_vm_without_an_end_is_started_without_one(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    account.launch(order(plan, gcp.ground(account, plan)))
+    account._api.run("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
+    [stopped] = account.machines("mnist")
+    account.start(stopped, None)
+    body = account._api.get("it", "zones/us-east4-c/instances/mnist-chief0")
+    assert "maxRunDuration" not in body["scheduling"]
+    assert labels.EXPIRES not in body["labels"]
+
+
+def test_a_vm_that_is_still_stopping_is_waited_for_and_started(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    gcp.app.delay = 3.0
+    account._api.call("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
+    account.start(machine, machine.node.expires)
+    [started] = account.machines("mnist")
+    assert started.node.state == "running"
+
+
+# ── HTTP ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "answer", "status": 429, "retry_after": 7},
+        {"kind": "answer", "status": 500},
+        {"kind": "answer", "status": 503, "code": "backendError"},
+        {"kind": "answer", "status": 403, "code": "rateLimitExceeded"},
+        {"kind": "reset"},
+        {"kind": "reset", "after": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("action", ["networks.insert", "instances.insert", "*Operations.wait"])
+def test_what_fails_in_passing_is_asked_again_and_makes_nothing_twice(
+    gcp: Gcp, fault: dict[str, Any], action: str
+) -> None:
+    gcp.cloud.fault(**fault, action=action)
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    for number in range(3):
+        account.launch(order(plan, ground, number))
+    assert sorted(m.node.name for m in account.machines("mnist")) == NODES
+    assert gcp.slept >= fault.get("retry_after", 0)
+    account.delete(account.machines("mnist"), account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
+def test_a_call_that_is_throttled_for_ever_ends_as_such(gcp: Gcp) -> None:
+    gcp.cloud.fault("answer", action="instances.*", status=429, times=999)
+    with pytest.raises(RateError, match="instances: "):
+        gcp.account().machines("mnist")
+
+
+def test_an_endpoint_that_cannot_wait_is_asked_how_far_it_is(gcp: Gcp) -> None:
+    gcp.cloud.fault("answer", action="*Operations.wait", status=404, times=999)
+    account, plan = gcp.account(), gcp.plan()
+    account.launch(order(plan, gcp.ground(account, plan)))
+    assert gcp.actions.count("globalOperations.wait") == 1
+    assert "zoneOperations.get" in gcp.actions
+
+
+def test_a_token_that_was_revoked_is_renewed(gcp: Gcp) -> None:
+    account = gcp.account()
+    assert account.machines("mnist") == ()
+    gcp.app.forget_tokens()
+    assert account.machines("mnist") == ()
+
+
+def test_credentials_that_google_does_not_take_stop_at_once(gcp: Gcp) -> None:
+    gcp.app.authority.keys.clear()
+    with pytest.raises(CredentialsError, match="invalid_grant"):
+        gcp.account().machines("mnist")
+    assert gcp.slept == 0
+
+
+def test_no_credentials_at_all_say_how_to_get_some(
+    gcp: Gcp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+    with pytest.raises(CredentialsError) as caught:
+        gcp.account().machines("mnist")
+    assert "gcloud auth application-default login" in str(caught.value.hint)
+
+
+def test_the_endpoints_of_the_config_go_before_the_environments(gcp: Gcp) -> None:
+    os.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"] = "http://127.0.0.1:9/"
+    told = Endpoints(compute=gcp.cloud.url, auth=f"{gcp.cloud.url}/token")
+    assert gcp.account(endpoints=told).machines("mnist") == ()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://host/", "http://", "http://h:x/"])
+def test_an_endpoint_that_is_none_is_a_mistake_of_the_config(gcp: Gcp, url: str) -> None:
+    with pytest.raises(CloudConfigError, match="is not an endpoint"):
+        gcp.account(endpoints=Endpoints(compute=url))
+
+
+def test_the_project_of_the_credentials_serves_where_no_other_is_named(gcp: Gcp) -> None:
+    del os.environ["GOOGLE_CLOUD_PROJECT"]
+    assert gcp.account(project=None).machines("mnist") == ()
+
+
+# ── Erasing ──────────────────────────────────────────────────────────────────
+
+
+def test_all_of_a_cluster_is_erased_in_the_order_that_google_needs(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ground = gcp.ground(account, plan)
+    machines = [account.launch(order(plan, ground, number)) for number in range(3)]
+    resources = account.resources("mnist")
+    assert [str(resource) for resource in resources] == [
+        "firewall cloudtrain-mnist-inside",
+        "firewall cloudtrain-mnist-ssh",
+        "subnetwork cloudtrain-mnist in us-east4",
+        "network cloudtrain-mnist",
+    ]
+    assert {resource.owner for resource in resources} == {m.owner for m in machines}
+    account.delete(machines, resources)
+    assert gcp.cloud.holdings() == []
+
+
+def test_what_is_gone_already_is_fine(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    resources = account.resources("mnist")
+    account.delete([machine], resources)
+    account.delete([machine], resources)
+
+
+def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
+    """A VM of somebody else in it: all but the network and its subnetwork go."""
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    resources = account.resources("mnist")
+    with pytest.raises(NodesError, match="is already being used by") as caught:
+        account.delete([], resources)
+    assert set(caught.value.failures) == {
+        "network cloudtrain-mnist",
+        "subnetwork cloudtrain-mnist in us-east4",
+    }
+    assert [str(r) for r in account.resources("mnist")] == [
+        "subnetwork cloudtrain-mnist in us-east4",
+        "network cloudtrain-mnist",
+    ]
+    account.delete([machine], account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
+def test_nothing_is_tried_that_a_living_vm_uses(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    denial = {"status": 403, "code": "forbidden", "message": "Required permission"}
+    gcp.cloud.fault("answer", action="instances.delete", times=99, **denial)
+    gcp.cloud.forget_calls()
+    with pytest.raises(PermissionsError):
+        account.delete([machine], account.resources("mnist"))
+    assert not [action for action in gcp.actions if action.endswith(("works.delete", "ls.delete"))]
+    assert gcp.slept < 5
+
+
+def test_a_path_that_google_does_not_know_is_no_deleted_thing(gcp: Gcp) -> None:
+    """What is listed without its region has it from the list's own scope."""
+    account, plan = gcp.account(), gcp.plan()
+    gcp.ground(account, plan)
+    for thing in gcp.app.things.values():
+        if thing.collection == "subnetworks":
+            thing.body.pop("region", None)
+    resources = account.resources("mnist")
+    assert "subnetwork cloudtrain-mnist in us-east4" in map(str, resources)
+    nowhere = [replace(r, region="") for r in resources if r.kind == "subnetwork"]
+    with pytest.raises(NotFoundError):
+        account.delete([], nowhere)
+
+
+def test_an_endpoint_that_knows_no_disks_or_policies_holds_none(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.ground(account, plan)
+    for action in ("disks.*", "resourcePolicies.*"):
+        gcp.cloud.fault("answer", action=action, status=501, times=99)
+    account.delete([], account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
+def test_clusters_whose_names_go_on_where_another_ends_keep_apart(gcp: Gcp) -> None:
+    account = gcp.account()
+    for cluster in ("mnist", "mnist-ssh"):
+        gcp.ground(account, gcp.plan(name=cluster))
+    account.delete([], account.resources("mnist"))
+    assert [str(r) for r in account.resources()] == [
+        "firewall cloudtrain-mnist-ssh-inside",
+        "firewall cloudtrain-mnist-ssh-ssh",
+        "subnetwork cloudtrain-mnist-ssh in us-east4",
+        "network cloudtrain-mnist-ssh",
+    ]
+
+
+def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """requests' own variable, as google-auth takes it; a netrc would replace the token."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    context = serve.certificate(folder)
+    seen: list[str] = []
+
+    def app(environ: dict[str, str], start_response: Any) -> list[bytes]:
+        seen.append(environ.get("HTTP_AUTHORIZATION", ""))
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [b"{}"]
+
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(folder / "standin.crt"))
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with serve.serving(app, 0, context) as url:
+        credentials = types.SimpleNamespace(headers=lambda: {"Authorization": "Bearer token"})
+        connection = GcpConnection(f"{url}/compute/v1", credentials, 10.0)  # type: ignore[arg-type]
+        assert connection.request("projects/x", method="GET").status == 200
+    assert seen == ["Bearer token"]
+
+
+def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(gcp: Gcp) -> None:
+    plan, account = gcp.plan(), gcp.account()
+    machine = account.launch(order(plan, gcp.ground(account, plan)))
+    assert account.console(machine) == ""
+    log = "\n".join(f"line {n}" + "." * 1000 for n in range(40))
+    gcp.cloud.set(serial_logs={"mnist-chief0": log})
+    told = [line.rstrip(".") for line in account.console(machine).splitlines()]
+    assert (told[-1], told[-10]) == ("line 39", "line 30")
