@@ -167,8 +167,8 @@ class Provider(Protocol):
         `tell(node, line)` runs a line of sh there, for an expiry that the node itself enforces.
         """
 
-    def console(self, cluster: str, node: str) -> str:
-        """End of a node's serial console output, for one that cannot be reached.
+    def serial_log(self, cluster: str, node: str) -> str:
+        """End of a node's serial log, for one that cannot be reached.
 
         Empty if the provider has none.
         """

@@ -176,7 +176,7 @@ def serial_logs_shown(session: Session) -> Iterator[None]:
 
 
 def show_serial_log(session: Session, node: str) -> None:
-    text = session.provider.console(session.config.name, node)
+    text = session.provider.serial_log(session.config.name, node)
     if text:
         lines = text.replace("\n", "\n  ")
         session.console.warn(f"{node}: the end of its serial log:\n  {lines}")

@@ -195,7 +195,7 @@ class AwsDriver:
             verb, tag = "CreateTags", {**tag, "Value": str(int(expires))}
         self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         return vms.serial_log(self._ec2, machine)
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:

@@ -105,7 +105,7 @@ class AzureDriver:
         self._ends.move(machines, expires)
         return True
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         return serial_log(self._arm, machine)
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:

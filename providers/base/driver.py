@@ -181,7 +181,7 @@ class CloudDriver(Protocol[NetworkT]):
         of sh on a running node, for ends that are held there.
         """
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         """End of the VM's serial log; "" if there is none yet. Needs no SSH key."""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:

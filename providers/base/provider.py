@@ -116,9 +116,9 @@ class CloudProvider(Generic[NetworkT]):
         raise_if_not_asked(search.missed(not_asked), saw="everything found is deleted; ")
         return tuple(not_asked)
 
-    def console(self, cluster: str, node: str) -> str:
+    def serial_log(self, cluster: str, node: str) -> str:
         found = [m for m in self._search(cluster).machines() if m.node.name == node]
-        return self._account.console(found[0]) if found else ""
+        return self._account.serial_log(found[0]) if found else ""
 
     def sweep(self) -> Listing[Holding]:
         machines, resources = self._account.machines(), self._account.resources()

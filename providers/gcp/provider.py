@@ -92,7 +92,7 @@ class GcpDriver:
         """Not supported: Google accepts setScheduling for stopped VMs only."""
         return False
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         return serial_log(self._api, machine)
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:

@@ -216,7 +216,7 @@ class HostsProvider:
     ) -> None:
         """Nothing to move: only `limits.idle` and `down` end such nodes."""
 
-    def console(self, cluster: str, node: str) -> str:
+    def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
     def sweep(self) -> Listing[Holding]:

@@ -503,9 +503,9 @@ def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(aws: Cloud, kind: s
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine=kind)})
     account = account_of(plan)
     (machine,) = launched(aws, plan, account)
-    assert account.console(machine) == ""
+    assert account.serial_log(machine) == ""
     aws.set(serial_logs={"mnist-chief0": "\n".join(f"line {n}\r" for n in range(40))})
-    told = account.console(machine).splitlines()
+    told = account.serial_log(machine).splitlines()
     assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
 
 

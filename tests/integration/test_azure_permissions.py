@@ -59,7 +59,7 @@ def test_the_role_is_enough_for_all_that_is_done_and_each_line_of_it_is_used(
     provider(azure).remove("mnist", ["mnist-worker1"], silent)
     provider(azure).create(made, identity, silent)
     assert {node.state for node in provider(azure).nodes("mnist")} == {"running"}
-    assert provider(azure).console("mnist", "mnist-chief0") == ""
+    assert provider(azure).serial_log("mnist", "mnist-chief0") == ""
     assert [holding.cluster for holding in provider(azure).sweep()] == ["mnist"]
     provider(azure).destroy("mnist", silent)
     assert azure.holdings() == []

@@ -452,10 +452,10 @@ def test_the_serial_log_of_a_vm_is_to_be_had_without_a_key(azure: Cloud, plan: P
     machine = first(plan, account)
     lines = [f"line {number}\r" for number in range(40)]
     azure.set(serial_logs={"mnist-chief0": "\n".join([*lines, "", "\0\0"])})
-    told = account.console(machine).splitlines()
+    told = account.serial_log(machine).splitlines()
     assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
     azure.set(serial_logs={})
-    assert account.console(machine) == ""
+    assert account.serial_log(machine) == ""
 
 
 # ── Listing ──────────────────────────────────────────────────────────────────

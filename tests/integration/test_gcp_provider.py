@@ -755,8 +755,8 @@ def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
 def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(gcp: Gcp) -> None:
     plan, account = gcp.plan(), gcp.account()
     machine = account.launch(order(plan, gcp.ground(account, plan)))
-    assert account.console(machine) == ""
+    assert account.serial_log(machine) == ""
     log = "\n".join(f"line {n}" + "." * 1000 for n in range(40))
     gcp.cloud.set(serial_logs={"mnist-chief0": log})
-    told = [line.rstrip(".") for line in account.console(machine).splitlines()]
+    told = [line.rstrip(".") for line in account.serial_log(machine).splitlines()]
     assert (told[-1], told[-10]) == ("line 39", "line 30")

@@ -193,7 +193,7 @@ class FakeAccount:
                 self.machines_[machine.id] = replace(machine, node=node)
         return True
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         return ""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:

@@ -131,7 +131,7 @@ class FakeProvider:
             tell(node, f"end {expires}")
             self.cloud[cluster][name] = replace(node, expires=expires)
 
-    def console(self, cluster: str, node: str) -> str:
+    def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
     def sweep(self) -> Listing[Holding]:

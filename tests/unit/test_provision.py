@@ -362,7 +362,7 @@ class Silent:
     def __init__(self) -> None:
         self.warned: list[str] = []
 
-    def console(self, cluster: str, node: str) -> str:
+    def serial_log(self, cluster: str, node: str) -> str:
         if node.endswith("worker1"):
             raise TransientError("no log just now")
         return "Kernel panic\nnot syncing" if node.endswith("worker0") else ""

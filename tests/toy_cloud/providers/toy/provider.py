@@ -118,7 +118,7 @@ class ToyAccount:
     ) -> bool:
         return False
 
-    def console(self, machine: Vm) -> str:
+    def serial_log(self, machine: Vm) -> str:
         return ""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
