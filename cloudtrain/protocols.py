@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from cloudtrain.events import Event
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.presign import Presigner
 from cloudtrain.shell import Command
 
@@ -124,7 +124,7 @@ class Provider(Protocol):
         not answer.
         """
 
-    def find(self, cluster: str) -> Listing[Node]:
+    def find(self, cluster: str) -> PartialList[Node]:
         """List every node of the cluster anywhere in the account, and the places that could not be
         queried.
         """
@@ -173,7 +173,7 @@ class Provider(Protocol):
         Empty if the provider has none.
         """
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         """List everything under our label, in all regions, by cluster; sorted by name."""
 
 

@@ -12,7 +12,7 @@ from cloudtrain.cloud import clouds, providers
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.inventory import AccountRef
+    from cloudtrain.commands.accounts import AccountRef
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ def provider_options(command: Decorated) -> Decorated:
 def accounts_of(
     name: str | None, provider: str | None, project: str | None
 ) -> tuple[AccountRef, ...]:
-    from cloudtrain.commands.inventory import AccountRef, account_of, accounts
+    from cloudtrain.commands.accounts import AccountRef, account_of, accounts
 
     if name is not None and provider is not None:
         raise UsageError("use either --provider or a FILE/NAME, not both")

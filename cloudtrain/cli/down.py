@@ -81,7 +81,7 @@ def show_owner(target: ClusterTarget, owner: str | None) -> None:
 
 def resolve_target(name: str | None, provider: str | None, project: str | None) -> ClusterTarget:
     """The cluster on record here, which has the keys; else NAME at that provider."""
-    from cloudtrain.commands.inventory import account_of, is_known
+    from cloudtrain.commands.accounts import account_of, is_known
 
     if provider is None or (name is not None and is_file(name)):
         if provider or project:

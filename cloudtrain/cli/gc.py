@@ -23,7 +23,7 @@ from cloudtrain.errors import NodesError
 from cloudtrain.state import Records
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.inventory import AccountRef
+    from cloudtrain.commands.accounts import AccountRef
 
 
 @click.command(short_help=COMMANDS["gc"], epilog="\b\nExample:\n  cloudtrain gc --provider gcp")
@@ -50,7 +50,7 @@ def command(
     destroys those and lands their artifacts.
     """
     from cloudtrain.cli.holdings import document, kept, text
-    from cloudtrain.commands.inventory import DeletionScope, delete_leftovers, list_accounts
+    from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
 
     wanted = DeletionScope(name=cluster_of(name), owner=owner, running=running)
     answers = list_accounts(accounts_holding(name, provider, project))

@@ -9,7 +9,7 @@ from typing import Any
 from cloudtrain.cli.nodes import billing_lines, node_json
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.ownership import facts
-from cloudtrain.commands.inventory import AccountInventory, DeletionScope
+from cloudtrain.commands.accounts import AccountInventory, DeletionScope
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.model import ClusterConfig, Node
 

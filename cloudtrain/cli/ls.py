@@ -31,7 +31,7 @@ def command(
             raise UsageError("NAME, --provider and --project require --cloud", hint="add --cloud")
         return listed(as_json)
     from cloudtrain.cli.holdings import document, text
-    from cloudtrain.commands.inventory import list_accounts
+    from cloudtrain.commands.accounts import list_accounts
 
     answers = list_accounts(accounts_of(name, provider, project))
     if as_json:

@@ -23,8 +23,8 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.events import places_tried
-from cloudtrain.listing import Whereabouts
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts

@@ -32,8 +32,8 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
-from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import DOING
@@ -147,7 +147,7 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
         thread.join()
 
 
-def places_that_may_hold_it(provider: Provider, found: Listing[Node]) -> tuple[str, ...]:
+def places_that_may_hold_it(provider: Provider, found: PartialList[Node]) -> tuple[str, ...]:
     """Places that could not be queried and may have nodes, whose files have not landed."""
     where = provider.whereabouts
     silent = [each.place for each in found.not_asked if not each.denied]

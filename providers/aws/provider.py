@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
-from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import fan_out
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.aws import (
     checks,
@@ -81,17 +81,17 @@ class AwsDriver:
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Vm]:
+    ) -> PartialList[Vm]:
         if place is not None:
-            return Listing(self._machines(self._ec2, place.region, cluster, place.zone))
+            return PartialList(self._machines(self._ec2, place.region, cluster, place.zone))
         return self._regions.ask([partial(self._machines, cluster=cluster)], places)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
+    ) -> PartialList[Resource]:
         asks = [partial(resources.of_kind, kind=kind) for kind in resources.KINDS]
         found = self._regions.ask(asks, places)
-        return Listing((r for r in found if cluster in (None, r.cluster)), found.not_asked)
+        return PartialList((r for r in found if cluster in (None, r.cluster)), found.not_asked)
 
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal

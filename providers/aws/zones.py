@@ -17,9 +17,9 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.aws import network, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.faults import NOT_HERE
@@ -94,7 +94,7 @@ class Regions:
             if xml.text(each, "optInStatus") != "not-opted-in"
         }
 
-    def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> Listing[T]:
+    def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> PartialList[T]:
         """Query the regions of `places`, or all regions, in parallel.
 
         Those and the placement's regions get all retries, the others few. `not_asked` has regions
@@ -122,7 +122,7 @@ class Regions:
                     raise error
                 if not denied or region not in not_asked:
                     not_asked[region] = NotAsked(place=region, why=error.message, denied=denied)
-        return Listing((each for answer in answered for each in answer), not_asked.values())
+        return PartialList((each for answer in answered for each in answer), not_asked.values())
 
     def _brief(self) -> Ec2Client:
         if self._hurried is None:

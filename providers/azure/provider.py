@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.azure import checks, credentials, network, zones
 from cloudtrain.providers.azure.client import ArmClient, endpoint_of
@@ -74,13 +74,13 @@ class AzureDriver:
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Vm]:
-        return Listing(self._holdings.machines(cluster, place))
+    ) -> PartialList[Vm]:
+        return PartialList(self._holdings.machines(cluster, place))
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
-        return Listing(self._holdings.resources(cluster))
+    ) -> PartialList[Resource]:
+        return PartialList(self._holdings.resources(cluster))
 
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal

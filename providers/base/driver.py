@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from cloudtrain.errors import CloudError
-from cloudtrain.listing import Listing
 from cloudtrain.model import Node, NodePlan, Owner, Plan
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 
 NetworkT = TypeVar("NetworkT")
@@ -129,7 +129,7 @@ class CloudDriver(Protocol[NetworkT]):
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Vm]:
+    ) -> PartialList[Vm]:
         """List VMs with our label: of one cluster or all, in one place or everywhere.
 
         Includes failed and ended VMs (state "gone") that the cloud still lists. `places` are the
@@ -140,7 +140,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
+    ) -> PartialList[Resource]:
         """List all other resources with our label or name, also without a VM; `places` as for
         machines.
         """

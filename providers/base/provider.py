@@ -7,8 +7,8 @@ from typing import Generic
 
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.events import PlacementRefused, TriedApart
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Holding, Identity, Node, Plan
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.create import (
     Creation,
@@ -93,9 +93,9 @@ class CloudProvider(Generic[NetworkT]):
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         return _nodes(self._search(cluster).machines())
 
-    def find(self, cluster: str) -> Listing[Node]:
+    def find(self, cluster: str) -> PartialList[Node]:
         found = self._account.machines(cluster)
-        return Listing(_nodes(found), found.not_asked)
+        return PartialList(_nodes(found), found.not_asked)
 
     def destroy(
         self,
@@ -120,11 +120,11 @@ class CloudProvider(Generic[NetworkT]):
         found = [m for m in self._search(cluster).machines() if m.node.name == node]
         return self._account.serial_log(found[0]) if found else ""
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         machines, resources = self._account.machines(), self._account.resources()
         alive = [m for m in machines if m.node.state != "gone"]
         clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
-        return Listing(
+        return PartialList(
             [_holding(self.name, name, alive, resources) for name in sorted(clusters)],
             [*machines.not_asked, *resources.not_asked],
         )

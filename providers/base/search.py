@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.errors import NotAskedError
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import Owner
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.labels import belongs_to_other_owner
 
@@ -22,7 +22,7 @@ class ClusterSearch:
     account: CloudDriver[Any]
     where: Whereabouts
 
-    def machines(self) -> Listing[Vm]:
+    def machines(self) -> PartialList[Vm]:
         """VMs in the cluster's places, and in others if that costs nothing. Raises NotAskedError
         if one of the cluster's places does not answer.
         """
@@ -69,11 +69,11 @@ class DeletionSearch:
         account, where = self.search.account, self.search.where
         machines = account.machines(where.cluster)
         if where.complete and where.places:
-            return self._seen(machines, Listing())
+            return self._seen(machines, PartialList())
         return self._seen(machines, account.resources(where.cluster))
 
     def _seen(
-        self, machines: Listing[Vm], resources: Listing[Resource]
+        self, machines: PartialList[Vm], resources: PartialList[Resource]
     ) -> tuple[Sequence[Vm], Sequence[Resource]]:
         missed = (*machines.not_asked, *resources.not_asked)
         self.not_asked = {each.place: each for each in missed}

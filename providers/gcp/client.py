@@ -17,8 +17,8 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.listing import NotAsked
 from cloudtrain.model import ClusterConfig
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.base.per_thread import PerThread
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.gcp import faults

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
@@ -61,12 +61,12 @@ class GcpDriver:
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Vm]:
+    ) -> PartialList[Vm]:
         return resources.machines(self._api, cluster, place, places)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
+    ) -> PartialList[Resource]:
         return resources.resources(self._api, cluster)
 
     def create_network(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cloudtrain.errors import CloudConfigError, NotFoundError, RateError, TransientError
-from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.parallel import ask_all
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp import faults, listing
@@ -23,7 +23,7 @@ ZONES = 4
 
 def machines(
     api: GcpClient, cluster: str | None, place: Location | None, places: Sequence[str]
-) -> Listing[Vm]:
+) -> PartialList[Vm]:
     """VMs of one place, or of the whole project plus the lists of the first zones among
     `places`.
     """
@@ -37,32 +37,32 @@ def machines(
     return _read(_joined([wide, *answers]), cluster)
 
 
-def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> Listing[Json]:
+def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> PartialList[Json]:
     try:
         return _items(api, f"instances in {zone}", f"zones/{zone}/instances", cluster)
     except (TransientError, RateError) as error:
-        return Listing((), [NotAsked(place=zone, why=error.message)])
+        return PartialList((), [NotAsked(place=zone, why=error.message)])
     except (NotFoundError, CloudConfigError):
-        return Listing()  # no such zone: `places` reports that
+        return PartialList()  # no such zone: `places` reports that
 
 
-def _read(items: Listing[Json], cluster: str | None) -> Listing[Vm]:
+def _read(items: PartialList[Json], cluster: str | None) -> PartialList[Vm]:
     read = [listing.to_vm(item) for item in items]
     found = {m.id: m for m in read if m is not None and cluster in (None, m.cluster)}
-    return Listing(found.values(), items.not_asked)
+    return PartialList(found.values(), items.not_asked)
 
 
-def resources(api: GcpClient, cluster: str | None) -> Listing[Resource]:
-    def described(kind: str, path: str, *endings: str) -> Listing[Resource | None]:
+def resources(api: GcpClient, cluster: str | None) -> PartialList[Resource]:
+    def described(kind: str, path: str, *endings: str) -> PartialList[Resource | None]:
         items = _items(api, f"{kind} list", path)
         read = (listing.to_resource(kind, item, endings or ("",)) for item in items)
-        return Listing(read, items.not_asked)
+        return PartialList(read, items.not_asked)
 
-    def disks() -> Listing[Resource | None]:
+    def disks() -> PartialList[Resource | None]:
         items = _items(api, "disks", "aggregated/disks", cluster)
-        return Listing(map(listing.to_disk, items), items.not_asked)
+        return PartialList(map(listing.to_disk, items), items.not_asked)
 
-    questions: list[Callable[[], Listing[Resource | None]]] = [
+    questions: list[Callable[[], PartialList[Resource | None]]] = [
         lambda: _where_known(disks),
         lambda: described("firewall", "global/firewalls", *RULES),
         lambda: _where_known(lambda: described("placement policy", "aggregated/resourcePolicies")),
@@ -71,27 +71,27 @@ def resources(api: GcpClient, cluster: str | None) -> Listing[Resource]:
     ]
     found = _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "resources"))
     ours = (r for r in found if r is not None and cluster in (None, r.cluster))
-    return Listing(ours, found.not_asked)
+    return PartialList(ours, found.not_asked)
 
 
-def _where_known(ask: Callable[[], Listing[Resource | None]]) -> Listing[Resource | None]:
+def _where_known(ask: Callable[[], PartialList[Resource | None]]) -> PartialList[Resource | None]:
     """Items of a list; none if the endpoint does not know that kind of resource."""
     try:
         return ask()
     except NotFoundError as error:
         if faults.is_unknown_question(error):
-            return Listing()
+            return PartialList()
         raise
 
 
-def _joined(answers: Sequence[Listing[T]]) -> Listing[T]:
-    return Listing(
+def _joined(answers: Sequence[PartialList[T]]) -> PartialList[T]:
+    return PartialList(
         (each for answer in answers for each in answer),
         (missed for answer in answers for missed in answer.not_asked),
     )
 
 
-def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> Listing[Json]:
+def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> PartialList[Json]:
     """Items of all pages; an aggregated list groups them by zone or region, under the collection's
     name.
 
@@ -100,7 +100,7 @@ def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> 
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):
         pages = api.pages(what, path, **params)
-        return Listing(item for page in pages for item in page.get("items") or [])
+        return PartialList(item for page in pages for item in page.get("items") or [])
     collection = path.rpartition("/")[2]
     found: list[Json] = []
     missed: list[NotAsked] = []
@@ -112,4 +112,4 @@ def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> 
             found += [{**item, **where} for item in part.get(collection) or ()]
     if any(not each.place for each in missed):
         raise TransientError(f"{what}: the list is incomplete: {missed[0].why}")
-    return Listing(found, missed)
+    return PartialList(found, missed)

@@ -18,7 +18,6 @@ from cloudtrain.errors import (
     NodeUnreachable,
 )
 from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
     Holding,
@@ -30,6 +29,7 @@ from cloudtrain.model import (
     Plan,
 )
 from cloudtrain.parallel import fan_out
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session
@@ -130,8 +130,8 @@ class HostsProvider:
         found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
 
-    def find(self, cluster: str) -> Listing[Node]:
-        return Listing(self.nodes(cluster))
+    def find(self, cluster: str) -> PartialList[Node]:
+        return PartialList(self.nodes(cluster))
 
     def destroy(
         self,
@@ -219,7 +219,7 @@ class HostsProvider:
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         """List clusters on the machines that this config names."""
         names: set[str] = set()
 
@@ -228,7 +228,7 @@ class HostsProvider:
                 names.update(ssh.run(scripts.CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
-        return Listing(
+        return PartialList(
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name))
             for name in sorted(names)
         )

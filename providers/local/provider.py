@@ -13,7 +13,6 @@ import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
 from cloudtrain.events import NodeDeletionBegun, NodeRequested
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     DEFAULT_PORT,
     ClusterConfig,
@@ -26,6 +25,7 @@ from cloudtrain.model import (
     Plan,
 )
 from cloudtrain.owner import login
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.local import addresses, checks, environment, processes, spawn
 from cloudtrain.providers.local.folders import NodeFolder, remove
@@ -118,8 +118,8 @@ class LocalProvider:
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
         return tuple(sorted(nodes, key=lambda node: node.rank))
 
-    def find(self, cluster: str) -> Listing[Node]:
-        return Listing(self.nodes(cluster))
+    def find(self, cluster: str) -> PartialList[Node]:
+        return PartialList(self.nodes(cluster))
 
     def destroy(
         self,
@@ -165,13 +165,13 @@ class LocalProvider:
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}
         if self._root.is_dir():
             names |= {path.name for path in self._root.iterdir() if path.is_dir()}
         whose = Owner(id=login(), name=login())
-        return Listing(
+        return PartialList(
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(whose,))
             for name in sorted(names)
         )

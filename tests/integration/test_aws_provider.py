@@ -25,8 +25,8 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws import images
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.provider import AwsDriver

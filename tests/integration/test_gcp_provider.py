@@ -24,8 +24,8 @@ from cloudtrain.errors import (
     QuotaError,
     RateError,
 )
-from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Endpoints, Network, NodeGroup
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.provider import CloudProvider

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import open_provider, record_cluster
-from cloudtrain.commands.inventory import account_of
+from cloudtrain.commands.accounts import account_of
 from cloudtrain.errors import CloudError
 from cloudtrain.protocols import Principal
 from cloudtrain.state import Records

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import provision, session
-from cloudtrain.commands import inventory, up
+from cloudtrain.commands import accounts, up
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -60,7 +60,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, inventory):
+    for module in (session, accounts):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
     monkeypatch.setattr(provision, "await_first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "prepare_nodes", lambda session: "")

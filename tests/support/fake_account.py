@@ -10,8 +10,8 @@ from pathlib import Path
 from cloudtrain import retry
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.events import ResourceRequested
-from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing
@@ -97,7 +97,7 @@ class FakeAccount:
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
-    ) -> Listing[Vm]:
+    ) -> PartialList[Vm]:
         if self.broken is not None:
             raise self.broken
         with self.lock:
@@ -109,7 +109,7 @@ class FakeAccount:
                     continue
                 if cluster in (None, machine.cluster) and place in (None, machine.place):
                     found.append(self._aged(machine))
-            return Listing(found, self._not_asked())
+            return PartialList(found, self._not_asked())
 
     def _not_asked(self) -> list[NotAsked]:
         return [NotAsked(place=place, why="it does not answer") for place in sorted(self.silent)]
@@ -129,10 +129,10 @@ class FakeAccount:
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
+    ) -> PartialList[Resource]:
         with self.lock:
             found = [r for r in self.resources_.values() if cluster in (None, r.cluster)]
-            return Listing(found, self._not_asked())
+            return PartialList(found, self._not_asked())
 
     def create_network(self, plan: Plan, place: Location, caller: str, journal: Journal) -> str:
         cluster = plan.config.name

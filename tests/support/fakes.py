@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloudtrain.errors import LeftoverError
 from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested, to_line
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import (
     ClusterConfig,
     Holding,
@@ -23,6 +22,7 @@ from cloudtrain.model import (
     NodePlan,
     Plan,
 )
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.shell import Secret
 
@@ -84,8 +84,8 @@ class FakeProvider:
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         return tuple(sorted(self.cloud.get(cluster, {}).values(), key=lambda node: node.rank))
 
-    def find(self, cluster: str) -> Listing[Node]:
-        return Listing(self.nodes(cluster), self.not_asked)
+    def find(self, cluster: str) -> PartialList[Node]:
+        return PartialList(self.nodes(cluster), self.not_asked)
 
     def destroy(
         self,
@@ -134,13 +134,13 @@ class FakeProvider:
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         held = (
             Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))
             for cluster in sorted(self.cloud)
             if self.cloud[cluster]
         )
-        return Listing(held, self.not_asked)
+        return PartialList(held, self.not_asked)
 
     def stop(self, cluster: str, node: str) -> None:
         """As a cloud does that takes a machine away and keeps its disk."""

@@ -17,7 +17,7 @@ from tests.support.sources import parsed, walked
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
 LAYERS = [
-    {"codec", "model", "run_record", "task_id", "listing", "paths", "shell", "errors", "node"},
+    {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround"},
         *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},

@@ -19,9 +19,9 @@ from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
 from cloudtrain.events import DownBegun
-from cloudtrain.listing import Listing, NotAsked
 from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.owner import digest, login
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Principal
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
@@ -42,11 +42,11 @@ class Labelled(FakeProvider):
     error: Exception | None = None
     asked: list[str | None]
 
-    def sweep(self) -> Listing[Holding]:
+    def sweep(self) -> PartialList[Holding]:
         if self.error is not None:
             raise self.error
         held = (replace(held, owners=(self.owner,)) for held in super().sweep())
-        return Listing(held, self.not_asked)
+        return PartialList(held, self.not_asked)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         return tuple(replace(node, owner=self.owner) for node in super().nodes(cluster))
@@ -85,7 +85,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelled:
     module.provider = provider  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cloudtrain.providers.gcp.provider", module)
     monkeypatch.setattr(
-        "cloudtrain.commands.inventory.missing_extra",
+        "cloudtrain.commands.accounts.missing_extra",
         lambda name: None if name in ("gcp", "local") else "libcloud",
     )
     monkeypatch.setattr("cloudtrain.cluster.session.missing_extra", lambda name: None)

@@ -22,8 +22,8 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event
-from cloudtrain.listing import Whereabouts
 from cloudtrain.model import Identity, Owner, Plan
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.create import uninterrupted
 from cloudtrain.providers.base.driver import Location, Resource, Vm

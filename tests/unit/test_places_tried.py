@@ -11,8 +11,8 @@ import pytest
 from cloudtrain.cluster.session import whereabouts
 from cloudtrain.config import to_json
 from cloudtrain.events import PlacementTried, UpBegun, places_tried
-from cloudtrain.listing import Listing, NotAsked, Whereabouts
 from cloudtrain.model import ClusterConfig, NodeGroup
+from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.state import Records
 
 
@@ -111,7 +111,7 @@ def test_what_was_before_the_last_down_counts_no_more(records: Records) -> None:
 
 def test_a_listing_is_what_was_seen_and_remembers_what_was_not() -> None:
     silent = NotAsked(place="us-east1-b", why="down")
-    listing = Listing([1, 2], [silent, silent])
+    listing = PartialList([1, 2], [silent, silent])
     assert listing == (1, 2)
     assert listing.not_asked == (silent,)
     assert pickle.loads(pickle.dumps(listing)).not_asked == (silent,)

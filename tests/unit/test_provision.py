@@ -38,8 +38,8 @@ from cloudtrain.events import (
     pending_nodes,
     was_ready,
 )
-from cloudtrain.listing import NotAsked, Whereabouts
 from cloudtrain.model import Node, Plan
+from cloudtrain.partial_list import NotAsked, Whereabouts
 from cloudtrain.ssh import keys
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

@@ -13,8 +13,8 @@ from cloudtrain.providers.toy.facts import FACTS
 
 from cloudtrain.errors import CapacityError, CredentialsError, TransientError
 from cloudtrain.events import ResourceRequested
-from cloudtrain.listing import Listing
 from cloudtrain.model import ClusterConfig, Node, Plan
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
@@ -70,9 +70,9 @@ class ToyAccount:
 
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
-    ) -> Listing[Vm]:
+    ) -> PartialList[Vm]:
         found = [machine for vm in self._ask("GET", "vms") if (machine := _machine(vm))]
-        return Listing(
+        return PartialList(
             machine
             for machine in found
             if cluster in (None, machine.cluster) and place in (None, machine.place)
@@ -80,8 +80,8 @@ class ToyAccount:
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
-    ) -> Listing[Resource]:
-        return Listing(
+    ) -> PartialList[Resource]:
+        return PartialList(
             Resource(cluster=name, kind="fence", name=name, id=name)
             for name in self._ask("GET", "fences")
             if cluster in (None, name)

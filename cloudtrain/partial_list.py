@@ -24,15 +24,15 @@ class NotAsked:
         return f"{self.place} ({self.why})"
 
 
-class Listing(tuple[T, ...]):
+class PartialList(tuple[T, ...]):
     """Items that were found; `not_asked` has the places that could not be queried."""
 
     not_asked: tuple[NotAsked, ...]
 
-    def __new__(cls, seen: Iterable[T] = (), not_asked: Iterable[NotAsked] = ()) -> Listing[T]:
-        listing = super().__new__(cls, seen)
-        listing.not_asked = tuple({each.place: each for each in not_asked}.values())
-        return listing
+    def __new__(cls, seen: Iterable[T] = (), not_asked: Iterable[NotAsked] = ()) -> PartialList[T]:
+        found = super().__new__(cls, seen)
+        found.not_asked = tuple({each.place: each for each in not_asked}.values())
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

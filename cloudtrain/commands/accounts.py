@@ -19,10 +19,10 @@ from cloudtrain.errors import (
     NotAskedError,
 )
 from cloudtrain.events import Event
-from cloudtrain.listing import NotAsked
 from cloudtrain.model import ClusterConfig, Holding, Node
 from cloudtrain.owner import matches_owner
 from cloudtrain.parallel import fan_out
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.strategies.custom import CUSTOM
