@@ -19,13 +19,15 @@ class StoreKind:
     form: str
     module: str
     package: str = ""
-    """Package that the module imports; the extra of the store's cloud installs it."""
+    """Package that the module imports; `extra` installs it."""
     on_this_machine: bool = False
     """True if no node can upload there by itself."""
 
     @property
     def extra(self) -> str:
-        return next(cloud.name for cloud in clouds() if cloud.store_scheme == self.scheme)
+        """Extra of the cloud that has this kind of store, or one named as the scheme."""
+        of = (cloud.name for cloud in clouds() if cloud.store_scheme == self.scheme)
+        return next(of, self.scheme)
 
 
 KINDS = (

@@ -185,7 +185,7 @@ STAND_INS: dict[str, Callable[[Path, ExitStack], Cloud]] = {
     "account": account,
     "local": local,
     "hosts": hosts,
-    **{name: stand_in(name) for name in ("gcp", "aws", "azure")},
+    **{name: stand_in(name) for name in standins.DESCRIPTIONS},
 }
 """A cloud's provider joins with something that answers in the cloud's place: never a real one."""
 

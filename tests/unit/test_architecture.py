@@ -16,7 +16,7 @@ from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
-LAYERS = [
+LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
     {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround"},
@@ -137,7 +137,7 @@ def wrong_imports(path: Path) -> list[str]:
         layer = layer_of(module)
         if own in {"providers", "playbooks"}:
             if layer > 1:
-                found.append(f"{name} imports {module}: {own} sees only nouns")
+                found.append(f"{name} imports {module}: {own} sees only interfaces and values")
         elif layer == own_layer:
             if layer not in SIDEWAYS:
                 found.append(f"{name} imports {module} from its own layer")
