@@ -9,7 +9,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.model import Node, NodePlan
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Console
-from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.shell import Command
 from cloudtrain.state import Records
 
@@ -23,7 +23,7 @@ def execute(
     """
     records = Records(name)
     with (
-        watching_idle(records),
+        starting_idle_process(records),
         records.in_use(),
         open_session(Handle(recorded_config(records)), console) as session,
     ):

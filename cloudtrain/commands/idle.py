@@ -37,14 +37,14 @@ def idle(
     records = Records(name)
     while idle_limit(records) is not None:
         try:
-            with records.watch_lock():
-                watch(records, console, clock)
+            with records.idle_process_lock():
+                down_when_idle(records, console, clock)
         except LockedError:
             return
-        # An `up` in the meantime saw this watcher and started none: check once more.
+        # An `up` in the meantime saw this process and started none: check once more.
 
 
-def watch(records: Records, console: Console, clock: Clock) -> None:
+def down_when_idle(records: Records, console: Console, clock: Clock) -> None:
     busy, not_before, failures = 0.0, 0.0, 0
     while (limit := idle_limit(records)) is not None:
         now = clock.now()

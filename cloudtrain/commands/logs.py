@@ -16,7 +16,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
-from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 
@@ -98,7 +98,7 @@ def name_of(task: Task) -> str:
 def follow_step(records: Records, id: str, console: Console, offsets: Offsets) -> Run | None:
     """Follow until the run has ended."""
     try:
-        with watching_idle(records), records.lock("logs -f"):
+        with starting_idle_process(records), records.lock("logs -f"):
             run = records.run(id)
             advance(records, run, console, offsets)
             if run.ended is not None:

@@ -23,7 +23,7 @@ from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed,
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
-from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 
 
@@ -43,7 +43,11 @@ def run(
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
-    with watching_idle(records), records.lock("run"), holding_lease(handle, "run", console):
+    with (
+        starting_idle_process(records),
+        records.lock("run"),
+        holding_lease(handle, "run", console),
+    ):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(handle, ignore)

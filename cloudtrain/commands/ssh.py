@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
 from cloudtrain.errors import UsageError
-from cloudtrain.runs.background import watch_idle
+from cloudtrain.runs.background import ensure_idle_process
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.state import Records
 
@@ -29,7 +29,7 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
             hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
         )
     records.begin_use()
-    watch_idle(records)
+    ensure_idle_process(records)
     path = write_ssh_config(records, load_identity(records.folder), nodes)
     remote = [shlex.join(command)] if command else []
     return ["ssh", "-F", str(path), one.name, *remote]

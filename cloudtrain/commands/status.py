@@ -124,7 +124,7 @@ def status(
         recorded = [with_landed(recorded[0], config)]
     return StatusReport(
         clusters=tuple(
-            with_nodes(with_watcher(one)) if one.open or name is not None else one
+            with_nodes(with_idle_process(one)) if one.open or name is not None else one
             for one in recorded
         )
     )
@@ -225,7 +225,7 @@ def on_record(name: str) -> ClusterStatus:
         nodes=None,
         runs=runs,
         faults=faults,
-        idle=_idle(records) if records.watcher() is not None else None,
+        idle=_idle(records) if records.idle_process() is not None else None,
     )
 
 
@@ -235,14 +235,14 @@ def _idle(records: Records) -> IdleState | None:
     return idle_state(records)
 
 
-def with_watcher(cluster: ClusterStatus) -> ClusterStatus:
-    """The same, with a new watcher for `limits.idle`: the old one may have ended with this
+def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
+    """The same, with a new idle process: the old one may have ended with this
     machine.
     """
-    from cloudtrain.runs.background import watch_idle
+    from cloudtrain.runs.background import ensure_idle_process
 
     records = Records(cluster.name)
-    return replace(cluster, idle=_idle(records)) if watch_idle(records) else cluster
+    return replace(cluster, idle=_idle(records)) if ensure_idle_process(records) else cluster
 
 
 def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:

@@ -9,7 +9,7 @@ from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run
-from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tasks import end_orphans
 from cloudtrain.state import Records
@@ -35,7 +35,7 @@ def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
 def stopped_here(records: Records, id: str, console: Console) -> Run | None:
     """The run at its end; None while another process attends to it."""
     try:
-        with watching_idle(records), records.lock("stop-run"):
+        with starting_idle_process(records), records.lock("stop-run"):
             run = records.run(id)
             if run.ended is not None:
                 return run
@@ -57,7 +57,7 @@ def stop_orphans(records: Records, console: Console) -> Run:
         raise nothing
     handle = Handle(recorded_config(records))
     with (
-        watching_idle(records),
+        starting_idle_process(records),
         records.lock("stop-run"),
         holding_lease(handle, "stop-run", console),
         open_session(handle, console) as session,

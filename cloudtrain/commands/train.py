@@ -26,7 +26,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
-from cloudtrain.runs.background import attend_in_background, watching_idle
+from cloudtrain.runs.background import attend_in_background, starting_idle_process
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run
 from cloudtrain.setup.prepare import prepare_nodes
@@ -54,7 +54,7 @@ def train(
     run: Run | None = None
     try:
         with (
-            watching_idle(records),
+            starting_idle_process(records),
             records.lock("train"),
             holding_lease(handle, "train", console),
             open_session(handle, console) as session,

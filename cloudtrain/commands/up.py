@@ -29,7 +29,7 @@ from cloudtrain.commands.rollback import report_or_roll_back
 from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
 from cloudtrain.model import Cluster, ClusterConfig, Plan
 from cloudtrain.protocols import Console
-from cloudtrain.runs.background import watching_idle
+from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.setup.prepare import prepare_nodes
 
 
@@ -50,7 +50,7 @@ def up(
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
-    with watching_idle(records), records.lock("up"), holding_lease(handle, "up", console):
+    with starting_idle_process(records), records.lock("up"), holding_lease(handle, "up", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(handle, ignore)

@@ -19,7 +19,7 @@ TAIL = 65_536
 
 
 @dataclass(kw_only=True)
-class TaskState:
+class TaskView:
     """State of one task as seen from here; times are those of the injected clock."""
 
     task: Task
@@ -58,7 +58,7 @@ class AttemptState:
     """State of a run attempt. `started` and `deadline` are times of the injected clock."""
 
     config: ClusterConfig
-    tasks: Mapping[str, TaskState]
+    tasks: Mapping[str, TaskView]
     started: float
     deadline: float | None = None
     first_failure: float | None = None
@@ -70,39 +70,39 @@ class AttemptState:
     warned: set[str] = field(default_factory=set)
 
 
-def serves(watch: AttemptState, task: Task) -> bool:
+def serves(state: AttemptState, task: Task) -> bool:
     """True if TensorFlow opens the task's port."""
     return task.name in serving_tasks(
-        tuple(view.task for view in watch.tasks.values()), watch.config
+        tuple(view.task for view in state.tasks.values()), state.config
     )
 
 
-def has_joined(watch: AttemptState, view: TaskState) -> bool | None:
+def has_joined(state: AttemptState, view: TaskView) -> bool | None:
     """True if the cluster had formed with this task in it, so that a chief may do without it.
 
     None: its port was open, but not yet those of all others. Unknown counts as joined.
     """
-    if not serves(watch, view.task) or watch.formed_after is not None:
+    if not serves(state, view.task) or state.formed_after is not None:
         return True
-    if view.task.name in watch.warned:  # the run goes on without it already
+    if view.task.name in state.warned:  # the run goes on without it already
         return True
-    if never_served(watch, view) or (view.lost is not None and not view.port_open):
+    if never_served(state, view) or (view.lost is not None and not view.port_open):
         return False
     if view.ended:
-        return None if view.port_open and not_joined_yet(watch) else True
-    return watch.first_port is None
+        return None if view.port_open and not_joined_yet(state) else True
+    return state.first_port is None
 
 
-def not_joined_yet(watch: AttemptState) -> bool:
+def not_joined_yet(state: AttemptState) -> bool:
     """True for a running task on a reachable node that has still not opened its port."""
     return any(
         not (view.port_open or view.ended) and view.unreachable_since is None
-        for view in watch.tasks.values()
-        if serves(watch, view.task)
+        for view in state.tasks.values()
+        if serves(state, view.task)
     )
 
 
-def never_served(watch: AttemptState, view: TaskState) -> bool:
+def never_served(state: AttemptState, view: TaskView) -> bool:
     """True if the task certainly ended without having opened its port.
 
     One that listened elsewhere may have a cluster of its own, if no other has opened its port
@@ -110,4 +110,4 @@ def never_served(watch: AttemptState, view: TaskState) -> bool:
     """
     if view.served is None or view.served.never is None or view.port_open:
         return False
-    return not (view.served.elsewhere and watch.first_port is None)
+    return not (view.served.elsewhere and state.first_port is None)

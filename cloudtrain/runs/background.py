@@ -29,7 +29,7 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
     )
 
 
-def watch_idle(records: Records) -> bool:
+def ensure_idle_process(records: Records) -> bool:
     """Start `cloudtrain idle` if `limits.idle` is set and no such process runs; True if one runs
     now.
 
@@ -38,21 +38,21 @@ def watch_idle(records: Records) -> bool:
     """
     if idle_limit(records) is None:
         return False
-    if records.watcher() is None:
+    if records.idle_process() is None:
         start_process(records, "idle")
     return True
 
 
 @contextmanager
-def watching_idle(records: Records) -> Iterator[None]:
-    """Start the idle watcher at the end of this command, however it ends."""
+def starting_idle_process(records: Records) -> Iterator[None]:
+    """Start the idle process at the end of this command, however it ends."""
     try:
         yield
     except BaseException:
         with suppress(OSError):  # report the first error
-            watch_idle(records)
+            ensure_idle_process(records)
         raise
-    watch_idle(records)
+    ensure_idle_process(records)
 
 
 def start_process(records: Records, command: str) -> None:

@@ -9,10 +9,10 @@ TOO_SHORT = 2.0
 """Seconds: a task that ended sooner cannot have imported TensorFlow, let alone have trained."""
 
 
-def detect_formation(watch: AttemptState, now: float) -> bool:
+def detect_formation(state: AttemptState, now: float) -> bool:
     """Record the moment at which all serving tasks have their port open for the first time."""
-    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
-    if watch.formed_after is not None or not views:
+    views = [view for view in state.tasks.values() if serves(state, view.task)]
+    if state.formed_after is not None or not views:
         return False
     if not all(view.port_open for view in views):
         return False
@@ -20,28 +20,28 @@ def detect_formation(watch: AttemptState, now: float) -> bool:
     if any(view.ended_at is not None and view.ended_at + JOINED_LATE < last for view in views):
         return False
     after = [view.served.after for view in views if view.served and view.served.after is not None]
-    watch.formed_after = max(after) if len(after) == len(views) else now - watch.started
+    state.formed_after = max(after) if len(after) == len(views) else now - state.started
     return True
 
 
-def trained_as_one(watch: AttemptState) -> bool | None:
+def trained_as_one(state: AttemptState) -> bool | None:
     """True if the tasks trained as one; None if unknown or not applicable."""
-    if watch.formed_after is not None:
+    if state.formed_after is not None:
         return True
-    alone = [view for view in watch.tasks.values() if serves(watch, view.task)]
+    alone = [view for view in state.tasks.values() if serves(state, view.task)]
     lives = [
         view.served.never
         for view in alone
-        if view.served and view.served.never is not None and never_served(watch, view)
+        if view.served and view.served.never is not None and never_served(state, view)
     ]
     return False if any(life >= TOO_SHORT for life in lives) else None
 
 
-def separate_trainings_failure(watch: AttemptState) -> Cause | None:
+def separate_trainings_failure(state: AttemptState) -> Cause | None:
     """Failure of tasks that all succeeded, but trained separate models."""
-    if trained_as_one(watch) is not False:
+    if trained_as_one(state) is not False:
         return None
-    count = sum(view.task.role != "evaluator" for view in watch.tasks.values())
+    count = sum(view.task.role != "evaluator" for view in state.tasks.values())
     return Cause(
         task="",
         node="",
@@ -52,10 +52,10 @@ def separate_trainings_failure(watch: AttemptState) -> Cause | None:
     )
 
 
-def separate_trainings_note(watch: AttemptState) -> str | None:
+def separate_trainings_note(state: AttemptState) -> str | None:
     """Note on a successful run whose ports do not show whether it trained as one cluster."""
-    views = [view for view in watch.tasks.values() if serves(watch, view.task)]
-    if trained_as_one(watch) is not None or not views:
+    views = [view for view in state.tasks.values() if serves(state, view.task)]
+    if trained_as_one(state) is not None or not views:
         return None
     if not all(view.served is not None and view.served.never is not None for view in views):
         return None

@@ -12,7 +12,7 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
-from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskState, serves
+from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskView, serves
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -57,7 +57,7 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
     """Monitor an attempt; returns its state and the cause of its failure, None if it is done or
     was stopped.
     """
-    watch = new_watch(session, run)
+    state = new_attempt_state(session, run)
     follower = Follower(
         run,
         session.transport,
@@ -70,37 +70,37 @@ def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
         else:  # Probes lists again, and finds the task lost
             follower.events.put(NodeSilent(task, "its node is not listed"))
     try:
-        decision = until_decided(session, run, watch, follower)
-        left = [view.task for view in watch.tasks.values() if not view.ended]
+        decision = until_decided(session, run, state, follower)
+        left = [view.task for view in state.tasks.values() if not view.ended]
         if left and decision.cause is not None and decision.cause.kind in HANGING:
             dump_stacks(session, run, run.tasks)
         stop_tasks(session, run, left)
-        drain_ended(session, watch, follower)
+        drain_ended(session, state, follower)
     finally:
         follower.close()
     if decision.verdict == "done":
-        report_when_formed(session, run, watch)
-        return watch, refuse_separate_trainings(session, watch)
-    return watch, decision.cause
+        report_when_formed(session, run, state)
+        return state, refuse_separate_trainings(session, state)
+    return state, decision.cause
 
 
-def refuse_separate_trainings(session: Session, watch: AttemptState) -> Cause | None:
+def refuse_separate_trainings(session: Session, state: AttemptState) -> Cause | None:
     """Failure of an attempt that seemed to succeed, known once every node has reported its
     ports.
     """
-    cause = separate_trainings_failure(watch)
-    note = separate_trainings_note(watch) if cause is None else None
+    cause = separate_trainings_failure(state)
+    note = separate_trainings_note(state) if cause is None else None
     if note is not None:
         session.console.warn(note)
     return cause
 
 
-def new_watch(session: Session, run: Run) -> AttemptState:
+def new_attempt_state(session: Session, run: Run) -> AttemptState:
     now = session.clock.now()
     attempt = run.attempts[-1]
     views = {}
     for task in run.tasks:
-        view = TaskState(task=task, last_byte=now)
+        view = TaskView(task=task, last_byte=now)
         path = session.records.log_path(run.id, task.name, task.attempt)
         if path.exists():
             with path.open("rb") as log:
@@ -120,17 +120,17 @@ def new_watch(session: Session, run: Run) -> AttemptState:
     )
 
 
-def until_decided(session: Session, run: Run, watch: AttemptState, follower: Follower) -> Decision:
+def until_decided(session: Session, run: Run, state: AttemptState, follower: Follower) -> Decision:
     periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
     probes = Probes(session)
     while True:
-        drain(watch, follower, session.clock)
-        probes.look(watch)
-        report_when_formed(session, run, watch)
-        periodic_sync.look(watch)
+        drain(state, follower, session.clock)
+        probes.look(state)
+        report_when_formed(session, run, state)
+        periodic_sync.look(state)
         agents.look()
-        watch.stop_asked = session.records.stop_asked(run.id)
-        decision = decide(watch, session.clock.now())
+        state.stop_asked = session.records.stop_asked(run.id)
+        decision = decide(state, session.clock.now())
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
@@ -139,33 +139,33 @@ def until_decided(session: Session, run: Run, watch: AttemptState, follower: Fol
             periodic_sync.wait()
             return decision
         if decision.stop:
-            stop_tasks(session, run, [watch.tasks[name].task for name in decision.stop])
+            stop_tasks(session, run, [state.tasks[name].task for name in decision.stop])
 
 
-def report_when_formed(session: Session, run: Run, watch: AttemptState) -> None:
+def report_when_formed(session: Session, run: Run, state: AttemptState) -> None:
     """Report and record once that the cluster has formed."""
-    if not detect_formation(watch, session.clock.now()):
+    if not detect_formation(state, session.clock.now()):
         return
-    after = round(watch.formed_after or 0.0, 1)
+    after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
     session.records.journal(TasksJoined(run=run.id, after=after))
     attempt = replace(run.attempts[-1], clustered=True, formed_after=after)
     save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 
 
-def drain(watch: AttemptState, follower: Follower, clock: Clock) -> None:
+def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived; waits for a first one."""
     try:
         event = follower.events.get(timeout=TICK)
         while True:
-            take(watch, event, clock.now())
+            take(state, event, clock.now())
             event = follower.events.get_nowait()
     except Empty:
         return
 
 
-def take(watch: AttemptState, event: Event, now: float) -> None:
-    view = watch.tasks[event.task.name]
+def take(state: AttemptState, event: Event, now: float) -> None:
+    view = state.tasks[event.task.name]
     if view.task.attempt != event.task.attempt:  # late news of an earlier attempt
         return
     if isinstance(event, NodeSilent):
@@ -180,7 +180,7 @@ def take(watch: AttemptState, event: Event, now: float) -> None:
     elif isinstance(event, PortOpened):
         view.served = event.served
         if event.served.after is not None:
-            has_opened(watch, view, now)
+            has_opened(state, view, now)
     elif isinstance(event, OutOfMemoryKill):
         view.starved = event.starved
     elif isinstance(event, AttemptEnded):
@@ -189,13 +189,13 @@ def take(watch: AttemptState, event: Event, now: float) -> None:
         view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
 
 
-def has_opened(watch: AttemptState, view: TaskState, now: float) -> None:
+def has_opened(state: AttemptState, view: TaskView, now: float) -> None:
     view.opened(now)
-    if watch.first_port is None:
-        watch.first_port = now
+    if state.first_port is None:
+        state.first_port = now
 
 
-def over(view: TaskState, end: AttemptEnd, now: float) -> None:
+def over(view: TaskView, end: AttemptEnd, now: float) -> None:
     view.ended_at = now
     if end.exit_code is not None:
         view.exit_code = end.exit_code
@@ -207,13 +207,13 @@ def over(view: TaskState, end: AttemptEnd, now: float) -> None:
         view.lost = "its node has no trace of it any more"
 
 
-def drain_ended(session: Session, watch: AttemptState, follower: Follower) -> None:
+def drain_ended(session: Session, state: AttemptState, follower: Follower) -> None:
     """Wait for the last bytes and exit codes of tasks that were just stopped."""
     limit = session.clock.now() + LAST_WORDS
     while session.clock.now() < limit:
-        if all(view.ended or view.unreachable_since is not None for view in watch.tasks.values()):
+        if all(view.ended or view.unreachable_since is not None for view in state.tasks.values()):
             return
-        drain(watch, follower, session.clock)
+        drain(state, follower, session.clock)
 
 
 class Probes:
@@ -224,25 +224,25 @@ class Probes:
         self._next_ports = 0.0
         self._next_lost = 0.0
 
-    def look(self, watch: AttemptState) -> None:
+    def look(self, state: AttemptState) -> None:
         now = self._session.clock.now()
         waiting = [
             view
-            for view in watch.tasks.values()
-            if not view.port_open and not view.ended and serves(watch, view.task)
+            for view in state.tasks.values()
+            if not view.port_open and not view.ended and serves(state, view.task)
         ]
         if waiting and now >= self._next_ports:
-            self._ports(watch, waiting, now)
+            self._ports(state, waiting, now)
             self._next_ports = self._session.clock.now() + 1.0
         silent = [
-            view for view in watch.tasks.values() if view.unreachable_since and not view.ended
+            view for view in state.tasks.values() if view.unreachable_since and not view.ended
         ]
         if silent and now >= self._next_lost:
-            self._lost(watch, silent, now)
+            self._lost(state, silent, now)
             self._next_lost = self._session.clock.now() + 3.0
 
-    def _ports(self, watch: AttemptState, waiting: list[TaskState], now: float) -> None:
-        def ask(view: TaskState) -> bool:
+    def _ports(self, state: AttemptState, waiting: list[TaskView], now: float) -> None:
+        def ask(view: TaskView) -> bool:
             node = self._session.node(view.task.node)
             if node is None or view.unreachable_since is not None:
                 return False
@@ -255,15 +255,15 @@ class Probes:
             waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
         ):
             if is_open:
-                has_opened(watch, view, now)
+                has_opened(state, view, now)
 
-    def _lost(self, watch: AttemptState, silent: list[TaskState], now: float) -> None:
+    def _lost(self, state: AttemptState, silent: list[TaskView], now: float) -> None:
         try:
             existing = {node.name: node for node in self._session.refreshed().nodes}
         except CloudtrainError as error:
             self._session.console.warn(f"the provider does not answer: {error}")
             return
-        others_answer = len(silent) < sum(not view.ended for view in watch.tasks.values())
+        others_answer = len(silent) < sum(not view.ended for view in state.tasks.values())
         for view in silent:
             node = existing.get(view.task.node)
             quiet = now - (view.unreachable_since or now)

@@ -44,16 +44,16 @@ class PeriodicSync:
         self._given: dict[str, Artifact] = {}
         self._thread: threading.Thread | None = None
 
-    def look(self, watch: AttemptState) -> None:
+    def look(self, state: AttemptState) -> None:
         if self._thread and self._thread.is_alive():
             return
         if not self._knows_the_beginning:
             self._knows_the_beginning = True
             self._start(self._store_record)
             return
-        if self._evaluators and watch.succeeded_at is not None and not self._knows_the_end:
+        if self._evaluators and state.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
-        noticed = {view.task.name for view in watch.tasks.values() if view.notice is not None}
+        noticed = {view.task.name for view in state.tasks.values() if view.notice is not None}
         if noticed > self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
         now = self._session.clock.now()

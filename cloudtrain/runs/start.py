@@ -30,7 +30,7 @@ from cloudtrain.runs.tasks import (
     node_of,
     save_run,
     tag_of,
-    task_states,
+    task_statuses,
 )
 from cloudtrain.runs.work_folders import cluster_facts
 from cloudtrain.setup.prepare import prepare_nodes
@@ -56,7 +56,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
     if again:
         ingest_left_spools(session, run)
-    unstarted = all(state.state == "absent" for state in task_states(session, run).values())
+    unstarted = all(status.state == "absent" for status in task_statuses(session, run).values())
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)

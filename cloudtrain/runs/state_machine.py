@@ -13,7 +13,7 @@ from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.attempt_state import (
     JOINED_LATE,
     AttemptState,
-    TaskState,
+    TaskView,
     has_joined,
     never_served,
     not_joined_yet,
@@ -48,42 +48,42 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
 
-def decide(watch: AttemptState, now: float) -> Decision:
+def decide(state: AttemptState, now: float) -> Decision:
     """Decide what to do with the attempt at `now`."""
-    if watch.stop_asked:
+    if state.stop_asked:
         return Decision(verdict="stopped")
-    winners = deciding_tasks(tuple(view.task for view in watch.tasks.values()), watch.config)
-    if all(watch.tasks[name].exit_code == 0 for name in winners):
-        return success_verdict(watch, now)
-    timeout = timed_out(watch, now)
+    winners = deciding_tasks(tuple(view.task for view in state.tasks.values()), state.config)
+    if all(state.tasks[name].exit_code == 0 for name in winners):
+        return success_verdict(state, now)
+    timeout = timed_out(state, now)
     if timeout is not None:
         return Decision(verdict="failed", cause=timeout)
-    absent = ended_before_joining(watch, now)
+    absent = ended_before_joining(state, now)
     if absent is not None:
         return Decision(verdict="failed", cause=absent)
-    decision = failure_verdict(watch, winners, now)
-    return replace(decision, warnings=(*no_port_warning(watch, now), *decision.warnings))
+    decision = failure_verdict(state, winners, now)
+    return replace(decision, warnings=(*no_port_warning(state, now), *decision.warnings))
 
 
-def success_verdict(watch: AttemptState, now: float) -> Decision:
+def success_verdict(state: AttemptState, now: float) -> Decision:
     """Decision once the deciding tasks have succeeded: the others get their grace, and no vote."""
-    if watch.succeeded_at is None:
-        watch.succeeded_at = now
-    waited = now - watch.succeeded_at
-    running = [view for view in watch.tasks.values() if not view.ended]
+    if state.succeeded_at is None:
+        state.succeeded_at = now
+    waited = now - state.succeeded_at
+    running = [view for view in state.tasks.values() if not view.ended]
     over = tuple(
         view.task.name
         for view in running
-        if waited >= grace_after_success(watch.config, view.task) or view.stopped_since is not None
+        if waited >= grace_after_success(state.config, view.task) or view.stopped_since is not None
     )
-    watch.warned.update(over)  # how they end is our doing
+    state.warned.update(over)  # how they end is our doing
     warnings = tuple(
         f"{view.task.name} failed after the run was decided: {ending(view)}"
-        for view in watch.tasks.values()
-        if view.ended and view.exit_code != 0 and new(watch, view.task.name)
+        for view in state.tasks.values()
+        if view.ended and view.exit_code != 0 and new(state, view.task.name)
     )
-    unserved = [name for name in over if watch.tasks[name].task.role == "evaluator"]
-    if unserved and gets_no_checkpoint(watch.config) and new(watch, "checkpoints"):
+    unserved = [name for name in over if state.tasks[name].task.role == "evaluator"]
+    if unserved and gets_no_checkpoint(state.config) and new(state, "checkpoints"):
         text = "got no checkpoint (train.checkpoints is not set): not waiting for it"
         warnings = (*warnings, f"{unserved[0]} {text}")
     if len(over) == len(running):
@@ -112,18 +112,18 @@ def gets_no_checkpoint(config: ClusterConfig) -> bool:
     )
 
 
-def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) -> Decision:
+def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) -> Decision:
     """Verdict once a failure ends the attempt and its cause is certain."""
     warnings: list[str] = []
     stop: list[str] = []
     fatal = False
-    for view in watch.tasks.values():
+    for view in state.tasks.values():
         frozen = view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER
         failed = view.lost is not None or (view.exit_code is not None and view.exit_code != 0)
         if not (failed or (frozen and not view.ended)):
             continue
-        if view.task.name not in winners and tolerated(watch, view.task):
-            joined = has_joined(watch, view)
+        if view.task.name not in winners and tolerated(state, view.task):
+            joined = has_joined(state, view)
         else:
             joined = False
         if joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
@@ -131,36 +131,36 @@ def failure_verdict(watch: AttemptState, winners: frozenset[str], now: float) ->
         if joined:
             if frozen and not view.ended:
                 stop.append(view.task.name)
-            if new(watch, view.task.name):
+            if new(state, view.task.name):
                 warnings.append(
                     f"{view.task.name} has failed: {ending(view)}; the run continues without it"
                 )
             continue
         fatal = True
     if not fatal:
-        watch.first_failure = None
+        state.first_failure = None
         return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
-    if watch.first_failure is None:
-        watch.first_failure = now
-    observations = [observation(watch, view) for view in watch.tasks.values()]
-    waited = now - watch.first_failure
-    all_ended = all(view.ended for view in watch.tasks.values())
+    if state.first_failure is None:
+        state.first_failure = now
+    observations = [observation(state, view) for view in state.tasks.values()]
+    waited = now - state.first_failure
+    all_ended = all(view.ended for view in state.tasks.values())
     if all_ended or waited >= WINDOW or (waited >= SETTLE and is_certain(observations)):
         return Decision(
-            verdict="failed", cause=root_cause_of(watch, observations), warnings=tuple(warnings)
+            verdict="failed", cause=root_cause_of(state, observations), warnings=tuple(warnings)
         )
     return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
 
 
-def observation(watch: AttemptState, view: TaskState) -> Observation:
+def observation(state: AttemptState, view: TaskView) -> Observation:
     return Observation(
         task=view.task,
         lost=view.lost is not None,
         preempted=view.notice is not None and (view.lost is not None or bool(view.exit_code)),
         frozen=view.stopped_since is not None and not view.ended,
-        started=view.port_open or not serves(watch, view.task),
-        joined=not never_served(watch, view),
-        stopped=view.task.name in watch.warned,  # the run went on without it
+        started=view.port_open or not serves(state, view.task),
+        joined=not never_served(state, view),
+        stopped=view.task.name in state.warned,  # the run went on without it
         oom=view.starved is not None,
         exit_code=view.exit_code,
         ended=view.ended_at,
@@ -168,12 +168,12 @@ def observation(watch: AttemptState, view: TaskState) -> Observation:
     )
 
 
-def root_cause_of(watch: AttemptState, observations: list[Observation]) -> Cause | None:
+def root_cause_of(state: AttemptState, observations: list[Observation]) -> Cause | None:
     """Root cause; for a lost node with how that was noticed, for memory with figures."""
     cause = find_root_cause(observations)
     if cause is None or cause.kind not in ("lost", "oom"):
         return cause
-    view = watch.tasks[cause.task]
+    view = state.tasks[cause.task]
     if cause.kind == "oom":
         return replace(cause, text=cause.text + figures(view.starved))
     if view.notice is not None:
@@ -198,30 +198,30 @@ def figures(starved: OutOfMemory | None) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def tolerated(watch: AttemptState, task: Task) -> bool:
+def tolerated(state: AttemptState, task: Task) -> bool:
     """True if the run goes on without this task: an evaluator never decides; some strategies
     need only one of a role.
     """
     if task.role == "evaluator":
         return True
-    if task.role not in strategy_of(watch.config).may_lose:
+    if task.role not in strategy_of(state.config).may_lose:
         return False
     return any(
         other.task.role == task.role and other.task != task and not other.ended
-        for other in watch.tasks.values()
+        for other in state.tasks.values()
     )
 
 
-def ended_before_joining(watch: AttemptState, now: float) -> Cause | None:
+def ended_before_joining(state: AttemptState, now: float) -> Cause | None:
     """Failure of a task that succeeded before the cluster had formed: the others wait for it
     forever.
     """
-    for view in watch.tasks.values():
-        if view.exit_code != 0 or not serves(watch, view.task) or watch.formed_after is not None:
+    for view in state.tasks.values():
+        if view.exit_code != 0 or not serves(state, view.task) or state.formed_after is not None:
             continue
-        if not (never_served(watch, view) or (view.port_open and not_joined_yet(watch))):
+        if not (never_served(state, view) or (view.port_open and not_joined_yet(state))):
             continue
-        if now - (view.ended_at or now) >= JOINED_LATE and view.task.name not in watch.warned:
+        if now - (view.ended_at or now) >= JOINED_LATE and view.task.name not in state.warned:
             words = "ended with exit code 0 before it joined the cluster"
             if view.port_open:
                 words = "ended with exit code 0 before the cluster had formed"
@@ -236,15 +236,15 @@ OUTSIDE = (
 )
 
 
-def no_port_warning(watch: AttemptState, now: float) -> tuple[str, ...]:
+def no_port_warning(state: AttemptState, now: float) -> tuple[str, ...]:
     """Warning, once, if no task at all has opened its port: it may be loading data, or wait
     forever at addresses of its own.
     """
-    timeout = watch.config.train.start_timeout
-    expected = any(serves(watch, view.task) for view in watch.tasks.values())
-    if watch.first_port is not None or now - watch.started < timeout or not expected:
+    timeout = state.config.train.start_timeout
+    expected = any(serves(state, view.task) for view in state.tasks.values())
+    if state.first_port is not None or now - state.started < timeout or not expected:
         return ()
-    if not new(watch, "ports"):
+    if not new(state, "ports"):
         return ()
     return (
         f"no task has opened its port after {timeout:g} s: the script has not created a strategy "
@@ -252,14 +252,14 @@ def no_port_warning(watch: AttemptState, now: float) -> tuple[str, ...]:
     )
 
 
-def timed_out(watch: AttemptState, now: float) -> Cause | None:
-    train = watch.config.train
+def timed_out(state: AttemptState, now: float) -> Cause | None:
+    train = state.config.train
     waiting = [
         view
-        for view in watch.tasks.values()
-        if not view.port_open and not view.ended and serves(watch, view.task)
+        for view in state.tasks.values()
+        if not view.port_open and not view.ended and serves(state, view.task)
     ]
-    late = watch.first_port is not None and now - watch.first_port >= train.start_timeout
+    late = state.first_port is not None and now - state.first_port >= train.start_timeout
     if late and waiting:
         view = waiting[0]
         return cause_of(
@@ -269,14 +269,14 @@ def timed_out(watch: AttemptState, now: float) -> Cause | None:
             "first peer (train.start_timeout); the others wait for it forever",
         )
     if train.stall_timeout is not None:
-        quiet = now - max(view.last_byte for view in watch.tasks.values())
+        quiet = now - max(view.last_byte for view in state.tasks.values())
         if quiet >= train.stall_timeout:
-            view = max(watch.tasks.values(), key=lambda view: view.last_byte)
+            view = max(state.tasks.values(), key=lambda view: view.last_byte)
             return cause_of(
                 view, "stalled", f"no task wrote a log line for {quiet:.0f} s (train.stall_timeout)"
             )
-    if watch.deadline is not None and now >= watch.deadline:
-        view = next(iter(watch.tasks.values()))
+    if state.deadline is not None and now >= state.deadline:
+        view = next(iter(state.tasks.values()))
         return cause_of(
             view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
         )
@@ -284,7 +284,7 @@ def timed_out(watch: AttemptState, now: float) -> Cause | None:
 
 
 def cause_of(
-    view: TaskState, kind: Literal["not_started", "stalled", "deadline"], text: str
+    view: TaskView, kind: Literal["not_started", "stalled", "deadline"], text: str
 ) -> Cause:
     return Cause(
         task=view.task.name,
@@ -296,7 +296,7 @@ def cause_of(
     )
 
 
-def ending(view: TaskState) -> str:
+def ending(view: TaskView) -> str:
     if view.lost is not None:
         return view.lost
     if view.exit_code is None:
@@ -306,8 +306,8 @@ def ending(view: TaskState) -> str:
     return f"exit code {view.exit_code}"
 
 
-def new(watch: AttemptState, name: str) -> bool:
-    if name in watch.warned:
+def new(state: AttemptState, name: str) -> bool:
+    if name in state.warned:
         return False
-    watch.warned.add(name)
+    state.warned.add(name)
     return True

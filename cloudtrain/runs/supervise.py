@@ -87,8 +87,8 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         session, run = start_attempt(session, run)
         if run.state == "landing":
             return session, run
-    watch, cause = monitor(session, run)
-    run = ended(run, watch, cause)
+    state, cause = monitor(session, run)
+    run = ended(run, state, cause)
     if cause is None or not should_restart(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
     number = run.attempts[-1].number
@@ -97,13 +97,13 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
     session.clock.sleep(RESTART.pause_after(number))
-    await_preempted_nodes_gone(session, watch)
+    await_preempted_nodes_gone(session, state)
     return session, save_run(session, replace(run, state="starting"))
 
 
-def await_preempted_nodes_gone(session: Session, watch: AttemptState) -> None:
+def await_preempted_nodes_gone(session: Session, state: AttemptState) -> None:
     """Wait until preempted nodes are gone, so that the next attempt is not started on them."""
-    noticed = {view.task.node for view in watch.tasks.values() if view.notice is not None}
+    noticed = {view.task.node for view in state.tasks.values() if view.notice is not None}
 
     def taken() -> bool | None:
         nodes = session.refreshed().nodes
@@ -114,9 +114,9 @@ def await_preempted_nodes_gone(session: Session, watch: AttemptState) -> None:
         poll_until(taken, TAKEN, clock=session.clock)
 
 
-def ended(run: Run, watch: AttemptState, cause: Cause | None) -> Run:
+def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
     exits = {
-        name: view.exit_code for name, view in watch.tasks.items() if view.exit_code is not None
+        name: view.exit_code for name, view in state.tasks.items() if view.exit_code is not None
     }
     never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
     attempt = replace(
@@ -124,8 +124,8 @@ def ended(run: Run, watch: AttemptState, cause: Cause | None) -> Run:
         ended=time.time(),
         exits=exits,
         cause=cause,
-        clustered=False if never_formed else trained_as_one(watch),
-        formed_after=None if watch.formed_after is None else round(watch.formed_after, 1),
+        clustered=False if never_formed else trained_as_one(state),
+        formed_after=None if state.formed_after is None else round(state.formed_after, 1),
     )
     return replace(run, attempts=(*run.attempts[:-1], attempt))
 

@@ -37,7 +37,7 @@ def tag_of(run: Run, task: Task) -> str:
     return layout.tag(run.cluster, run.id, task.name, task.attempt)
 
 
-def task_states(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:
+def task_statuses(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:
     """State of each task's current attempt, queried from its node."""
 
     def ask(task: Task) -> task_commands.TaskStatus:

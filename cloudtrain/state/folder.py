@@ -148,13 +148,13 @@ class Records:
         """The command that works on this cluster now."""
         return holder(self._lock_path)
 
-    def watch_lock(self) -> AbstractContextManager[None]:
+    def idle_process_lock(self) -> AbstractContextManager[None]:
         """Lock of the one process that destroys an idle cluster. Raises LockedError."""
-        return locked(self._watch_path, self.name, "idle", folder=self._watched, wait=0.0)
+        return locked(self._idle_lock, self.name, "idle", folder=self._idle_lock_folder, wait=0.0)
 
-    def watcher(self) -> LockHolder | None:
+    def idle_process(self) -> LockHolder | None:
         """The process that destroys this cluster when it is idle."""
-        return holder(self._watch_path)
+        return holder(self._idle_lock)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -288,12 +288,12 @@ class Records:
         return self.folder.with_name(f"{self.name}.lock")
 
     @property
-    def _watch_path(self) -> Path:
+    def _idle_lock(self) -> Path:
         return self.folder.with_name(f"{self.name}.idle.lock")
 
     @property
-    def _watched(self) -> Path:
-        """Folder of the watch lock: a command may hold the cluster's own folder meanwhile."""
+    def _idle_lock_folder(self) -> Path:
+        """Folder of the idle process's lock, as a command may hold the cluster's own."""
         return self.folder / "watched"
 
     @property

@@ -16,7 +16,8 @@ from cloudtrain.runs.state_machine import SETTLE, decide
 from cloudtrain.runs.task_commands import FollowReader, OutOfMemory
 from tests.support.project import Project, until
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
-from tests.unit.test_state_machine import ended, watch
+from tests.unit.test_state_machine import attempt as attempt_state
+from tests.unit.test_state_machine import ended
 
 HOG = "data = [b'x' * (1 << 20) for _ in range(4096)]"
 LIMIT = 100 << 20
@@ -113,7 +114,7 @@ def test_where_the_cgroup_is_not_ours_the_kernel_log_is_asked(
 
 
 def test_it_is_the_cause_with_its_figures_and_is_not_tried_again() -> None:
-    run = watch()
+    run = attempt_state()
     run.tasks["worker1"].starved = OutOfMemory(limit=16 * 10**9, peak=159 * 10**8, rss=152 * 10**8)
     ended(run, "worker1", -9, 10.0)
     decide(run, 10.0)

@@ -17,7 +17,7 @@ from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents, supervise
-from cloudtrain.runs.attempt_state import AttemptState, TaskState
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from tests.support.agent_parts import Kept, metadata
 from tests.support.web_store import Service, service, until
 
@@ -191,7 +191,7 @@ def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
     listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
     monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
     task = kept.run.tasks[0]
-    view = TaskState(task=task, notice=1.0)
+    view = TaskView(task=task, notice=1.0)
     session = replace(kept.session(), clock=Clock(sleep=lambda seconds: None))
     supervise.await_preempted_nodes_gone(
         session, AttemptState(config=session.config, tasks={task.name: view}, started=0.0)

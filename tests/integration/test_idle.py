@@ -86,18 +86,18 @@ def test_an_idle_cluster_stays_while_its_store_refuses_and_goes_when_it_takes(
     assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
 
 
-def test_a_killed_watcher_is_started_again_by_the_next_look(project: Project) -> None:
+def test_a_killed_idle_process_is_started_again_by_the_next_look(project: Project) -> None:
     config = project.config(limits={"idle": "1h"})
     assert project.cloudtrain("up", config).returncode == 0
 
-    def watchers() -> list[int]:
+    def idle_processes() -> list[int]:
         return [pid for pid, words in project.processes().items() if " cloudtrain idle " in words]
 
-    (first,) = until(watchers, 20)
+    (first,) = until(idle_processes, 20)
     subprocess.run(["kill", "-9", str(first)], check=True)
-    until(lambda: watchers() == [], 20)
+    until(lambda: idle_processes() == [], 20)
     assert "idle: goes down at" in project.cloudtrain("status").stdout
-    (second,) = until(watchers, 20)
+    (second,) = until(idle_processes, 20)
     assert second != first
     assert project.cloudtrain("down", project.name).returncode == 0
-    until(lambda: watchers() == [], 20, "it has left")
+    until(lambda: idle_processes() == [], 20, "it has left")

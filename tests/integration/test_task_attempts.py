@@ -21,7 +21,7 @@ from cloudtrain.runs.start import next_attempts, start_attempt, start_tasks
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tail import AttemptEnded, Follower
 from cloudtrain.runs.task_launch import task_launch
-from cloudtrain.runs.tasks import save_run, task_states
+from cloudtrain.runs.tasks import save_run, task_statuses
 from cloudtrain.runs.work_folders import cluster_facts
 from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
@@ -84,7 +84,7 @@ class Rig:
             pass
         follower.close()
         assert (event.task.name, event.end.exit_code) == ("worker0", 7)
-        before = task_states(session, run)
+        before = task_statuses(session, run)
         run = save_run(session, next_attempts(run, {"worker0"}))
         again = next(task for task in run.tasks if task.name == "worker0")
         launch = task_launch(session.plan, run, again, cluster_facts(session, run))
@@ -116,14 +116,17 @@ def test_it_is_followed_and_then_the_whole_run_restarts(
     rig = Rig(project, monkeypatch, max_restarts=1, retry_exit_codes=[3])
     with rig.session() as session:
         run, pids = rig.restarted_alone(session)
-        states = task_states(session, run)
-        assert {name: state.state for name, state in states.items()} == {
+        statuses = task_statuses(session, run)
+        assert {name: status.state for name, status in statuses.items()} == {
             "chief0": "running",
             "worker0": "running",
             "worker1": "running",
         }
-        assert (states["chief0"].pid, states["worker1"].pid) == (pids["chief0"], pids["worker1"])
-        assert states["worker0"].pid not in (None, pids["worker0"])
+        assert (statuses["chief0"].pid, statuses["worker1"].pid) == (
+            pids["chief0"],
+            pids["worker1"],
+        )
+        assert statuses["worker0"].pid not in (None, pids["worker0"])
         rig.await_words("worker0", 2)
         (rig.ends / "worker0").write_text("3")
         with pytest.raises(RunFailed, match="worker0") as raised:

@@ -107,7 +107,7 @@ def test_it_is_looked_at_once_more_when_the_lock_is_held(
 
 
 @pytest.mark.parametrize("end", ["closed", "off", "removed"])
-def test_the_watcher_leaves_when_there_is_nothing_left_to_watch(world: World, end: str) -> None:
+def test_the_idle_process_leaves_when_nothing_is_left_to_watch(world: World, end: str) -> None:
     world.then[60.0] = {
         "closed": world.records.close,
         "off": lambda: up(None),
@@ -116,15 +116,15 @@ def test_the_watcher_leaves_when_there_is_nothing_left_to_watch(world: World, en
     world.watch()
     assert world.tried == []
     assert world.now < world.begun + 70
-    assert world.records.watcher() is None
+    assert world.records.idle_process() is None
 
 
-def test_a_cluster_that_is_up_again_before_the_watcher_has_left_is_watched(
+def test_a_cluster_that_is_up_again_before_the_idle_process_has_left_is_watched(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`up` saw a watcher, and started none."""
+    """`up` saw an idle process, and started none."""
 
-    watch, left = verb.watch, []
+    watch, left = verb.down_when_idle, []
 
     def watched(*doors: Any) -> None:
         watch(*doors)
@@ -132,15 +132,15 @@ def test_a_cluster_that_is_up_again_before_the_watcher_has_left_is_watched(
         if len(left) == 1:
             up(LIMIT)
 
-    monkeypatch.setattr(verb, "watch", watched)
+    monkeypatch.setattr(verb, "down_when_idle", watched)
     world.then[60.0] = world.records.close
     world.watch()
     assert left == [False, False]
     assert len(world.tried) == 1
 
 
-def test_a_second_watcher_leaves_at_once(world: World) -> None:
-    with world.records.watch_lock():
+def test_a_second_idle_process_leaves_at_once(world: World) -> None:
+    with world.records.idle_process_lock():
         world.watch()
     assert world.now == world.begun
 
@@ -189,7 +189,7 @@ def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records)
 
 
 def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> None:
-    with records.watch_lock():
+    with records.idle_process_lock():
         report = status("mnist", offline=True)
         due = report.clusters[0].idle
         assert due is not None

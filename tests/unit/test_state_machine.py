@@ -7,7 +7,7 @@ from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Task
-from cloudtrain.runs.attempt_state import JOINED_LATE, AttemptState, TaskState
+from cloudtrain.runs.attempt_state import JOINED_LATE, AttemptState, TaskView
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -21,7 +21,7 @@ from cloudtrain.runs.task_commands import PortState
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
 
 
-def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> AttemptState:
+def attempt(strategy: str = "multi_worker_mirrored", **train: Any) -> AttemptState:
     roles = {
         "multi_worker_mirrored": ["chief0", "worker0", "worker1"],
         "parameter_server": ["chief0", "worker0", "worker1", "ps0", "evaluator0"],
@@ -34,23 +34,21 @@ def watch(strategy: str = "multi_worker_mirrored", **train: Any) -> AttemptState
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", **train),
     )
-    return AttemptState(
-        config=config, tasks={t.name: TaskState(task=t) for t in tasks}, started=0.0
-    )
+    return AttemptState(config=config, tasks={t.name: TaskView(task=t) for t in tasks}, started=0.0)
 
 
-def ended(watch: AttemptState, name: str, code: int, at: float, tail: bytes = b"") -> None:
-    view = watch.tasks[name]
+def ended(state: AttemptState, name: str, code: int, at: float, tail: bytes = b"") -> None:
+    view = state.tasks[name]
     view.exit_code, view.ended_at = code, at
     view.saw(tail, at)
 
 
 def test_a_run_without_news_goes_on() -> None:
-    assert decide(watch(), 1000.0).verdict == "go_on"
+    assert decide(attempt(), 1000.0).verdict == "go_on"
 
 
 def test_a_run_in_which_no_task_opens_its_port_is_warned_of_once() -> None:
-    run = watch(start_timeout=10.0)
+    run = attempt(start_timeout=10.0)
     assert decide(run, 9.0).warnings == ()
     (warning,) = decide(run, 10.0).warnings
     assert "no task has opened its port after 10 s" in warning
@@ -58,7 +56,7 @@ def test_a_run_in_which_no_task_opens_its_port_is_warned_of_once() -> None:
 
 
 def test_the_chiefs_success_gives_the_others_their_grace_and_then_ends_them() -> None:
-    run = watch()
+    run = attempt()
     ended(run, "chief0", 0, 10.0)
     assert decide(run, 10.0).verdict == "go_on"
     assert decide(run, 10.0 + OTHERS_GRACE - 1).verdict == "go_on"
@@ -66,14 +64,14 @@ def test_the_chiefs_success_gives_the_others_their_grace_and_then_ends_them() ->
 
 
 def test_when_all_have_ended_nobody_waits() -> None:
-    run = watch()
+    run = attempt()
     for name in run.tasks:
         ended(run, name, 0, 10.0)
     assert decide(run, 10.0).verdict == "done"
 
 
 def test_a_workers_failure_after_the_chiefs_success_is_a_warning() -> None:
-    run = watch()
+    run = attempt()
     ended(run, "chief0", 0, 10.0)
     ended(run, "worker0", 1, 11.0)
     ended(run, "worker1", 0, 11.0)
@@ -83,7 +81,7 @@ def test_a_workers_failure_after_the_chiefs_success_is_a_warning() -> None:
 
 
 def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace() -> None:
-    run = watch("parameter_server", evaluator_grace=30.0)
+    run = attempt("parameter_server", evaluator_grace=30.0)
     ended(run, "chief0", 0, 10.0)
     assert set(decide(run, 10.0).stop) == {"worker0", "worker1", "ps0"}
     for name in ("worker0", "worker1", "ps0"):
@@ -95,7 +93,7 @@ def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace()
 
 
 def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.config = replace(run.config, provider="gcp")
     ended(run, "chief0", 0, 10.0)
     decision = decide(run, 10.0)
@@ -104,7 +102,7 @@ def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
         "evaluator0 got no checkpoint (train.checkpoints is not set): not waiting for it",
     )
     for train in (Train(checkpoints="ckpt"), Train(evaluator_grace=30.0)):
-        run = watch("parameter_server")
+        run = attempt("parameter_server")
         run.config = replace(run.config, provider="gcp", train=train)
         ended(run, "chief0", 0, 10.0)
         assert decide(run, 10.0).verdict == "go_on"
@@ -112,7 +110,7 @@ def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
 
 
 def test_a_death_by_signal_is_the_cause_as_soon_as_it_has_settled() -> None:
-    run = watch()
+    run = attempt()
     ended(run, "worker1", -9, 10.0)
     assert decide(run, 10.0).verdict == "go_on"
     decision = decide(run, 10.0 + SETTLE)
@@ -122,7 +120,7 @@ def test_a_death_by_signal_is_the_cause_as_soon_as_it_has_settled() -> None:
 
 
 def test_collateral_exits_wait_for_their_cause() -> None:
-    run = watch()
+    run = attempt()
     ended(run, "chief0", 1, 10.0, COLLATERAL)
     decide(run, 10.0)
     assert decide(run, 10.0 + WINDOW - 1).verdict == "go_on"
@@ -134,7 +132,7 @@ def test_collateral_exits_wait_for_their_cause() -> None:
 
 
 def test_a_frozen_task_is_the_cause_of_the_collateral_exits_of_others() -> None:
-    run = watch()
+    run = attempt()
     run.tasks["worker1"].stopped_since = 5.0
     ended(run, "chief0", 1, 15.0, COLLATERAL)
     ended(run, "worker0", 1, 15.0, COLLATERAL)
@@ -145,7 +143,7 @@ def test_a_frozen_task_is_the_cause_of_the_collateral_exits_of_others() -> None:
 
 
 def test_a_task_that_is_only_frozen_ends_the_attempt_too() -> None:
-    run = watch()
+    run = attempt()
     run.tasks["worker1"].stopped_since = 5.0
     assert decide(run, 5.0 + FROZEN_AFTER - 1).verdict == "go_on"
     decide(run, 5.0 + FROZEN_AFTER)
@@ -153,7 +151,7 @@ def test_a_task_that_is_only_frozen_ends_the_attempt_too() -> None:
 
 
 def test_a_parameter_server_job_goes_on_without_one_worker_but_not_without_any() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     ended(run, "worker0", -9, 10.0)
     decision = decide(run, 12.0)
     assert decision.verdict == "go_on"
@@ -167,20 +165,20 @@ def test_a_parameter_server_job_goes_on_without_one_worker_but_not_without_any()
 
 
 def test_a_frozen_worker_of_a_parameter_server_job_is_ended_so_that_the_job_goes_on() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.tasks["worker0"].stopped_since = 5.0
     decision = decide(run, 5.0 + FROZEN_AFTER)
     assert (decision.verdict, decision.stop) == ("go_on", ("worker0",))
 
 
 def test_an_evaluator_never_decides() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     ended(run, "evaluator0", 1, 10.0)
     assert decide(run, 100.0).verdict == "go_on"
 
 
 def test_a_killed_parameter_server_is_the_cause_of_the_chiefs_exit() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     ended(run, "ps0", -9, 10.0)
     ended(run, "chief0", 1, 11.0, COLLATERAL)
     decide(run, 11.0)
@@ -190,7 +188,7 @@ def test_a_killed_parameter_server_is_the_cause_of_the_chiefs_exit() -> None:
 
 
 def test_a_worker_that_the_run_went_on_without_is_not_the_cause_of_what_fails_later() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     ended(run, "worker0", -9, 10.0)
     decide(run, 11.0)
     ended(run, "ps0", -9, 60.0)
@@ -202,7 +200,7 @@ def test_a_worker_that_the_run_went_on_without_is_not_the_cause_of_what_fails_la
 
 
 def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:
-    run = watch(start_timeout=10.0)
+    run = attempt(start_timeout=10.0)
     assert decide(run, 1000.0).verdict == "go_on", "nobody is ready: data may be on its way"
     run.first_port = 1000.0
     run.tasks["chief0"].port_open = run.tasks["worker0"].port_open = True
@@ -215,14 +213,14 @@ def test_who_does_not_open_its_port_is_named_after_the_first_peer_did() -> None:
 # ── Who never joined ─────────────────────────────────────────────────────────
 
 
-def left_outside(watch: AttemptState, name: str, code: int, at: float, **served: Any) -> None:
+def left_outside(state: AttemptState, name: str, code: int, at: float, **served: Any) -> None:
     """The task has ended, and its node never saw its port open."""
-    ended(watch, name, code, at)
-    watch.tasks[name].served = PortState(never=at, **served)
+    ended(state, name, code, at)
+    state.tasks[name].served = PortState(never=at, **served)
 
 
 def test_a_task_that_ends_well_without_having_served_ends_the_attempt() -> None:
-    run = watch()
+    run = attempt()
     left_outside(run, "worker1", 0, 10.0)
     assert decide(run, 10.0 + JOINED_LATE - 1).verdict == "go_on"
     decision = decide(run, 10.0 + JOINED_LATE)
@@ -234,7 +232,7 @@ def test_a_task_that_ends_well_without_having_served_ends_the_attempt() -> None:
 
 def test_a_worker_of_a_parameter_server_job_is_only_done_without_once_it_has_joined() -> None:
     for code, kind in ((1, "not_started"), (-9, "signal")):
-        run = watch("parameter_server")
+        run = attempt("parameter_server")
         left_outside(run, "worker0", code, 10.0)
         decide(run, 10.0)
         decision = decide(run, 10.0 + SETTLE)
@@ -245,7 +243,7 @@ def test_a_worker_of_a_parameter_server_job_is_only_done_without_once_it_has_joi
 
 
 def test_a_worker_that_served_and_fell_before_the_others_did_is_waited_for_by_the_chief() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.tasks["worker0"].opened(5.0)
     run.first_port = 5.0
     ended(run, "worker0", 1, 10.0)
@@ -257,7 +255,7 @@ def test_a_worker_that_served_and_fell_before_the_others_did_is_waited_for_by_th
 
 
 def test_where_a_node_is_silent_nobody_is_said_to_be_outside() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.tasks["worker0"].opened(5.0)
     run.first_port = 5.0
     for name in ("worker1", "ps0"):
@@ -267,7 +265,7 @@ def test_where_a_node_is_silent_nobody_is_said_to_be_outside() -> None:
 
 
 def test_a_worker_lost_with_its_node_before_it_joined_ends_the_attempt() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.tasks["worker0"].lost, run.tasks["worker0"].ended_at = "its node is gone", 10.0
     decide(run, 10.0)
     decision = decide(run, 10.0 + SETTLE)
@@ -276,7 +274,7 @@ def test_a_worker_lost_with_its_node_before_it_joined_ends_the_attempt() -> None
 
 
 def test_the_cluster_has_formed_once_all_that_serve_are_open_together() -> None:
-    run = watch("parameter_server")
+    run = attempt("parameter_server")
     run.tasks["worker0"].opened(3.0)
     run.tasks["ps0"].opened(4.0)
     assert not detect_formation(run, 5.0)
@@ -287,7 +285,7 @@ def test_the_cluster_has_formed_once_all_that_serve_are_open_together() -> None:
 
 
 def test_ports_that_were_open_one_after_the_other_are_no_cluster() -> None:
-    run = watch()
+    run = attempt()
     run.tasks["chief0"].opened(3.0)
     ended(run, "chief0", 0, 4.0)
     for name in ("worker0", "worker1"):
@@ -296,7 +294,7 @@ def test_ports_that_were_open_one_after_the_other_are_no_cluster() -> None:
 
 
 def test_the_nodes_own_figures_tell_when_the_cluster_formed() -> None:
-    run = watch()
+    run = attempt()
     for seconds, view in enumerate(run.tasks.values(), start=2):
         view.served = PortState(after=seconds)
         view.opened(50.0)
@@ -305,7 +303,7 @@ def test_the_nodes_own_figures_tell_when_the_cluster_formed() -> None:
 
 
 def test_trainings_that_each_end_well_alone_are_no_cluster() -> None:
-    run = watch()
+    run = attempt()
     for name in run.tasks:
         left_outside(run, name, 0, 10.0)
     assert decide(run, 10.0).verdict == "done"
@@ -317,7 +315,7 @@ def test_trainings_that_each_end_well_alone_are_no_cluster() -> None:
 
 def test_tasks_of_a_moment_and_those_that_listen_elsewhere_are_not_judged_but_told_of() -> None:
     for at, elsewhere, words in ((0.5, False, "too soon"), (60.0, True, "listened on others")):
-        run = watch()
+        run = attempt()
         for name in run.tasks:
             left_outside(run, name, 0, at, elsewhere=elsewhere)
         assert (separate_trainings_failure(run), trained_as_one(run)) == (None, None)
@@ -325,7 +323,7 @@ def test_tasks_of_a_moment_and_those_that_listen_elsewhere_are_not_judged_but_to
 
 
 def test_without_tf_config_nothing_is_said_of_clusters() -> None:
-    run = watch(tf_config=False)
+    run = attempt(tf_config=False)
     for name in run.tasks:
         left_outside(run, name, 0, 10.0)
     assert (separate_trainings_failure(run), separate_trainings_note(run), trained_as_one(run)) == (
@@ -336,11 +334,11 @@ def test_without_tf_config_nothing_is_said_of_clusters() -> None:
 
 
 def test_stall_and_deadline_are_off_until_asked_for() -> None:
-    assert decide(watch(), 1e6).verdict == "go_on"
-    stalled = decide(watch(stall_timeout=60.0), 60.0)
+    assert decide(attempt(), 1e6).verdict == "go_on"
+    stalled = decide(attempt(stall_timeout=60.0), 60.0)
     assert stalled.cause is not None
     assert stalled.cause.kind == "stalled"
-    late = watch(deadline=100.0)
+    late = attempt(deadline=100.0)
     late.deadline = 100.0
     decision = decide(late, 100.0)
     assert decision.cause is not None
@@ -348,7 +346,7 @@ def test_stall_and_deadline_are_off_until_asked_for() -> None:
 
 
 def test_a_stop_that_was_asked_for_goes_before_everything() -> None:
-    run = watch()
+    run = attempt()
     ended(run, "worker0", 1, 1.0)
     run.stop_asked = True
     assert decide(run, 2.0).verdict == "stopped"
@@ -356,7 +354,7 @@ def test_a_stop_that_was_asked_for_goes_before_everything() -> None:
 
 def test_a_node_that_was_given_notice_is_preempted_however_its_task_ended() -> None:
     for code in (42, 143, 1):
-        run = watch()
+        run = attempt()
         run.tasks["worker1"].notice = 1732170244.0
         for name in run.tasks:
             ended(run, name, code, 1.0)
@@ -368,7 +366,7 @@ def test_a_node_that_was_given_notice_is_preempted_however_its_task_ended() -> N
 
 
 def test_a_task_that_ends_well_under_notice_has_ended_well() -> None:
-    run = watch()
+    run = attempt()
     run.tasks["chief0"].notice = 1732170244.0
     for name in run.tasks:
         ended(run, name, 0, 1.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Task
-from cloudtrain.runs.attempt_state import AttemptState, TaskState
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
@@ -37,31 +37,31 @@ LAST = max(OTHERS_GRACE, GRACE)
 class Attempt:
     """An attempt that is watched as `observe` does it: `happens`, then `decide`."""
 
-    watch: AttemptState
+    state: AttemptState
     now: float = 0.0
     decisions: list[Decision] = field(default_factory=list)
 
     @property
     def winners(self) -> frozenset[str]:
         return deciding_tasks(
-            tuple(view.task for view in self.watch.tasks.values()), self.watch.config
+            tuple(view.task for view in self.state.tasks.values()), self.state.config
         )
 
     @property
     def won(self) -> bool:
-        return all(self.watch.tasks[name].exit_code == 0 for name in self.winners)
+        return all(self.state.tasks[name].exit_code == 0 for name in self.winners)
 
     def happens(self, what: str, name: str) -> None:
-        view, now = self.watch.tasks[name], self.now
+        view, now = self.state.tasks[name], self.now
         if view.ended:
             return
         if what == "opens its port":
             view.opened(now)
-            self.watch.first_port = self.watch.first_port or now
-            tasks = tuple(each.task for each in self.watch.tasks.values())
-            serve = [self.watch.tasks[each] for each in serving_tasks(tasks, self.watch.config)]
+            self.state.first_port = self.state.first_port or now
+            tasks = tuple(each.task for each in self.state.tasks.values())
+            serve = [self.state.tasks[each] for each in serving_tasks(tasks, self.state.config)]
             if serve and all(each.port_open for each in serve):
-                self.watch.formed_after = self.watch.formed_after or now
+                self.state.formed_after = self.state.formed_after or now
         elif what == "freezes":
             view.stopped_since = view.stopped_since or now
         elif what == "thaws":
@@ -74,7 +74,7 @@ class Attempt:
             self.ends(name, int(what))
 
     def ends(self, name: str, code: int, at: float | None = None) -> None:
-        view = self.watch.tasks[name]
+        view = self.state.tasks[name]
         view.exit_code, view.ended_at = code, self.now if at is None else at
         if not view.port_open:
             view.served = PortState(never=self.now, elsewhere=False)
@@ -82,7 +82,7 @@ class Attempt:
             view.saw(COLLATERAL, self.now)
 
     def decide(self) -> Decision:
-        decision = decide(self.watch, self.now)
+        decision = decide(self.state, self.now)
         self.decisions.append(decision)
         for name in decision.stop:
             self.ends(name, -15)
@@ -98,8 +98,8 @@ def attempt_of(strategy: str) -> Attempt:
         nodes={task.role: NodeGroup() for task in tasks},
         train=Train(command="x", evaluator_grace=GRACE),
     )
-    views = {task.name: TaskState(task=task) for task in tasks}
-    return Attempt(watch=AttemptState(config=config, tasks=views, started=0.0))
+    views = {task.name: TaskView(task=task) for task in tasks}
+    return Attempt(state=AttemptState(config=config, tasks=views, started=0.0))
 
 
 def attempts(*strategies: str) -> st.SearchStrategy[Attempt]:
@@ -121,7 +121,7 @@ HAPPENINGS = st.lists(
 
 def lived(attempt: Attempt, happenings: list[tuple[str, int, float]]) -> Decision | None:
     """The decision that ended it; None where it goes on."""
-    names = list(attempt.watch.tasks)
+    names = list(attempt.state.tasks)
     for what, number, pause in happenings:
         attempt.now += pause
         attempt.happens(what, names[number % len(names)])
@@ -134,11 +134,11 @@ def lived(attempt: Attempt, happenings: list[tuple[str, int, float]]) -> Decisio
 def test_only_tasks_that_run_and_do_not_decide_are_ended(
     attempt: Attempt, happenings: list[tuple[str, int, float]]
 ) -> None:
-    names = list(attempt.watch.tasks)
+    names = list(attempt.state.tasks)
     for what, number, pause in happenings:
         attempt.now += pause
         attempt.happens(what, names[number % len(names)])
-        running = {name for name, view in attempt.watch.tasks.items() if not view.ended}
+        running = {name for name, view in attempt.state.tasks.items() if not view.ended}
         decision = attempt.decide()
         assert set(decision.stop) <= running - attempt.winners
         if decision.verdict != "go_on":
@@ -164,7 +164,7 @@ def test_when_all_have_ended_it_is_decided_at_once(
 ) -> None:
     if lived(attempt, happenings) is not None:
         return
-    for name, view in attempt.watch.tasks.items():
+    for name, view in attempt.state.tasks.items():
         if not view.ended:
             attempt.ends(name, 2)
     assert attempt.decide().verdict != "go_on"
@@ -176,7 +176,7 @@ def test_a_failure_that_is_not_forgiven_ends_the_attempt_within_the_window(
 ) -> None:
     if lived(attempt, happenings) is not None or attempt.won:
         return
-    (winner, *_) = sorted(n for n in attempt.winners if attempt.watch.tasks[n].exit_code != 0)
+    (winner, *_) = sorted(n for n in attempt.winners if attempt.state.tasks[n].exit_code != 0)
     attempt.happens("2", winner)
     attempt.decide()
     attempt.now += WINDOW
@@ -192,10 +192,10 @@ def test_a_failed_attempt_has_a_cause_that_is_one_of_its_tasks_and_no_collateral
         return
     cause = decision.cause
     assert cause is not None
-    assert cause.task in attempt.watch.tasks
+    assert cause.task in attempt.state.tasks
     assert cause.task not in cause.collateral
     if cause.kind != "not_started":
-        view = attempt.watch.tasks[cause.task]
+        view = attempt.state.tasks[cause.task]
         frozen = view.stopped_since is not None and not view.ended
         assert view.lost is not None or view.exit_code not in (None, 0) or frozen
 
@@ -204,12 +204,12 @@ def test_a_failed_attempt_has_a_cause_that_is_one_of_its_tasks_and_no_collateral
 def test_nothing_is_said_twice_and_asking_again_changes_nothing(
     attempt: Attempt, happenings: list[tuple[str, int, float]]
 ) -> None:
-    names = list(attempt.watch.tasks)
+    names = list(attempt.state.tasks)
     for what, number, pause in happenings:
         attempt.now += pause
         attempt.happens(what, names[number % len(names)])
         first = attempt.decide()
-        again = decide(attempt.watch, attempt.now)
+        again = decide(attempt.state, attempt.now)
         if not first.stop:
             assert (again.verdict, again.stop, again.warnings) == (first.verdict, (), ())
             assert again.cause == first.cause
@@ -229,10 +229,10 @@ def test_the_cause_does_not_depend_on_the_order_in_which_exits_are_heard_of(
     attempt: Attempt, codes: list[int], ended: list[int], heard: list[int]
 ) -> None:
     """All three have ended, at times of their own; their news come within a second."""
-    names = list(attempt.watch.tasks)
+    names = list(attempt.state.tasks)
     for name in names:
         attempt.happens("opens its port", name)
-    heard_in_order = Attempt(watch=twin(attempt.watch), now=10.0)
+    heard_in_order = Attempt(state=twin(attempt.state), now=10.0)
     attempt.now = 10.0
     for one, order in ((attempt, heard), (heard_in_order, list(range(3)))):
         for number in order:
@@ -244,22 +244,22 @@ def test_the_cause_does_not_depend_on_the_order_in_which_exits_are_heard_of(
     assert attempt.decisions[-1].cause == heard_in_order.decisions[-1].cause
 
 
-def twin(watch: AttemptState) -> AttemptState:
-    views = {name: TaskState(task=view.task) for name, view in watch.tasks.items()}
-    for name, view in watch.tasks.items():
+def twin(state: AttemptState) -> AttemptState:
+    views = {name: TaskView(task=view.task) for name, view in state.tasks.items()}
+    for name, view in state.tasks.items():
         views[name].port_open, views[name].opened_at = view.port_open, view.opened_at
     return AttemptState(
-        config=watch.config,
+        config=state.config,
         tasks=views,
-        started=watch.started,
-        first_port=watch.first_port,
-        formed_after=watch.formed_after,
+        started=state.started,
+        first_port=state.first_port,
+        formed_after=state.formed_after,
     )
 
 
 @given(attempts(), st.integers(min_value=0, max_value=4))
 def test_who_is_frozen_and_thaws_in_time_has_not_failed(attempt: Attempt, number: int) -> None:
-    names = list(attempt.watch.tasks)
+    names = list(attempt.state.tasks)
     for name in names:
         attempt.happens("opens its port", name)
     attempt.happens("freezes", names[number % len(names)])

@@ -16,7 +16,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Node, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.run_record import Run, Task
-from cloudtrain.runs.attempt_state import AttemptState, TaskState
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import decide
 from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of
@@ -153,13 +153,13 @@ def test_the_users_line_is_in_what_each_node_runs(strategy: Strategy) -> None:
 def test_a_run_of_it_is_done_when_its_deciders_have_ended_well(strategy: Strategy) -> None:
     config = example(strategy)
     own = planned(config)
-    watch = AttemptState(config=config, tasks={t.name: TaskState(task=t) for t in own}, started=0.0)
+    state = AttemptState(config=config, tasks={t.name: TaskView(task=t) for t in own}, started=0.0)
     for name in deciding_tasks(own, config):
-        view = watch.tasks[name]
+        view = state.tasks[name]
         view.opened(1.0)
         view.exit_code, view.ended_at = 0, 10.0
-    assert decide(watch, 10.0).verdict in ("done", "go_on")
-    assert decide(watch, 1000.0).verdict == "done"
+    assert decide(state, 10.0).verdict in ("done", "go_on")
+    assert decide(state, 1000.0).verdict == "done"
 
 
 @EVERY_LAUNCHED
@@ -231,16 +231,16 @@ def test_one_more_is_planned_and_its_tasks_get_its_environment(ring: ClusterConf
 
 def test_one_more_is_watched_as_it_says(ring: ClusterConfig) -> None:
     own = planned(ring)
-    watch = AttemptState(config=ring, tasks={t.name: TaskState(task=t) for t in own}, started=0.0)
-    for view in watch.tasks.values():
+    state = AttemptState(config=ring, tasks={t.name: TaskView(task=t) for t in own}, started=0.0)
+    for view in state.tasks.values():
         view.opened(1.0)
-    watch.formed_after = 1.0
-    watch.tasks["helper1"].exit_code, watch.tasks["helper1"].ended_at = 1, 2.0
-    assert decide(watch, 30.0).warnings == (
+    state.formed_after = 1.0
+    state.tasks["helper1"].exit_code, state.tasks["helper1"].ended_at = 1, 2.0
+    assert decide(state, 30.0).warnings == (
         "helper1 has failed: exit code 1; the run continues without it",
     )
-    watch.tasks["chief0"].exit_code, watch.tasks["chief0"].ended_at = 0, 40.0
-    assert decide(watch, 40.0).verdict == "done", "a helper never exits by itself"
+    state.tasks["chief0"].exit_code, state.tasks["chief0"].ended_at = 0, 40.0
+    assert decide(state, 40.0).verdict == "done", "a helper never exits by itself"
 
 
 def test_one_more_gets_its_librarys_needs_and_the_playbook_of_no_other(

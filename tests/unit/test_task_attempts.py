@@ -17,13 +17,13 @@ from cloudtrain.commands.logs import logs
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
 from cloudtrain.run_record import Run, RunAttempt, Task, run_to_json
-from cloudtrain.runs.monitor import monitor, new_watch, take
+from cloudtrain.runs.monitor import monitor, new_attempt_state, take
 from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
 from cloudtrain.runs.tail import AttemptEnded, LogBytes
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_launch import TaskLaunch, set_work_aside
-from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_states
+from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
 from cloudtrain.shell import Command
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
@@ -169,9 +169,9 @@ def test_of_a_task_that_was_started_alone_the_earlier_end_is_not_known() -> None
 
 
 def test_states_are_those_of_each_tasks_own_attempt(session: Session, nodes: Nodes) -> None:
-    states = task_states(session, RUN)
+    statuses = task_statuses(session, RUN)
     assert nodes.folders("status") == FOLDERS
-    assert states["worker0"].folder.endswith("attempt-2")
+    assert statuses["worker0"].folder.endswith("attempt-2")
 
 
 def test_each_task_is_stopped_in_its_own_attempt(session: Session, nodes: Nodes) -> None:
@@ -209,14 +209,14 @@ def test_an_agent_watches_its_tasks_own_attempt(session: Session) -> None:
 
 def test_each_task_is_followed_in_its_own_attempt(session: Session, nodes: Nodes) -> None:
     session.records.log_path(RUN.id, "worker0", 1).write_bytes(b"what it said at first\n")
-    watch, cause = monitor(session, RUN)
+    state, cause = monitor(session, RUN)
     assert nodes.folders("follow") == FOLDERS
-    assert {name: view.exit_code for name, view in watch.tasks.items()} == {
+    assert {name: view.exit_code for name, view in state.tasks.items()} == {
         "chief0": 1,
         "worker0": 2,
         "worker1": 1,
     }
-    assert watch.tasks["worker0"].tail == b"in attempt-2\n"
+    assert state.tasks["worker0"].tail == b"in attempt-2\n"
     assert session.records.log_path(RUN.id, "worker0", 2).read_bytes() == b"in attempt-2\n"
     assert session.records.log_path(RUN.id, "chief0", 1).read_bytes() == b"in attempt-1\n"
     assert cause is not None
@@ -227,19 +227,19 @@ def test_a_task_whose_node_is_gone_when_another_process_takes_over_is_lost(
 ) -> None:
     assert isinstance(session.provider, FakeProvider)
     del session.provider.cloud["mnist"]["mnist-chief0"]
-    watch, _ = monitor(session.refreshed(), RUN)
-    assert watch.tasks["chief0"].lost == "its node is gone"
+    state, _ = monitor(session.refreshed(), RUN)
+    assert state.tasks["chief0"].lost == "its node is gone"
     assert "mnist-chief0" not in nodes.folders("follow")
 
 
 def test_late_news_of_a_tasks_earlier_attempt_change_nothing(session: Session) -> None:
-    watch = new_watch(session, RUN)
-    take(watch, LogBytes(FIRST, b"old"), 1.0)
-    take(watch, AttemptEnded(FIRST, AttemptEnd(state="exited", exit_code=1)), 1.0)
-    assert (watch.tasks["worker0"].tail, watch.tasks["worker0"].ended) == (b"", False)
-    take(watch, LogBytes(SECOND, b"new"), 1.0)
-    take(watch, AttemptEnded(SECOND, AttemptEnd(state="exited", exit_code=0)), 1.0)
-    assert (watch.tasks["worker0"].tail, watch.tasks["worker0"].exit_code) == (b"new", 0)
+    state = new_attempt_state(session, RUN)
+    take(state, LogBytes(FIRST, b"old"), 1.0)
+    take(state, AttemptEnded(FIRST, AttemptEnd(state="exited", exit_code=1)), 1.0)
+    assert (state.tasks["worker0"].tail, state.tasks["worker0"].ended) == (b"", False)
+    take(state, LogBytes(SECOND, b"new"), 1.0)
+    take(state, AttemptEnded(SECOND, AttemptEnd(state="exited", exit_code=0)), 1.0)
+    assert (state.tasks["worker0"].tail, state.tasks["worker0"].exit_code) == (b"new", 0)
 
 
 # ── logs ─────────────────────────────────────────────────────────────────────

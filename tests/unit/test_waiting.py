@@ -19,8 +19,8 @@ from cloudtrain.protocols import Completed
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import supervise
-from cloudtrain.runs.attempt_state import AttemptState, TaskState
-from cloudtrain.runs.tasks import task_states
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import AWAY, RetryingTransport
 from cloudtrain.state import Records
@@ -162,7 +162,7 @@ def test_a_lock_of_nobody_is_tried_a_little_longer(records: Records, time: Time)
 def test_a_question_to_a_task_is_asked_again_for_a_minute(records: Records, time: Time) -> None:
     deaf = Deaf(times=10**6)
     with pytest.raises(NodeUnreachable):
-        task_states(session(records, time, deaf), RUN)
+        task_statuses(session(records, time, deaf), RUN)
     assert time.passed == AWAY.deadline
 
 
@@ -187,7 +187,7 @@ def test_a_node_under_notice_is_waited_for_three_minutes_at_most(
     records: Records, time: Time
 ) -> None:
     here = session(records, time)
-    view = TaskState(task=TASK, notice=1.0)
+    view = TaskView(task=TASK, notice=1.0)
     supervise.await_preempted_nodes_gone(
         here, AttemptState(config=here.config, tasks={"chief0": view}, started=0.0)
     )
