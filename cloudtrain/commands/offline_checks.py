@@ -18,7 +18,7 @@ from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
 from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
 from cloudtrain.run_record import Run
-from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
+from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 
 LONGEST = 128 * 1024 - 1_024
 """Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
@@ -60,11 +60,11 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
         state="starting",
         created=0.0,
     )
-    site = ClusterFacts(
+    inputs = LaunchInputs(
         addresses={node.name: f"<{node.name}>" for node in plan.nodes},
         work={node.name: work.format(node.name) for node in plan.nodes},
     )
-    return task_launches(plan, run, site)
+    return task_launches(plan, run, inputs)
 
 
 def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Problem, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from cloudtrain import layout
@@ -13,8 +14,10 @@ from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
 from cloudtrain.cluster.session import Session
+from cloudtrain.config import read_secrets
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.events import AttemptBegun, AttemptStarted
+from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.run_record import Run, RunAttempt, Task
@@ -22,7 +25,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.preflight import preflight
-from cloudtrain.runs.task_launch import TaskLaunch, set_work_aside, task_launches
+from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
     all_ends_known,
     end_orphans,
@@ -32,8 +35,9 @@ from cloudtrain.runs.tasks import (
     tag_of,
     task_statuses,
 )
-from cloudtrain.runs.work_folders import cluster_facts
+from cloudtrain.runs.work_folders import create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.shell import Secret
 from cloudtrain.ssh.retrying import AWAY, RetryingTransport
 from cloudtrain.strategies import strategy_of
 
@@ -60,12 +64,12 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
-    where = cluster_facts(session, run)
+    inputs = launch_inputs(session, create_work_folders(session, run))
     if again and unstarted and checkpoints is not None:
         restore_checkpoint(session, run, checkpoints)
     if unstarted:
         run = run_preflight(session, run)
-    start_tasks(session, run, task_launches(session.plan, run, where))
+    start_tasks(session, run, task_launches(session.plan, run, inputs))
     session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
     return session, save_run(session, replace(run, state="running"))
@@ -220,3 +224,21 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
     )
     if task_commands.parse_start(node.name, done) == "stopped":
         raise NodeError(node.name, "the task was stopped before it started")
+
+
+def launch_inputs(session: Session, work: Mapping[str, str]) -> LaunchInputs:
+    """What launches need to know of the nodes; `work`: the tasks' work folders by node name."""
+    config, nodes = session.config, session.nodes
+    return LaunchInputs(
+        addresses={node.name: node.internal for node in nodes},
+        work=work,
+        bin_folder={node.name: tensorflow.bin_folder(config, node) for node in nodes},
+        extra={node.name: tensorflow.environment(config, node) for node in nodes},
+        secrets=secrets_of_tasks(config),
+    )
+
+
+def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
+    """All secrets but the token of the code's repository, which no task needs."""
+    values = read_secrets(config, os.environ)
+    return {name: value for name, value in values.items() if name != config.code.token}

@@ -1,23 +1,21 @@
-"""Creates the work folders of a run and collects what its launches need of the nodes."""
+"""Creates the work folders of a run's tasks on their nodes, and sets old ones aside."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 
+from cloudtrain import layout
 from cloudtrain.cluster.session import Session
-from cloudtrain.config import read_secrets
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
-from cloudtrain.playbooks import tensorflow
 from cloudtrain.run_record import Run, Task
-from cloudtrain.runs.task_launch import ClusterFacts, prepare_work
-from cloudtrain.shell import Secret
+from cloudtrain.shell import Command, script
 from cloudtrain.ssh.retrying import AWAY
 
 
-def cluster_facts(session: Session, run: Run) -> ClusterFacts:
-    """Create work folders and collect the facts for launches."""
+def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
+    """Create a work folder for each task; returns their absolute paths by node name."""
     config = session.config
     by_name = {node.name: node for node in session.nodes}
 
@@ -37,16 +35,51 @@ def cluster_facts(session: Session, run: Run) -> ClusterFacts:
         return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
     folders = fan_out(run.tasks, work, name=lambda task: task.node)
-    return ClusterFacts(
-        addresses={node.name: node.internal for node in session.nodes},
-        work={task.node: folder for task, folder in zip(run.tasks, folders, strict=True)},
-        bin_folder={node.name: tensorflow.bin_folder(config, node) for node in session.nodes},
-        extra={node.name: tensorflow.environment(config, node) for node in session.nodes},
-        secrets=secrets_of_tasks(config),
-    )
+    return {task.node: folder for task, folder in zip(run.tasks, folders, strict=True)}
 
 
-def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
-    """All secrets but the token of the code's repository, which no task needs."""
-    values = read_secrets(config, os.environ)
-    return {name: value for name, value in values.items() if name != config.code.token}
+def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
+    """Copy the delivered code to the task's own folder, once, and print the absolute path.
+
+    `work` is a link to `train.dir` inside that copy, created last: an interrupted copy has none.
+    """
+    source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
+    work = layout.work_folder(config.name, run.id, task.name)
+    return script(PREPARE, work, source, config.train.dir)
+
+
+def set_work_aside(run: Run, task: Task) -> Command:
+    """Move the last attempt's work folder out of the way; prepare_work then creates a new one."""
+    work = layout.work_folder(run.cluster, run.id, task.name)
+    return script(SET_ASIDE, work, f"code.attempt-{task.attempt - 1}")
+
+
+NO_CODE = "none"
+"""`Run.code` if the config has no `code:`."""
+
+PREPARE = """
+set -eu
+work=$1 source=$2 dir=$3
+task=$(dirname "$work")
+if ! [ -e "$work" ]; then
+    mkdir -p "$task"
+    rm -rf "$task/code"
+    if [ -n "$source" ]; then cp -a "$source" "$task/code"; else mkdir "$task/code"; fi
+    if ! [ -d "$task/code/$dir" ]; then
+        echo "train.dir: no folder $dir in the code" >&2
+        exit 3
+    fi
+    ln -sfn "code/$dir" "$work"
+fi
+mkdir -p "$work/output"
+cd "$work" && pwd -P
+"""
+
+SET_ASIDE = """
+set -eu
+work=$1 aside=$2
+cd "$(dirname "$work")" 2>/dev/null || exit 0
+# In this order: if interrupted, it leaves no folder that PREPARE would take for its own.
+if [ -e code ] && ! [ -e "$aside" ]; then mv code "$aside"; fi
+rm -f work
+"""

@@ -26,7 +26,7 @@ from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.run_record import Run
-from cloudtrain.runs.task_launch import ClusterFacts, task_launch
+from cloudtrain.runs.task_launch import LaunchInputs, task_launch
 from cloudtrain.setup.apply import apply
 from cloudtrain.strategies import horovod
 from tests.conftest import users_pip_config
@@ -113,12 +113,12 @@ def test_ranks_are_those_of_the_accelerator_that_the_plan_has() -> None:
 def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
     wanted = config()
     run = run_of(wanted, 'python train.py --to {output} --name "it\'s" $HOME')
-    site = ClusterFacts(
+    inputs = LaunchInputs(
         addresses=dict.fromkeys((task.node for task in run.tasks), "10.0.0.1"),
         work=dict.fromkeys((task.node for task in run.tasks), "/home/a b"),
         bin_folder={task.node: ".cache/v/bin" for task in run.tasks},
     )
-    made = task_launch(make_plan(wanted), run, run.tasks[1], site)
+    made = task_launch(make_plan(wanted), run, run.tasks[1], inputs)
     assert made.command.startswith('export PATH="$HOME"/.cache/v/bin:"$PATH"')
     line = made.command.splitlines()[1]
     assert shlex.split(line)[:3] == ["exec", "python", "-c"]
@@ -128,10 +128,10 @@ def test_the_users_line_is_one_word_and_has_its_placeholders_filled() -> None:
 def test_horovod_waits_as_long_as_a_start_may_take_and_there_is_no_tf_config() -> None:
     wanted = config(start_timeout=300.0, env={"HOROVOD_FUSION_THRESHOLD": "0"})
     run = run_of(wanted)
-    site = ClusterFacts(
+    inputs = LaunchInputs(
         addresses={t.node: "10.0.0.1" for t in run.tasks}, work={t.node: "/w" for t in run.tasks}
     )
-    seen = task_launch(make_plan(wanted), run, run.tasks[0], site).environment
+    seen = task_launch(make_plan(wanted), run, run.tasks[0], inputs).environment
     assert seen["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "300"
     assert seen["HOROVOD_FUSION_THRESHOLD"] == "0"
     assert "TF_CONFIG" not in seen

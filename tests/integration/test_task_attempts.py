@@ -17,12 +17,12 @@ from cloudtrain.cluster.session import Handle, Session, open_session, recorded_c
 from cloudtrain.commands.train import new_run
 from cloudtrain.errors import RunFailed
 from cloudtrain.run_record import Run
-from cloudtrain.runs.start import next_attempts, start_attempt, start_tasks
+from cloudtrain.runs.start import launch_inputs, next_attempts, start_attempt, start_tasks
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tail import AttemptEnded, Follower
 from cloudtrain.runs.task_launch import task_launch
 from cloudtrain.runs.tasks import save_run, task_statuses
-from cloudtrain.runs.work_folders import cluster_facts
+from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
 from tests.support.project import Project, until
@@ -87,7 +87,9 @@ class Rig:
         before = task_statuses(session, run)
         run = save_run(session, next_attempts(run, {"worker0"}))
         again = next(task for task in run.tasks if task.name == "worker0")
-        launch = task_launch(session.plan, run, again, cluster_facts(session, run))
+        launch = task_launch(
+            session.plan, run, again, launch_inputs(session, create_work_folders(session, run))
+        )
         start_tasks(session, run, (launch,))
         return run, {name: state.pid for name, state in before.items()}
 

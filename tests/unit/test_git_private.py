@@ -8,7 +8,7 @@ import pytest
 
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError
-from cloudtrain.runs.work_folders import secrets_of_tasks
+from cloudtrain.runs.start import secrets_of_tasks
 from tests.support.git_private_parts import private, user
 
 __all__ = ["user"]

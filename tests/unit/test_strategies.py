@@ -18,7 +18,7 @@ from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import decide
-from cloudtrain.runs.task_launch import ClusterFacts, TaskLaunch, task_launches
+from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.strategies import STRATEGIES, strategy_of
 from cloudtrain.strategies.strategy import Library, Strategy, requires
 from cloudtrain.task_id import ROLE_ORDER
@@ -58,7 +58,7 @@ def started(config: ClusterConfig) -> tuple[TaskLaunch, ...]:
     )
     addresses = {task.node: f"10.0.0.{number}" for number, task in enumerate(run.tasks)}
     work = dict.fromkeys(addresses, "/w")
-    return task_launches(plan, run, ClusterFacts(addresses=addresses, work=work))
+    return task_launches(plan, run, LaunchInputs(addresses=addresses, work=work))
 
 
 def written(folder: Path, strategy: Strategy, nodes: Mapping[str, int]) -> ClusterConfig:

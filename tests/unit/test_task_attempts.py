@@ -22,8 +22,9 @@ from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
 from cloudtrain.runs.tail import AttemptEnded, LogBytes
 from cloudtrain.runs.task_commands import AttemptEnd
-from cloudtrain.runs.task_launch import TaskLaunch, set_work_aside
+from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
+from cloudtrain.runs.work_folders import set_work_aside
 from cloudtrain.shell import Command
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store

@@ -13,7 +13,7 @@ from cloudtrain.cluster.plan import deciding_tasks, make_plan, start_order, task
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Run
-from cloudtrain.runs.task_launch import ClusterFacts, fill, path_prefix, task_launch
+from cloudtrain.runs.task_launch import LaunchInputs, fill, path_prefix, task_launch
 
 
 def config(**fields: Any) -> ClusterConfig:
@@ -39,9 +39,9 @@ def run_of(config: ClusterConfig) -> Run:
     )
 
 
-def site(config: ClusterConfig, **fields: Any) -> ClusterFacts:
+def inputs(config: ClusterConfig, **fields: Any) -> LaunchInputs:
     names = [node.name for node in make_plan(config).nodes]
-    return ClusterFacts(
+    return LaunchInputs(
         addresses={name: f"10.0.0.{number}" for number, name in enumerate(names)},
         work={name: f"/home/u/{name}" for name in names},
         **fields,
@@ -80,13 +80,13 @@ def test_infiniband_that_is_not_connected_is_not_tried(
     nodes = {"chief": group, **({"worker": group} if count else {})}
     made = config(provider="azure", nodes=nodes, train=Train(command="x", env=env))
     run = run_of(made)
-    environment = task_launch(make_plan(made), run, run.tasks[0], site(made)).environment
+    environment = task_launch(make_plan(made), run, run.tasks[0], inputs(made)).environment
     assert environment.get("NCCL_IB_DISABLE") == wanted
 
 
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
     made = task_launch(
-        make_plan(config()), run_of(config()), run_of(config()).tasks[2], site(config())
+        make_plan(config()), run_of(config()), run_of(config()).tasks[2], inputs(config())
     )
     assert made.command == "python train.py --out /home/u/mnist-worker1/output --as worker:1"
     assert fill("{output} {x} {} {OUTPUT}", {"output": "{role}", "role": "r"}) == (
@@ -95,8 +95,8 @@ def test_placeholders_are_filled_and_other_braces_stay() -> None:
 
 
 def test_a_work_folder_with_a_space_stays_one_word() -> None:
-    where = site(config())
-    spaced = ClusterFacts(addresses=where.addresses, work=dict.fromkeys(where.work, "/home/a b"))
+    given = inputs(config())
+    spaced = LaunchInputs(addresses=given.addresses, work=dict.fromkeys(given.work, "/home/a b"))
     made = task_launch(make_plan(config()), run_of(config()), run_of(config()).tasks[0], spaced)
     assert "--out '/home/a b/output' --as" in made.command
     assert made.environment["CLOUDTRAIN_OUTPUT"] == "/home/a b/output"
@@ -104,7 +104,7 @@ def test_a_work_folder_with_a_space_stays_one_word() -> None:
 
 def test_tf_config_names_the_same_cluster_for_all_and_each_its_own_task() -> None:
     run = run_of(config())
-    made = [task_launch(make_plan(config()), run, task, site(config())) for task in run.tasks]
+    made = [task_launch(make_plan(config()), run, task, inputs(config())) for task in run.tasks]
     seen = [json.loads(str(one.environment["TF_CONFIG"])) for one in made]
     assert [one["task"] for one in seen] == [
         {"type": "chief", "index": 0},
