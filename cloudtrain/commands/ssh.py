@@ -24,10 +24,10 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
         if node is None or node in (one.task, one.name, one.role):
             break
     else:
-        raise UsageError(
-            f"{name} has no node {node or ''}".rstrip(),
-            hint=f"its nodes: {', '.join(one.task for one in nodes) or 'none: `cloudtrain up`'}",
-        )
+        if not nodes:
+            raise UsageError(f"{name} has no nodes", hint="run `cloudtrain up`")
+        listed = ", ".join(one.task for one in nodes)
+        raise UsageError(f"{name} has no node {node}", hint=f"its nodes: {listed}")
     records.begin_use()
     ensure_idle_process(records)
     path = write_ssh_config(records, load_identity(records.folder), nodes)

@@ -75,7 +75,7 @@ class Records:
         if not CLUSTER_NAME.match(name):
             raise UsageError(
                 f"{name!r} is not a valid cluster name",
-                hint="use a lowercase letter, then up to 29 lowercase letters, digits and dashes",
+                hint="use a lowercase letter, then up to 29 lowercase letters, digits or dashes",
             )
         self.name = name
         self.folder = home() / "clusters" / name
@@ -307,7 +307,7 @@ class Records:
     def _checked(self, run: str) -> str:
         if not RUN_ID.match(run):
             raise UsageError(
-                f"{run!r} is not a valid run id", hint="`cloudtrain status` lists them"
+                f"{run!r} is not a valid run id", hint="`cloudtrain status` lists the runs"
             )
         return run
 

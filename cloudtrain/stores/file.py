@@ -174,7 +174,7 @@ def _folder(uri: str) -> Path:
     if not path.startswith("/"):
         raise UsageError(
             f"artifacts.store: {uri}: has a host or a relative path",
-            hint="write a local folder with three slashes: file:///absolute/path",
+            hint="write a folder on this machine with three slashes: file:///absolute/path",
         )
     if "\0" in path:
         raise UsageError(f"artifacts.store: {uri}: a path cannot contain a NUL byte")

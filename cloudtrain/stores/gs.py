@@ -222,7 +222,7 @@ class _Bucket:
         if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
             return CredentialsError(text, hint=LOGIN)
         if isinstance(error, self._api.Forbidden):
-            return PermissionsError(text, hint="you need roles/storage.objectUser on the bucket")
+            return PermissionsError(text, hint="grant roles/storage.objectUser on the bucket")
         if isinstance(error, self._api.NotFound):
             hint = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
             return NoBucketError(text, hint=hint)

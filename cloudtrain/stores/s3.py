@@ -68,7 +68,7 @@ class _Bucket:
             self._session = boto3.Session(profile_name=profile)
         except botocore.exceptions.ProfileNotFound as error:
             raise CredentialsError(
-                f"AWS: {error}", hint="run `aws configure list-profiles`"
+                f"AWS: {error}", hint="`aws configure list-profiles` shows the profiles"
             ) from error
         region = self._session.region_name or os.environ.get("AWS_REGION")
         # A bucket can be reached through any region; S3 redirects to its own.

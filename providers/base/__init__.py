@@ -1,1 +1,1 @@
-"""What all clouds share: labels, timing, first-boot data, creation and teardown of nodes."""
+"""Code shared by all clouds: labels, timing, first-boot data, creation and teardown of nodes."""

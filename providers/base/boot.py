@@ -1,4 +1,4 @@
-"""First-boot data: our user, a known host key, and the timer that ends the node."""
+"""First-boot data: our user, a known host key, and the timer that shuts the node down."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def user_data(
 ) -> str:
     """A `#cloud-config` document for cloud-init 20 to 25, about 3 KB (clouds accept 16).
 
-    The node shuts down at `expires` (Unix time), also after reboots, unless the end was moved
-    (`move_end_command`). `timed`: even without `expires`, it waits for an end that may be set
-    later. It holds the private half of the bootstrap host key: never log it.
+    The node shuts down at `expires` (Unix time), also after a reboot; `move_end_command` can change
+    that time later. With `timed`, the timer is installed even if `expires` is None, so that an end
+    can be set later. The document contains the private half of the bootstrap host key: never log
+    it.
     """
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not created.
@@ -79,16 +80,18 @@ _NO_OTHER_HOST_KEYS = (
 
 
 END = "/var/lib/cloudtrain/end"
-"""Unix time in whole seconds, or `off`. If the file exists, it overrides the end in the user data,
-which cannot change while the instance runs."""
+"""File that holds the end as Unix time in whole seconds, or `off`. If it exists, it overrides the
+end in the user data, which cannot change while the instance runs.
+"""
 
 
 def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
-    """Command that waits in the background until the end by the clock, then shuts the node down.
+    """Build the command that waits in the background until the end (wall-clock time), then shuts
+    the node down.
 
-    `shutdown -P +minutes` would not do: this early in a boot logind does not run yet, and before
-    systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's halt_main:
-    "No delay, or logind failed or is not at all available").
+    `shutdown -P +minutes` does not work here: this early in a boot logind does not run yet, and
+    before systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's
+    halt_main: "No delay, or logind failed or is not at all available").
     """
     if expires is None and not timed:
         return ()
@@ -104,12 +107,14 @@ def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
 
 
 CAN_MOVE = f"pgrep -f 'cat [{END[0]}]{END[1:]}' >/dev/null"
-"""sh, on the node: succeeds if its timer reads END; the timer of earlier versions does not. The
-brackets keep the pattern from matching the shell that runs it."""
+"""Shell command for the node that succeeds if the node's timer reads the END file; timers of
+earlier versions do not. The brackets keep the pattern from matching the shell that runs the
+command.
+"""
 
 
 def move_end_command(expires: float | None) -> str:
-    """Command line (sh, on the node, as a user with sudo) that changes the end."""
+    """Build the shell command that changes the end; run it on the node as a user with sudo."""
     text = "off" if expires is None else str(int(expires))
     folder = END.rpartition("/")[0]
     return (

@@ -14,7 +14,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 
 SERVICES = ("https://checkip.amazonaws.com/", "https://api.ipify.org/")
-"""Each returns the address of its caller in plain text."""
+"""Services that return their caller's address as plain text."""
 
 SECONDS = 10.0
 
@@ -22,10 +22,12 @@ SECONDS = 10.0
 def caller_cidr(
     config: ClusterConfig, endpoint: str | None, *, services: Sequence[str] = SERVICES
 ) -> str:
-    """`network.ssh_from`, or for `auto` the address that the nodes will see.
+    """Return `network.ssh_from`, or for `auto` the address from which the nodes will see us
+    connect.
 
-    `endpoint` is a custom compute endpoint: an emulator or a private one sees the address of our
-    connection to it. Raises UsageError; never falls back to a wider range.
+    `endpoint` is a custom compute endpoint, if any. With an emulator or a private cloud, the nodes
+    see the address of our own interface on the route to it. Raises UsageError; never falls back to
+    a wider range.
     """
     if config.network.ssh_from != "auto":
         return config.network.ssh_from
@@ -33,7 +35,7 @@ def caller_cidr(
         return _as_cidr(_address_towards(endpoint))
     if config.network.private:
         raise UsageError(
-            "the address from which nodes without a public address are reached is unknown",
+            "cannot tell from which address this machine reaches nodes without a public address",
             hint="set it in the config: `network.ssh_from: 10.0.0.0/8`",
         )
     for service in services:
@@ -46,7 +48,7 @@ def caller_cidr(
 
 
 def _address_towards(endpoint: str) -> str:
-    """Our address on the route to `endpoint`. Connecting a datagram socket sends nothing."""
+    """Return our address on the route to `endpoint`. Connecting a datagram socket sends nothing."""
     place = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         host, port = place.hostname or "", place.port or 443
@@ -62,8 +64,8 @@ def _address_towards(endpoint: str) -> str:
 
 
 def _address_seen_by(service: str) -> str:
-    """Our public address, requested without a proxy, as SSH uses none. Raises ValueError if it is
-    not public.
+    """Return our public address. The request bypasses any proxy, as SSH does. Raises ValueError if
+    the address is not public.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(service, timeout=SECONDS) as answer:

@@ -1,4 +1,4 @@
-"""Creates nodes in one place in parallel, and rolls back if one of them fails."""
+"""Creates the nodes of a cluster in one place in parallel; rolls back if one of them fails."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cloudtrain.providers.base.timing import Timing
 T = TypeVar("T")
 
 AT_ONCE = 128
-"""Nodes that are requested in parallel."""
+"""Maximum number of nodes requested in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Creation(Generic[NetworkT]):
-    """One `create` call over all places that it tries. `there` holds the nodes that existed
-    before, by name.
+    """One `create` call across all the places that it tries. `there` maps the names of nodes that
+    already existed to their VMs.
     """
 
     account: CloudDriver[NetworkT]
@@ -41,16 +41,17 @@ class Creation(Generic[NetworkT]):
     there: Mapping[str, Vm]
     expires: float | None
     moved: bool
-    """True if the end of some node in `there` was moved after they were listed."""
+    """True if the end of any node in `there` was moved after the nodes were listed."""
     expected: Mapping[str, float]
     """Nodes that an earlier call may have created → time of its request (Unix)."""
     near: Sequence[str] = ()
     """Zones and regions that may hold resources of this cluster."""
 
     def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
-        """Create every node of the plan in `place`, or roll back those that this call requested.
+        """Create every node of the plan in `place`; on failure, roll back the nodes that this call
+        requested.
 
-        `later` are the places that may be tried next: resources that they can use are kept.
+        `later`: the places that may be tried next. A rollback keeps resources that they can use.
         """
         launches, close = _Launches(), False
         if any(node.name not in self.there for node in self.plan.nodes):
@@ -138,7 +139,8 @@ class Creation(Generic[NetworkT]):
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
         """Wait until all nodes run and have an address.
 
-        They are not listed again if all of them did when this call began and none has changed.
+        Skips listing them again if all were already running when this call began and none has
+        changed.
         """
         there = self._planned_there()
         if not made and not self.moved and all(_runs(machine.node) for machine in there):
@@ -172,7 +174,7 @@ class Creation(Generic[NetworkT]):
         later: Sequence[Location],
         failure: BaseException,
     ) -> BaseException:
-        """Delete what this call requested; for a new cluster, also every other resource that no
+        """Delete the nodes that this call requested and, for a new cluster, every resource that no
         later place needs. Returns the error to raise.
         """
         needed: set[str] = set()
@@ -203,7 +205,9 @@ class Creation(Generic[NetworkT]):
         )
 
     def _is_new(self, machine: Vm) -> bool:
-        """True if the VM did not exist before and is not of another user's cluster of that name."""
+        """True if the VM did not exist before this call and does not belong to another user's
+        cluster of the same name.
+        """
         is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
         return machine.node.name not in self.there and not is_others
 
@@ -213,7 +217,7 @@ class _Launches:
     """Launch requests sent to one place."""
 
     pending: dict[str, float] = field(default_factory=dict)
-    """Node → time of its request (Unix), without those that were refused."""
+    """Node name → Unix time of its request; refused requests are not included."""
     created: dict[str, Vm] = field(default_factory=dict)
 
 
@@ -222,22 +226,23 @@ def _runs(node: Node) -> bool:
 
 
 def can_retry_without_placement_group(error: CloudError) -> bool:
-    """True if the place should be tried once more without the placement group, which had no
+    """True if the place should be retried without the placement group because the group had no
     capacity there.
     """
     return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
 
 
 def refusal_covers(error: CloudError, refused: Location, place: Location) -> bool:
-    """True if a refusal at one place applies to the other too."""
+    """True if the refusal received in `refused` applies to `place` too."""
     return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """Run `work` in its own thread. Ctrl-C is raised once it has ended; the third one, immediately.
+    """Run `work` in its own thread. Ctrl-C takes effect only when `work` has ended; a third Ctrl-C,
+    immediately.
 
-    A call that Ctrl-C cuts off is still executed by the cloud, possibly after the rollback has
-    listed what exists.
+    The cloud still executes a call that Ctrl-C cuts off, possibly after the rollback has listed the
+    existing resources.
     """
     result: Future[T] = Future()
     threading.Thread(target=_fulfil, args=(result, work)).start()
@@ -270,7 +275,7 @@ def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
 
 
 def _named(node: str, error: CloudError) -> CloudError:
-    """The same error with the node's name before its message."""
+    """Return a copy of the error with the node's name before its message."""
     if error.message.startswith(f"{node}:"):
         return error
     return error.copy_with(message=f"{node}: {error.message}")

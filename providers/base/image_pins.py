@@ -1,4 +1,6 @@
-"""Image pins of a cluster: chosen once, and the same for a node that is recreated weeks later."""
+"""Pins a cluster's images: each is chosen once, so that a node recreated weeks later gets the same
+image.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ def pinned_image(
     exact: Callable[[str], T],
     id_of: Callable[[T], str],
 ) -> T:
-    """Recorded image for `key`, or a newly chosen one.
+    """Return the recorded image for `key`, or choose one.
 
-    A new choice is recorded before a node is created from it, unless `id_of` returns "".
-    Raises CloudConfigError if the recorded image no longer exists.
+    A new choice is recorded before a node is created from it, unless `id_of` returns "". Raises
+    CloudConfigError if the recorded image no longer exists.
     """
     known = plan.images.get(key)
     if known is None:

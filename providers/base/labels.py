@@ -1,4 +1,4 @@
-"""Labels of all our resources; a resource without them is never touched."""
+"""Labels on all our resources; resources without them are never touched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPIRES = "cloudtrain-expires"
 
 
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
-    """Labels of a resource that does not belong to one node."""
+    """Return the labels of a resource that does not belong to a single node."""
     whose = owner if owner and owner.id else Owner(id=login())
     values = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
     return {CLUSTER: cluster, **{key: value for key, value in values.items() if value}}
@@ -37,14 +37,14 @@ def of_node(
 
 
 def with_expiry(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
-    """Labels of a node with another end."""
+    """Return a node's labels with a different end."""
     others = {key: value for key, value in labels.items() if key != EXPIRES}
     return others if expires is None else {**others, EXPIRES: str(int(expires))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(TaskId):
-    """Parsed labels; values are not validated, as others may have set them."""
+    """Parsed labels. Values are not validated: anyone may have set them."""
 
     cluster: str
     owner: Owner
@@ -81,7 +81,7 @@ def belongs_to_other_owner(there: Owner, owner: Owner) -> bool:
 
 
 def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
-    """Raise NameTakenError for resources of another owner's cluster of this name."""
+    """Raise NameTakenError if `there` is another owner, whose cluster already uses this name."""
     if belongs_to_other_owner(there, owner):
         raise NameTakenError(
             f"{what} belongs to a cluster of {there}", hint="give this cluster another `name:`"
@@ -89,15 +89,15 @@ def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
 
 
 def group_name(cluster: str) -> str:
-    """Name of the cluster's network, firewall and resource group, at most 41 characters of
-    `[a-z0-9-]`.
+    """Return the name of the cluster's network, firewall and resource group: at most 41 characters
+    of `[a-z0-9-]`.
 
-    Resources that the cloud cannot label are found by it.
+    Resources that the cloud cannot label are found by this name.
     """
     return f"cloudtrain-{cluster}"
 
 
 def cluster_of(name: str) -> str | None:
-    """Cluster whose `group_name` is the start of `name`; None if it is not ours."""
+    """Return the cluster whose `group_name` is a prefix of `name`; None if the name is not ours."""
     found = re.match(r"cloudtrain-([a-z][a-z0-9-]{0,29})\Z", name)
     return found[1] if found else None

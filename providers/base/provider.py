@@ -1,4 +1,4 @@
-"""Provider of any cloud: create, list, delete and sweep nodes through its driver."""
+"""Provider for any cloud: creates, lists, deletes and sweeps nodes through the cloud's driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cloudtrain.providers.base.timing import TIMING, Timing
 
 
 class CloudProvider(Generic[NetworkT]):
-    """Provider over a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
+    """Provider that uses a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
 
     def __init__(
         self, account: CloudDriver[NetworkT], *, caller: Callable[[], str], timing: Timing = TIMING
@@ -161,7 +161,7 @@ class CloudProvider(Generic[NetworkT]):
         later: Sequence[Location],
         journal: Journal,
     ) -> dict[str, Node]:
-        """Create the nodes in one place, retried once without a placement group if that has no
+        """Create the nodes in one place; retry once without a placement group if the group has no
         capacity.
         """
         try:
@@ -180,10 +180,10 @@ class CloudProvider(Generic[NetworkT]):
         return ClusterSearch(account=self._account, where=where)
 
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
-        """Nodes that exist, by name.
+        """Return the existing nodes by name.
 
-        Of two VMs for one node the first created is kept, and of several places the one with the
-        most nodes: the rest comes from an interrupted creation and is deleted.
+        If a node has two VMs, the older one is kept; if there are nodes in several places, the
+        place with the most. The others come from an interrupted creation and are deleted.
         """
         search = self._search(plan.config.name)
         found = [m for m in search.machines() if m.node.state != "gone"]
@@ -206,8 +206,8 @@ class CloudProvider(Generic[NetworkT]):
         return kept
 
     def _one_end(self, plan: Plan, there: Mapping[str, Vm]) -> tuple[float | None, bool]:
-        """Give all nodes the cluster's end when one joins or is started again. Return that end,
-        and whether the end of any node was moved.
+        """Give all nodes the same end when a node joins or is restarted. Returns that end, and
+        whether any node's end was moved.
         """
         expires = self._expires(plan, there)
         names = {node.name for node in plan.nodes}
@@ -223,8 +223,8 @@ class CloudProvider(Generic[NetworkT]):
         return expires, False
 
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
-        """Expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
-        none or it has passed.
+        """Return the expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if
+        there is none or it has passed.
         """
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
         now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
@@ -237,7 +237,7 @@ class CloudProvider(Generic[NetworkT]):
 
 
 def _differ(end: float | None, other: float | None) -> bool:
-    """True if two ends differ by more than the rounding of labels."""
+    """True if two ends differ by more than the rounding error of labels."""
     return end is None or other is None or abs(end - other) > 1.0
 
 
@@ -252,7 +252,7 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
 
 
 def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
-    """Error with each placement's refusal in the cloud's own words."""
+    """Return an error that lists each placement's refusal in the cloud's own words."""
     kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
     lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
     hints = [error.hint for _, error in refusals if error.hint]

@@ -1,4 +1,4 @@
-"""Searches for one cluster: the places where it may be must answer, others need not."""
+"""Searches for one cluster. Places that may contain the cluster must answer; others need not."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from cloudtrain.providers.base.labels import belongs_to_other_owner
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSearch:
-    """Search for one cluster in one account. If its places are unknown, it may be anywhere: every
-    place must answer.
+    """Search for one cluster in one account. If the cluster's places are unknown, every place must
+    answer.
     """
 
     account: CloudDriver[Any]
     where: Whereabouts
 
     def machines(self) -> PartialList[Vm]:
-        """VMs in the cluster's places, and in others if that costs nothing. Raises NotAskedError
-        if one of the cluster's places does not answer.
+        """List the VMs in the cluster's places, and in other places if that needs no extra request.
+        Raises NotAskedError if one of the cluster's places does not answer.
         """
         found = self.account.machines(self.where.cluster, places=self.where.places)
         raise_if_not_asked(self.counting(found.not_asked))
         return found
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Those of `not_asked` in which the cluster may be."""
+        """Return the places of `not_asked` that may contain the cluster."""
         silent = [each for each in not_asked if not each.denied]
         return [each for each in silent if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Those of `not_asked` that may hold leftovers, whatever the cluster's placement is now."""
+        """Return the places of `not_asked` that may contain leftovers, even outside the cluster's
+        current placement.
+        """
         if self.where.complete:
             return self.counting(not_asked)
         return [each for each in not_asked if not each.denied]
@@ -44,9 +46,10 @@ class ClusterSearch:
 
 @dataclass
 class DeletionSearch:
-    """Repeated listing of what is to be deleted: in the cluster's places, then in the rest.
+    """Lists the resources to delete, repeatedly: first in the cluster's places, then everywhere
+    else.
 
-    Machines in the places `spared` are not deleted: their contents are unknown.
+    Machines in the places `spared` are not deleted, because it is unknown what they hold.
     """
 
     search: ClusterSearch
@@ -54,7 +57,7 @@ class DeletionSearch:
     owner: Owner | None = None
     """If given, resources with another owner's labels are not deleted either."""
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
-    """Places missing from the last listing."""
+    """Places that were missing from the last listing."""
 
     def near(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
         account, where = self.search.account, self.search.where
@@ -63,8 +66,8 @@ class DeletionSearch:
         return self._seen(machines, resources)
 
     def rest(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
-        """List everywhere. If the record names every place of the cluster, list VMs only: only
-        they are billed.
+        """List everywhere. If the record names every place of the cluster, only VMs are listed, as
+        only they are billed.
         """
         account, where = self.search.account, self.search.where
         machines = account.machines(where.cluster)
@@ -90,5 +93,6 @@ def raise_if_not_asked(missed: Sequence[NotAsked], *, saw: str = "") -> None:
     if missed:
         raise NotAskedError(
             f"{saw}not checked: {', '.join(map(str, missed))}",
-            hint="nodes there may be running and billed: run it again once the cloud answers",
+            hint="nodes there may be running and billed: "
+            "run the command again once the cloud answers",
         )

@@ -1,4 +1,4 @@
-"""End of a VM's serial log: shows why a node cannot be reached, and needs no SSH key."""
+"""Trims a VM's serial log, which shows without an SSH key why a node cannot be reached."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ LINES = 20
 
 
 def last_lines(text: str) -> str:
-    """Last LINES lines that are not empty, without trailing white space."""
+    """Return the last LINES non-empty lines, without trailing white space."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip("\x00 \r\t")]
     return "\n".join(lines[-LINES:])

@@ -1,4 +1,4 @@
-"""Deletes resources and lists again until none is left, waiting for those that are listed
+"""Deletes resources and lists them again until none is left, including those that the cloud lists
 late.
 """
 
@@ -23,12 +23,14 @@ from cloudtrain.providers.base.timing import Timing
 
 ROUNDS = 5
 IN_USE = 240.0
-"""Seconds until a cloud releases what the deleted nodes used; it is listed again meanwhile."""
+"""Seconds to allow a cloud for releasing what deleted nodes used; resources are listed again
+meanwhile.
+"""
 Found = tuple[Sequence[Vm], Sequence[Resource]]
 
 
 class Teardown:
-    """Deletion that reports resources as gone only after listing."""
+    """Deletion that reports a resource as gone only after a listing without it."""
 
     def __init__(self, account: CloudDriver[Any], timing: Timing, journal: Journal) -> None:
         self._account = account
@@ -44,12 +46,13 @@ class Teardown:
         expected: Mapping[str, float],
         made: Sequence[Vm] = (),
     ) -> None:
-        """Delete until `find` lists nothing and every expected node was seen once or is overdue.
+        """Delete until `find` lists nothing and every expected node has been seen once or is too
+        late to appear.
 
-        `expected`: node name → time of its request (Unix). While a node may still be listed late,
-        the resources it may use are kept. `made`: VMs known to exist without a listing. Raises
-        LeftoverError naming what still exists after several rounds, or at once, in the cloud's own
-        words, if the cloud refuses permanently.
+        `expected`: node name → time of its request (Unix). While a node may still appear, the
+        resources that it may use are kept. `made`: VMs that are known to exist even if they are not
+        listed. Raises LeftoverError naming what still exists after several rounds, or at once, in
+        the cloud's own words, if the cloud refuses permanently.
         """
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
@@ -85,7 +88,7 @@ class Teardown:
         return rounds >= ROUNDS
 
     def _settled(self, find: Callable[[], Found], late: dict[str, float]) -> Found:
-        """List what exists. If no node is listed, wait until none can still be listed late."""
+        """List what exists. If no node is listed, wait until it is too late for one to appear."""
 
         def ask() -> Found | None:
             machines, resources = self._found(find)
@@ -102,8 +105,8 @@ class Teardown:
         return found if found is not None else self._found(find)
 
     def _found(self, find: Callable[[], Found]) -> Found:
-        """List what exists. If that fails, delete what is known to exist, or name it in the
-        error.
+        """List what exists. If listing fails, delete the VMs that are known to exist, or name them
+        in the error.
         """
         try:
             machines, resources = find()
@@ -143,8 +146,8 @@ Failure = TypeVar("Failure", bound=BaseException)
 def roll_back(
     failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
 ) -> Failure:
-    """Call `delete`. Returns the error to raise: `failure`, its hint naming an error of the
-    rollback.
+    """Call `delete` and return the error to raise: `failure`, with any error of the rollback added
+    to its hint.
     """
     try:
         delete()

@@ -1,4 +1,4 @@
-"""Timeouts, retries and polls of calls to a cloud."""
+"""Timeouts, retries and polling for calls to a cloud."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ CALLS = Retry(
     tries=9,
     deadline=90.0,
 )
-"""A call that is throttled or not answered is retried for a minute and a half, as the clouds count
-rates by the minute."""
+"""Retries for throttled or unanswered calls: a minute and a half, as clouds count rates per minute.
+"""
 
 POLLS = Retry(pause=0.2, backoff=1.1, longest=5.0)
-"""A change is seen at most a tenth of the waiting time late."""
+"""Polling intervals: a change is noticed at most a tenth of the waiting time late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """All durations in seconds; tests pass in others, and a clock."""
+    """All durations, in seconds; tests pass in their own, and a clock."""
 
     calls: Retry = CALLS
     polls: Retry = POLLS
     boot: float = 600.0
-    """Until every VM runs."""
+    """Time allowed until every VM runs."""
     listing: float = 60.0
-    """Until a new VM is listed."""
+    """Time allowed until a new VM is listed."""
     clock: Clock = CLOCK
 
     def call(
@@ -45,7 +45,7 @@ class Timing:
         also: type[CloudError] | None = None,
         unless: Callable[[CloudError], bool] | None = None,
     ) -> T:
-        """Run `work`, retrying TransientError and RateError (and `also`), never sooner than the
+        """Run `work`. Retries TransientError and RateError (and `also`), never sooner than the
         cloud allows.
 
         Only for idempotent calls.
@@ -60,8 +60,8 @@ class Timing:
         )
 
     def until(self, ask: Callable[[], T | None], *, within: float, what: str = "") -> T | None:
-        """First result of `ask` that is not None; None after `within` seconds. A long wait is
-        reported as waiting for `what`.
+        """Poll `ask` until it returns something other than None, and return that; None after
+        `within` seconds. A long wait is reported as waiting for `what`.
         """
         polls = replace(self.polls, deadline=within)
         return poll_until(ask, polls, waits_for=what, clock=self.clock)

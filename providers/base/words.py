@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def lasting(seconds: float) -> str:
-    """Format seconds: `30 s`, `45 min`, `48 h`, `1 h 30 min`."""
+    """Format a duration in seconds as `30 s`, `45 min`, `48 h` or `1 h 30 min`."""
     left, parts = round(seconds), []
     for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
         number, left = divmod(left, size)
