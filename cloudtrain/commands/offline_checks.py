@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import tasks
-from cloudtrain.config import line_of
+from cloudtrain.config.location import location_of
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
 from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
@@ -37,8 +37,8 @@ def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def _placed(config: ClusterConfig, problem: Problem) -> Problem:
-    file, _, line = (line_of(config, tuple(problem.field.split("."))) or "").rpartition(":")
-    return replace(problem, file=file, line=int(line)) if file else problem
+    place = location_of(config, problem.field)
+    return replace(problem, file=place.file, line=place.line) if place else problem
 
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:

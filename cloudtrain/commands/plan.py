@@ -24,7 +24,7 @@ from cloudtrain.commands.offline_checks import (
     too_long,
     unknown_places,
 )
-from cloudtrain.config import line_of
+from cloudtrain.config.location import location_of
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.runs.task_launch import TaskLaunch
@@ -129,8 +129,8 @@ def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
 def _at_its_line(config: ClusterConfig, text: str) -> str:
     """`gcp.yaml:14: nodes.worker: …`, if the file can still be read."""
     role = text.partition(":")[0].removeprefix("nodes.")
-    place = line_of(config, ("nodes", role, "machine"))
-    return f"{place}: {text}" if place else text
+    place = location_of(config, f"nodes.{role}.machine")
+    return f"{place.file}:{place.line}: {text}" if place else text
 
 
 def refresh_prices() -> dict[str, str]:

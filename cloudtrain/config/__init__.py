@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtrain.config.sections import ConfigFile
     from cloudtrain.config.yaml_source import Block
 
-__all__ = ["from_json", "line_of", "load", "read_secrets", "schema", "settled", "to_json"]
+__all__ = ["from_json", "load", "read_secrets", "schema", "to_json"]
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
@@ -85,23 +85,6 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
     if problems:
         raise ConfigError(problems, hint="export each in the shell that runs cloudtrain")
     return {name: Secret(environ[variable]) for name, variable in config.secrets.items()}
-
-
-def line_of(config: ClusterConfig, path: tuple[str, ...]) -> str | None:
-    """File and line of a field, `gcp.yaml:14`, or of the nearest line above it.
-
-    None if the config's file can no longer be read.
-    """
-    from cloudtrain.config.yaml_source import parse, place_of
-
-    file = Path(config.source)
-    shown = str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
-    try:
-        tree, _ = parse(file.read_bytes(), shown, {})
-    except OSError:
-        return None
-    place = place_of(tree, path)
-    return f"{place.file}:{place.line}" if place else None
 
 
 def schema() -> dict[str, Any]:
@@ -181,8 +164,8 @@ def _config(file: ConfigFile, path: Path) -> ClusterConfig:
     nodes = {}
     for role, count in counts(file).items():
         group = groups.get(role)
-        nodes[role] = group.noun() if group else NodeGroup(count=count)
-    config = file.noun(
+        nodes[role] = group.to_model() if group else NodeGroup(count=count)
+    config = file.to_model(
         name=file.name or _stem(path),
         nodes=nodes,
         source=str(path.absolute()),

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 
+if TYPE_CHECKING:
+    from cloudtrain.config.yaml_source import SourceLocation
 
-def place_in_file(config: ClusterConfig, field: str) -> str:
-    """File and line of `nodes.worker.machine`, or the nearest line above it.
 
-    `the config` if the file has changed since or the config was not read from a file.
+def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
+    """Location of `nodes.worker.machine`, or of the nearest line above it.
+
+    None if there is none, or the config's file can no longer be read.
     """
     from cloudtrain.config.yaml_source import parse, place_of
 
     path = Path(config.source)
+    try:
+        tree, _ = parse(path.read_bytes(), _shown(path), {})
+    except OSError:
+        return None
+    parts = re.findall(r"[^.\[\]]+", field)
+    return place_of(tree, tuple(int(part) if part.isdecimal() else part for part in parts))
+
+
+def place_in_file(config: ClusterConfig, field: str) -> str:
+    """Format a field's location, `gcp.yaml:9`.
+
+    `the config` if the file has changed since or the config was not read from a file.
+    """
+    path = Path(config.source)
     if not config.source or not _is_current(config, path):
         return "the config"
-    shown = str(path)
-    with_here = os.path.relpath(path)
-    if not with_here.startswith(".."):
-        shown = with_here
-    tree, _ = parse(path.read_bytes(), shown, os.environ)
-    steps: list[str | int] = []
-    for part in re.findall(r"[^.\[\]]+", field):
-        steps.append(int(part) if part.isdecimal() else part)
-    place = place_of(tree, tuple(steps))
-    return f"{place.file}:{place.line}" if place else shown
+    place = location_of(config, field)
+    return f"{place.file}:{place.line}" if place else _shown(path)
+
+
+def _shown(path: Path) -> str:
+    """The path, relative if it is in the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _is_current(config: ClusterConfig, path: Path) -> bool:

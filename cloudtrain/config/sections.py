@@ -47,7 +47,7 @@ class Section(BaseModel):
             if not (_empty(value) and name in cls.model_fields)
         }
 
-    def noun(self, **changes: Any) -> Any:
+    def to_model(self, **changes: Any) -> Any:
         """The section's frozen value of model.py. Raises nothing for a section that is valid."""
         given = {
             name: _plain(getattr(self, name))
@@ -316,14 +316,14 @@ class ConfigFile(Section):
 
 
 @cache
-def takes_none(noun: type, name: str) -> bool:
-    return type(None) in get_args(get_type_hints(noun)[name])
+def takes_none(model_class: type, name: str) -> bool:
+    return type(None) in get_args(get_type_hints(model_class)[name])
 
 
-def defaults(noun: type) -> dict[str, Any]:
+def defaults(model_class: type) -> dict[str, Any]:
     """Defaults by field, without fields that have none."""
     found = {}
-    for item in fields(noun):
+    for item in fields(model_class):
         if item.default is not MISSING:
             found[item.name] = item.default
         elif item.default_factory is not MISSING:
@@ -352,7 +352,7 @@ def _empty(node: object) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
-        return value.noun()
+        return value.to_model()
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import pkgutil
 import re
@@ -35,6 +36,16 @@ def described() -> list[str]:
         else:
             lines.append(name)
     return lines
+
+
+def test_every_name_that_a_module_exports_exists() -> None:
+    package = Path(cloudtrain.__file__).parent
+    lists = [path for path in package.glob("**/*.py") if "\n__all__ = " in path.read_text()]
+    assert lists
+    for path in lists:
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+        assert [name for name in module.__all__ if not hasattr(module, name)] == [], path
 
 
 def test_exported_names_and_their_signatures_are_those_on_file() -> None:
