@@ -56,15 +56,15 @@ class Retry:
     jitter: float = 0.0
     """Share of each pause that is random."""
     tries: float = math.inf
-    deadline: float = math.inf
+    within: float = math.inf
     """Counted from the first try's start. No pause exceeds it, except for a Retry-After."""
     at_least: int = 2
-    """Tries made even after the deadline: the first one alone may have taken that long."""
+    """Tries made even after that time: the first one alone may have taken that long."""
     answers: tuple[type[Exception], ...] = ()
-    """Errors that prove the other side alive: limited by `tries`, not by `deadline`."""
+    """Errors that prove the other side alive: limited by `tries`, not by `within`."""
 
     def pause_after(self, failures: int) -> float:
-        """Backoff after a number of tries, without jitter, deadline and Retry-After."""
+        """Backoff after a number of tries, without jitter, `within` and Retry-After."""
         try:
             return min(self.longest, self.pause * self.backoff ** (failures - 1))
         except OverflowError:
@@ -103,7 +103,7 @@ class Retry:
     def _next_pause(
         self, failures: int, taken: float, error: Exception, clock: Clock
     ) -> float | None:
-        left = math.inf if isinstance(error, self.answers) else self.deadline - taken
+        left = math.inf if isinstance(error, self.answers) else self.within - taken
         if failures >= self.tries or (left <= 0 and failures >= self.at_least):
             return None
         pause = self.pause_after(failures)
@@ -111,6 +111,11 @@ class Retry:
             pause *= 1 - self.jitter * (1 - clock.chance())
         asked: float | None = getattr(error, "retry_after", None)
         return max(min(pause, max(0.0, left)), asked or 0.0)
+
+
+AWAY = Retry(pause=1.0, within=60.0)
+"""For a node that does not answer: its sshd restarts, is upgraded, or accepts no more logins for
+now (MaxStartups)."""
 
 
 class _NotYet(Exception):
@@ -124,9 +129,9 @@ def poll_until(
     waits_for: str = "",
     clock: Clock = CLOCK,
 ) -> T | None:
-    """Return the first answer that is not None; None at the deadline.
+    """Return the first answer that is not None; None once its time is over.
 
-    Polls at least once, and once more at the deadline. `waits_for` is shown to users once the wait
+    Polls at least once, and once more at the end. `waits_for` is shown to users once the wait
     is long.
     """
 
@@ -138,7 +143,7 @@ def poll_until(
 
     def report(_: _NotYet, __: float, taken: float) -> None:
         if waits_for:
-            report_wait(f"waiting, {every.deadline:.0f} s at most: {waits_for}", taken=taken)
+            report_wait(f"waiting, {every.within:.0f} s at most: {waits_for}", taken=taken)
 
     try:
         return replace(every, at_least=1).call(once, on=_NotYet, before_pause=report, clock=clock)

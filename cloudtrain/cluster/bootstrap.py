@@ -14,10 +14,10 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import HostKeys, Stage, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 
-BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=600.0)
+BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=600.0)
 """Login attempts until a new node accepts one."""
 
-SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, deadline=120.0)
+SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, within=120.0)
 """Checks for a cloud-init that is still running then: it could interfere with a playbook."""
 
 
@@ -114,13 +114,13 @@ def _never(node: Node, last: NodeError) -> NodeError:
     if isinstance(last, HostKeyMismatch):
         return HostKeyMismatch(
             node.name,
-            f"no login within {BOOT.deadline:.0f} s: {words}",
+            f"no login within {BOOT.within:.0f} s: {words}",
             hint="cloud-init installs the host key: an image without it, or that creates its own "
             "keys, cannot be used; check the node's boot log in the cloud's console",
         )
     return NodeUnreachable(
         node.name,
-        f"no login within {BOOT.deadline:.0f} s: {words}",
+        f"no login within {BOOT.within:.0f} s: {words}",
         hint="check the node's boot log in the cloud's console, and whether your address, "
         "`network.ssh_from` and the network's routes allow SSH; `cloudtrain up` continues",
     )

@@ -77,7 +77,7 @@ def plan_with_existing(session: Session) -> Session:
     return replace(session, nodes=nodes, plan=plan)
 
 
-ANSWERS = Retry(pause=1.0, deadline=60.0)
+ANSWERS = Retry(pause=1.0, within=60.0)
 """Checks of machines whose state only they know (`hosts`), until all answer."""
 
 

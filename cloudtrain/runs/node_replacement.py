@@ -53,12 +53,12 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
         _report(session, error, pause, until)
 
     def is_stopped(pause: float) -> bool:
-        looks = Retry(pause=TICK, deadline=pause)
+        looks = Retry(pause=TICK, within=pause)
         asked = poll_until(lambda: session.records.stop_asked(run.id) or None, looks, clock=clock)
         return asked is not None
 
     try:
-        made = replace(REQUESTS, deadline=until.moment - clock.now()).call(
+        made = replace(REQUESTS, within=until.moment - clock.now()).call(
             make,
             on=(CapacityError, QuotaError),
             before_pause=refused,

@@ -20,6 +20,7 @@ from cloudtrain.events import AttemptBegun, AttemptStarted
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
@@ -38,7 +39,7 @@ from cloudtrain.runs.tasks import (
 from cloudtrain.runs.work_folders import create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.shell import Secret
-from cloudtrain.ssh.retrying import AWAY, RetryingTransport
+from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.strategies import strategy_of
 
 

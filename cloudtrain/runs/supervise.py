@@ -27,7 +27,7 @@ from cloudtrain.runs.tasks import save_run, stop_tasks
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
 """Pauses between the attempts of one run."""
 
-TAKEN = Retry(pause=5.0, deadline=180.0)
+TAKEN = Retry(pause=5.0, within=180.0)
 """Wait for a preempted node to disappear: AWS gives 2 min of notice, GCP and Azure 30 s."""
 
 

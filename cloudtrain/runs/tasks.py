@@ -10,9 +10,9 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.parallel import fan_out
+from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
-from cloudtrain.ssh.retrying import AWAY
 
 
 def save_run(session: Session, run: Run) -> Run:

@@ -9,9 +9,9 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
+from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command, script
-from cloudtrain.ssh.retrying import AWAY
 
 
 def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:

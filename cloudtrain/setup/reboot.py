@@ -10,7 +10,7 @@ from cloudtrain.protocols import Stage, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.shell import script
 
-BACK = Retry(pause=3.0, deadline=600.0)
+BACK = Retry(pause=3.0, within=600.0)
 """Checks whether a rebooted node answers."""
 
 
@@ -48,7 +48,7 @@ class Reboots:
         if poll_until(is_back, BACK, clock=self.clock) is None:
             raise NodeUnreachable(
                 node.name,
-                f"not back after a reboot within {BACK.deadline:.0f} s: {words}",
+                f"not back after a reboot within {BACK.within:.0f} s: {words}",
                 hint="check the node's boot log in the cloud's console; "
                 "`cloudtrain up` continues from here",
             )

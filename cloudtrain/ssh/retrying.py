@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterable
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed, Transport
-from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.retry import AWAY, CLOCK, Clock, Retry
 from cloudtrain.shell import Command
-
-AWAY = Retry(pause=1.0, deadline=60.0)
-"""Enough for an sshd that restarts, is upgraded, or accepts no more logins for now
-(MaxStartups)."""
 
 
 class RetryingTransport:
@@ -57,7 +53,7 @@ class RetryingTransport:
         def report(error: NodeUnreachable, *_: float) -> None:
             if node.name not in self._reported:
                 self._reported.add(node.name)
-                limit = self._away.deadline
+                limit = self._away.within
                 self._waits(f"{error.message}: retrying for up to {limit:.0f} s")
 
         return self._away.call(

@@ -127,7 +127,7 @@ def _acquire_folder(folder: Path, path: Path, name: str, deadline: float, clock:
 
 def _tries(deadline: float, clock: Clock) -> Retry:
     left = deadline + PASSING - clock.monotonic()
-    return Retry(pause=0.05, deadline=left, at_least=1)
+    return Retry(pause=0.05, within=left, at_least=1)
 
 
 def _try(path: Path) -> int:

@@ -277,7 +277,7 @@ class ArmClient:
             return clock.sleep(max(seconds, self._asking / QUESTIONS))
 
         with self._counted():
-            polls = replace(polls, pause=polls.pause / 2, deadline=within)
+            polls = replace(polls, pause=polls.pause / 2, within=within)
             found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
         if found is None:
             raise TransientError(f"{asked}: timed out after {within:.0f} s", code="not done")

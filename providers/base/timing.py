@@ -17,7 +17,7 @@ CALLS = Retry(
     longest=30.0,
     jitter=0.5,
     tries=9,
-    deadline=90.0,
+    within=90.0,
 )
 """Retries for throttled or unanswered calls: a minute and a half, as clouds count rates per minute.
 """
@@ -63,7 +63,7 @@ class Timing:
         """Poll `ask` until it returns something other than None, and return that; None after
         `within` seconds. A long wait is reported as waiting for `what`.
         """
-        polls = replace(self.polls, deadline=within)
+        polls = replace(self.polls, within=within)
         return poll_until(ask, polls, waits_for=what, clock=self.clock)
 
 

@@ -156,7 +156,7 @@ class GcpClient:
             words = "another resource must be gone first"
             report_wait(f"waiting at most {within:.0f} s: {words}", taken=taken)
 
-        polls = replace(self.timing.polls, deadline=within)
+        polls = replace(self.timing.polls, within=within)
         return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
 
     def _done(self, what: str, scope: str, operation: Json) -> Json:

@@ -33,15 +33,12 @@ from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session
-from cloudtrain.retry import Retry
+from cloudtrain.retry import AWAY
 from cloudtrain.task_id import TaskId
 
 T = TypeVar("T")
 LABEL = "cloudtrain"
 """Prefix of our key's comment in authorized_keys, before `:` and the cluster."""
-
-AWAY = Retry(pause=1.0, deadline=60.0)
-"""A machine's sshd may be restarting, or refuse logins for a moment (MaxStartups)."""
 
 
 def provider(config: ClusterConfig) -> HostsProvider:

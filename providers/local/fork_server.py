@@ -121,7 +121,7 @@ def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tup
 
 def read(path: Path) -> Mapping[str, Any]:
     """Read a file that another fork server, perhaps of a killed command, may be writing."""
-    poll_until(lambda: path.exists() or None, Retry(pause=0.01, deadline=5.0))
+    poll_until(lambda: path.exists() or None, Retry(pause=0.01, within=5.0))
     meta: Mapping[str, Any] = json.loads(path.read_bytes())
     return meta
 

@@ -47,7 +47,7 @@ def kill(matches: Callable[[str], bool], *, clock: Clock = CLOCK) -> dict[int, s
             left = {pid: tag for pid, tag in left.items() if _alive(pid)}
             return None if left else True
 
-        polls = Retry(pause=0.002, deadline=deadline - clock.monotonic())
+        polls = Retry(pause=0.002, within=deadline - clock.monotonic())
         if poll_until(all_gone, polls, clock=clock) is None:
             return left
     return {}

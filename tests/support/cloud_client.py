@@ -53,7 +53,7 @@ class Haste:
     def timing(self) -> Timing:
         """As patient as it is in reality; what a call itself takes is not hastened."""
         clock = Clock(now=self.now, monotonic=self.clock, sleep=self.sleep)
-        return Timing(calls=replace(CALLS, deadline=CALLS.deadline * self.speed), clock=clock)
+        return Timing(calls=replace(CALLS, within=CALLS.within * self.speed), clock=clock)
 
 
 TIMING = Haste().timing()

@@ -60,7 +60,7 @@ policies = st.builds(
     longest=seconds,
     jitter=st.floats(min_value=0.0, max_value=1.0),
     tries=st.integers(min_value=2, max_value=30),
-    deadline=seconds,
+    within=seconds,
 )
 ROUNDED = 1 + 1e-9
 
@@ -76,7 +76,7 @@ def given_up(policy: Retry, takes: float = 0.0, *, asks: float | None = None) ->
 def test_no_pause_goes_beyond_the_deadline(policy: Retry, takes: float) -> None:
     work = given_up(policy, takes)
     for begun, pause in zip(work.begun, work.time.slept, strict=False):
-        assert pause == 0 or begun + takes + pause <= policy.deadline * ROUNDED
+        assert pause == 0 or begun + takes + pause <= policy.within * ROUNDED
 
 
 @given(policies, seconds)
@@ -98,7 +98,7 @@ def test_the_backoff_grows_up_to_its_longest_and_jitter_only_shortens_it(policy:
         assert pause <= policy.pause_after(number)
         assert pause * ROUNDED >= min(
             policy.pause_after(number) * (1 - policy.jitter),
-            policy.deadline - sum(slept[: number - 1]),
+            policy.within - sum(slept[: number - 1]),
         )
 
 
@@ -112,17 +112,17 @@ def test_a_poll_ends_with_the_first_answer_or_at_its_deadline(policy: Retry, aft
     time, answers = Time(), itertools.chain([None] * after, itertools.repeat("here"))
     answer = poll_until(lambda: next(answers), policy, clock=time.clock())
     asked = len(time.slept) + 1
-    assert time.passed <= policy.deadline * ROUNDED
+    assert time.passed <= policy.within * ROUNDED
     if answer is not None:
         assert asked == after + 1
     else:
         assert asked <= after
-        assert asked == policy.tries or time.passed * ROUNDED >= policy.deadline
+        assert asked == policy.tries or time.passed * ROUNDED >= policy.within
 
 
 def test_a_poll_asks_once_where_there_is_no_time_at_all() -> None:
     asked: list[int] = []
-    assert poll_until(lambda: asked.append(1), Retry(pause=1.0, deadline=0.0)) is None
+    assert poll_until(lambda: asked.append(1), Retry(pause=1.0, within=0.0)) is None
     assert asked == [1]
 
 
@@ -145,7 +145,7 @@ def test_an_error_that_no_further_try_mends_is_raised_at_once() -> None:
 
 
 def test_an_error_that_is_an_answer_counts_for_tries_and_not_for_the_deadline() -> None:
-    policy = Retry(pause=60.0, tries=5, deadline=90.0, answers=(Refused,))
+    policy = Retry(pause=60.0, tries=5, within=90.0, answers=(Refused,))
     assert given_up(policy).begun == [0.0, 60.0, 120.0, 180.0, 240.0]
 
 
