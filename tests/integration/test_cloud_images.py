@@ -47,7 +47,9 @@ def test_the_image_of_a_cluster_is_recorded_kept_and_missed(cloud: Cloud, tmp_pa
     assert images(events) == {}, "nothing is chosen anew"
 
     gone = {key: f"{id}9" for key, id in pinned.items()}
-    with pytest.raises(CloudConfigError, match=f"{image}9, the image that .* is gone") as told:
+    with pytest.raises(
+        CloudConfigError, match=f"{image}9, the image of mnist, no longer exists"
+    ) as told:
         provider.create(replace(plan, images=gone), identity, journal)
     assert "`cloudtrain down mnist`" in str(told.value.hint)
     assert len(provider.nodes("mnist")) == 2
