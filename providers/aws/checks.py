@@ -46,7 +46,7 @@ def check(
 def _in_each(
     what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
 ) -> Iterator[Finding]:
-    """One finding for each region. One region that passes is enough, as `up` tries them all."""
+    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
     answers: list[tuple[str, CloudError | None]] = []
     for region in regions:
         try:
@@ -65,7 +65,7 @@ def _in_each(
 
 
 def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iterator[Finding]:
-    """Spot prices in the placement's zones; missing prices do not fail the check."""
+    """Report the spot prices in the placement's zones; missing prices do not fail the check."""
     wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
     for region in sorted({place.region for place in places}) if wanted else ():
         zones = {place.zone for place in places if place.region == region}
@@ -78,7 +78,7 @@ def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iter
 
 
 def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
-    """Finding on what ends the nodes if the user does not."""
+    """Report what ends the nodes if the user does not."""
     if plan.config.limits.max_lifetime is None:
         return
     held = "each node's own timer"

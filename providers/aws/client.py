@@ -1,5 +1,5 @@
-"""EC2 client over libcloud's connection: endpoints, credentials, POST, paging, retries, our
-errors.
+"""EC2 client over libcloud's connection: endpoints, credentials, POST requests, paging, retries and
+error mapping.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cloudtrain.providers.base.timing import Timing
 CONNECT = 10.0
 """Seconds to connect to an endpoint."""
 TIMEOUT = 60.0
-"""Seconds without data."""
+"""Seconds without data before a call times out."""
 BRIEF = 5.0
-"""Both timeouts for calls that are not worth waiting for."""
+"""Both timeouts, in seconds, for calls that are not worth waiting for."""
 BRIEF_TRIES = 2
 PAGES: Mapping[str, int] = {
     "DescribeInstances": 1000,
@@ -44,11 +44,11 @@ PAGES: Mapping[str, int] = {
 }
 """The largest MaxResults of each action: unpaged calls are throttled sooner."""
 SUFFIXES = (("cn-", "amazonaws.com.cn"), ("eusc-", "amazonaws.eu"), ("", "amazonaws.com"))
-"""Domain of each partition, by the prefix of its regions' names."""
+"""Domain of each partition, keyed by the prefix of its region names."""
 
 
 class Ec2Client:
-    """EC2 in every region of one account. Safe to use from many threads."""
+    """Client for EC2 in every region of one account. Thread-safe."""
 
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
@@ -63,7 +63,7 @@ class Ec2Client:
         self._credentials: Any = None
 
     def briefly(self) -> Ec2Client:
-        """Client with few retries, for regions without known resources of ours."""
+        """Return a client with few retries, for regions where we know of no resources."""
         self.credentials()  # created once, for both clients
         other = copy.copy(self)
         other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
@@ -87,7 +87,7 @@ class Ec2Client:
     def pages(
         self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
     ) -> list[Tree]:
-        """All members of the set `key` over all pages."""
+        """Return all members of the set `key` over all pages."""
         wanted = {**(parameters or {}), "MaxResults": PAGES.get(action)}
         found: list[Tree] = []
         while True:
@@ -99,7 +99,7 @@ class Ec2Client:
             wanted["NextToken"] = token
 
     def session(self) -> Any:
-        """boto3's session: the user's profile and the standard credential chain."""
+        """Return boto3's session, with the user's profile and the standard credential chain."""
         import boto3
 
         with self._lock, mapped("credentials"):
@@ -108,7 +108,9 @@ class Ec2Client:
             return self._session
 
     def credentials(self) -> Any:
-        """Current credentials; botocore renews those of a role or of SSO when they expire."""
+        """Return the current credentials; botocore renews those of a role or of SSO when they
+        expire.
+        """
         session = self.session()
         with self._lock:
             if self._credentials is None:
@@ -127,7 +129,7 @@ class Ec2Client:
 
     @contextmanager
     def _pooled(self, region: str) -> Iterator[_Connection]:
-        """A connection for exclusive use; it is kept open for the next caller."""
+        """Yield a connection for exclusive use; it is kept open for the next caller."""
         idle = self._idle[region]
         try:
             connection = idle.pop()
@@ -143,7 +145,7 @@ class Ec2Client:
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """Map exceptions of libcloud, requests and botocore inside to CloudError."""
+    """Map exceptions that libcloud, requests and botocore raise inside to CloudError."""
     try:
         yield
     except CloudError:
@@ -175,8 +177,8 @@ class _Response(EC2Response):
 
 
 class _Connection(EC2Connection):
-    """Connection to one region's endpoint, for one thread at a time. Always signs with version
-    4.
+    """Connection to one region's endpoint, for one thread at a time. Always signs with Signature
+    Version 4.
     """
 
     responseCls = _Response

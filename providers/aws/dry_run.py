@@ -20,11 +20,11 @@ from cloudtrain.providers.base.driver import LaunchRequest, Location
 
 NOT_REPORTED = "not reported by this endpoint"
 FIRST_BOOT = "#cloud-config\n"
-"""Replaces the first-boot data, which holds keys and which no policy can inspect."""
+"""Replaces the first-boot data, which contains keys and which no policy can inspect."""
 
 
 def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
-    """One finding for all calls that a dry run covers.
+    """Return one finding for all calls that a dry run covers.
 
     Calls on existing resources are not covered: a policy may allow them only for resources with our
     tag.
@@ -66,7 +66,7 @@ def _is_consent(error: CloudError) -> bool:
 
 
 def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The parameters that `up` would send in `place`, by call and purpose."""
+    """Yield the calls that `up` would send in `place`, with their parameters."""
     subnet = network.subnet(ec2, place, plan.config.network)
     chosen = {
         node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
@@ -103,10 +103,11 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
 def _run_instances(
     plan: Plan, node: NodePlan, place: Location, subnet: Subnet, image: AwsImage, now: float
 ) -> Mapping[str, Any]:
-    """RunInstances as `up` sends it, without parameters that do not exist yet or must not be sent.
+    """Return the parameters of RunInstances as `up` sends it, without those that do not exist yet
+    or must not be sent.
 
-    Those are the security and placement group, the client token (a dry run might bind it) and the
-    keys in the user data.
+    These are the security group and placement group, the client token (a dry run might bind it),
+    and the keys in the user data.
     """
     expires = plan.config.limits.max_lifetime
     lifetime = plan.config.limits.max_lifetime
@@ -129,8 +130,8 @@ def _run_instances(
 def _dry_run(
     ec2: Ec2Client, region: str, action: str, parameters: Mapping[str, object]
 ) -> CloudError:
-    """Send a dry run. It is always refused; the error's code says whether the call would have
-    been allowed.
+    """Send a dry run. EC2 always refuses it; the error's code says whether the call would have been
+    allowed.
     """
     try:
         ec2.ask(region, action, {**parameters, "DryRun": True})

@@ -1,7 +1,7 @@
-"""Ends nodes by AWS itself: one one-time schedule per node, if the account has a role for it.
+"""Has AWS itself end the nodes: one one-time schedule per node, if the account has a role for it.
 
 A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
-at a given minute by a role that it may assume:
+at a given minute, using a role that it may assume:
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html. Not tried on
 a real account (2026-11). docs/aws.md says how to create the role.
 """
@@ -20,13 +20,14 @@ from cloudtrain.providers.aws.client import Ec2Client, mapped
 
 ROLE = "cloudtrain-terminate"
 LATER = 180.0
-"""Seconds after the node's own timer, which reports what has landed: AWS ends only a node that
-still exists then. A schedule is precise to the minute."""
+"""Seconds between the node's own timer, which reports what has landed, and AWS's schedule, which
+then ends the node only if it still exists. A schedule is precise to the minute.
+"""
 TARGET = "arn:{partition}:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
 class Schedules:
-    """Schedules of one account. Safe to use from many threads; the role is looked up once."""
+    """Schedules of one account. Thread-safe; looks up the role once."""
 
     def __init__(self, ec2: Ec2Client) -> None:
         self._ec2 = ec2
@@ -35,7 +36,7 @@ class Schedules:
         self._role: str | None = None
 
     def role(self, region: str) -> str | None:
-        """ARN of the role; None if it does not exist or this user may not see it."""
+        """Return the role's ARN; None if it does not exist or this user may not see it."""
         with self._lock:
             if not self._asked:
                 self._role = self._find(region)
@@ -53,11 +54,11 @@ class Schedules:
             return None
 
     def arm(self, region: str, node: str, instance: str, expires: float | None) -> None:
-        """Have AWS end this instance LATER seconds after its end, replacing the node's earlier
-        schedule.
+        """Have AWS end this instance LATER seconds after `expires`, replacing any earlier schedule
+        of the node.
 
-        Does nothing without a role or an end. A failure raises CloudError: an account with the role
-        is to have no node that AWS does not end.
+        Does nothing without a role or an end. Raises CloudError on failure: in an account with the
+        role, AWS must end every node.
         """
         role = self.role(region) if expires is not None else None
         if role is None or expires is None:
@@ -93,8 +94,8 @@ class Schedules:
     def disarm(self, region: str, nodes: Iterable[str]) -> None:
         """Delete the schedules of nodes that are gone.
 
-        A schedule that remains does no harm, as no instance id is used twice, and deletes itself at
-        its time.
+        A leftover schedule is harmless: instance IDs are never reused, and the schedule deletes
+        itself at its time.
         """
         if self.role(region) is None:
             return

@@ -178,8 +178,9 @@ CODES: Mapping[str, Fault] = {
 }
 
 NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
-"""Answers of a region that is not enabled for this account to valid credentials:
-https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html"""
+"""Error codes with which a region that is not enabled for this account rejects valid credentials:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html
+"""
 
 REASONS: Mapping[str, Fault] = {
     "Server.InternalError": Fault(TransientError, "zone"),
@@ -188,7 +189,9 @@ REASONS: Mapping[str, Fault] = {
     ),
     "Client.InvalidSnapshot.NotFound": _WRONG,
 }
-"""Why EC2 terminated an instance, for codes that mean something else in a call."""
+"""Reasons why EC2 terminated an instance, for codes that have another meaning in a call's
+response.
+"""
 
 _KINDS = (
     (re.compile(r"NotFound(Exception)?$"), _ABSENT),
@@ -196,16 +199,16 @@ _KINDS = (
     (re.compile(r"^Insufficient\w*Capacity"), _CAPACITY),
     (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown)|Malformed$"), _WRONG),
 )
-"""Codes by pattern: there are too many for a table."""
+"""Patterns of codes that are too numerous for a table."""
 
 UNKNOWN_ACTION = frozenset(
     {"InvalidAction", "UnsupportedOperation", "NotImplemented", "UnknownOperationException"}
 )
-"""Answers of a partial EC2 endpoint to an action that it does not support."""
+"""Error codes of a partial EC2 endpoint for an action that it does not support."""
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Error for an HTTP error response. `headers` in lower case."""
+    """Return the error for an HTTP error response. Names in `headers` are in lower case."""
     code, message = _words(body)
     return _error(
         _of_code(code) or _of_status(status),
@@ -217,14 +220,16 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
-    """Error for an instance that ended by itself; None if a user ended it: that is no failure."""
+    """Return the error for an instance that ended by itself; None if a user ended it, which is no
+    failure.
+    """
     short = code.partition(".")[2]
     fault = REASONS.get(code) or CODES.get(short)
     return _error(fault, name, message or code, code=code) if fault else None
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """Error for an exception of libcloud, requests or botocore."""
+    """Return the error for an exception of libcloud, requests or botocore."""
     from botocore.exceptions import ClientError
     from libcloud.common.exceptions import BaseHTTPError
 
@@ -242,7 +247,9 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Exception classes and their errors. The first match counts: some classes match two rows."""
+    """Return exception classes with their errors. The first match counts, as some classes match two
+    rows.
+    """
     from botocore import exceptions as boto
     from libcloud.common.types import (
         InvalidCredsError,
@@ -280,7 +287,7 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
 
 
 def seconds(retry_after: str) -> float | None:
-    """Seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    """Parse a Retry-After header, a number or a date, into seconds (RFC 9110, 10.2.3)."""
     if re.fullmatch(r"\d+(\.\d+)?", retry_after.strip()):
         return float(retry_after)
     try:
@@ -290,7 +297,9 @@ def seconds(retry_after: str) -> float | None:
 
 
 def _words(body: str) -> tuple[str, str]:
-    """Code and message of EC2's XML error; both "" for anything else, such as a proxy's page."""
+    """Return the code and message of EC2's XML error; both "" for anything else, such as a proxy's
+    page.
+    """
     try:
         answer = xml.tree(body)
     except ValueError:
@@ -339,5 +348,6 @@ def _error(
 
 
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
-"""Statement and policy that denied a call, for those who may decode it:
-https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html"""
+"""Matches the encoded statement and policy that denied a call; decoding it needs a permission:
+https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html
+"""

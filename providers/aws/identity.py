@@ -13,7 +13,7 @@ ANYWHERE = "us-east-1"
 
 
 def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
-    """The caller's identity; None if this endpoint has no STS. Raises CloudError."""
+    """Return the caller's identity; None if this endpoint has no STS. Raises CloudError."""
     placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
     named = next((found[0] for found in placed if found), None)
     region = named or ec2.session().region_name or ANYWHERE
@@ -25,9 +25,9 @@ def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
 
 
 def of_arn(arn: str) -> Principal:
-    """Principal of an ARN: the role's, not the session's, whose name changes each time.
+    """Return the principal of an ARN: the role, not its session, whose name changes each time.
 
-    With IAM Identity Center it is the person's instead, who may have several of its roles.
+    With IAM Identity Center it is the person instead, who may have several roles.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
     https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
     """

@@ -25,15 +25,16 @@ DEEP_LEARNING = tuple(
     for release in ("22.04", "24.04")
     for kind in ("AMI with Single CUDA", "OSS Nvidia Driver GPU AMI")
 )
-"""The first that exists is used. The image with a single CUDA is smaller, as each takes 10 GB, and
-pip installs its own:
+"""Image names in order of preference; the first that exists is used. The image with a single
+version of CUDA is smaller, as each version takes 10 GB, and pip installs its own:
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-ami-gpubasesinglecuda-ul2404-2026-07-17.html
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html
-(read 2026-11-22)"""
+(read 2026-11-22)
+"""
 
 
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
-    """Image names for this node in the order of preference; the first that exists is used.
+    """Return image names for this node in order of preference; the first that exists is used.
 
     `ubuntu` is the newest release, for when a partition has neither 22.04 nor 24.04.
     """
@@ -46,8 +47,8 @@ def choices(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
-    """Newest image in the region for the first of these names that has one. Raises
-    CloudConfigError if none has.
+    """Return the newest image for the first of these names that exists in the region. Raises
+    CloudConfigError if none exists.
     """
     for name in names:
         found = _newest(ec2, region, name)
@@ -82,7 +83,7 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
 
 
 def _first_kind(images: Sequence[Tree]) -> list[Tree]:
-    """Images that match the first of the patterns that has a match."""
+    """Return the images that match the first pattern with any match."""
     for pattern in DEEP_LEARNING:
         start = pattern.removesuffix("*")
         found = [each for each in images if xml.text(each, "name").startswith(start)]

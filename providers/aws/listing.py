@@ -1,4 +1,4 @@
-"""Maps EC2's instances to our values."""
+"""Maps EC2's instances to our types."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ STATES: dict[str, NodeState] = {
     "shutting-down": "gone",
     "terminated": "gone",
 }
-"""An instance that is shutting down is not billed:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"""
+"""EC2's instance states → ours. An instance that is shutting down is not billed:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html
+"""
 
 
 def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
-    """VM of an instance; None if it is not ours."""
+    """Convert an instance to a Vm; None if it is not ours."""
     tags = xml.tags(instance)
     ours = labels.read(tags)
     if ours is None:
@@ -55,5 +56,7 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:
-    """Instances of DescribeInstances' `reservationSet`, or of RunInstances' one reservation."""
+    """Return the instances of DescribeInstances' `reservationSet`, or of RunInstances' single
+    reservation.
+    """
     return [each for one in reservations for each in xml.items(one, "instancesSet")]

@@ -22,23 +22,25 @@ class Ec2MachineType:
     vcpus: int
     memory_gib: float
     gpu: str
-    """EC2's name: `T4`, `A10G`; "" without a GPU."""
+    """EC2's name of the GPU, such as `T4` or `A10G`; "" without a GPU."""
     gpus: int
     maker: str
-    """Of the GPUs."""
+    """Maker of the GPUs."""
     architectures: tuple[str, ...]
     spot: bool
     close: bool
-    """True if it can join a placement group that puts its members close together."""
+    """True if this type can join a placement group that puts its members close together."""
     fast: bool = False
-    """True if that speeds up its network: an Elastic Fabric Adapter, or at least 100 Gbit/s."""
+    """True if a placement group speeds up the network: an Elastic Fabric Adapter, or at least 100
+    Gbit/s.
+    """
 
     @property
     def accelerator(self) -> Accelerator | None:
         return Accelerator(kind=canonical_name(self.gpu), count=self.gpus) if self.gpu else None
 
     def mismatch(self, node: NodePlan) -> str | None:
-        """Why this node cannot have this type; None if it can."""
+        """Return why this node cannot have this type; None if it can."""
         wanted = node.accelerator
         if self.architectures and "x86_64" not in self.architectures:
             return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
@@ -56,16 +58,16 @@ class Ec2MachineType:
 def machine_types(
     ec2: Ec2Client, region: str, names: Iterable[str]
 ) -> Mapping[str, Ec2MachineType]:
-    """Machine types of `names` that exist in the region, by name."""
+    """Return the machine types of `names` that exist in the region, by name."""
     wanted = requests.filters(instance_type=sorted(set(names)))
     found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
     return {each.name: each for each in map(_machine_type, found)}
 
 
 def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Facts of each machine type, from the first region that has it.
+    """Return the facts of each machine type, from the first region that has it.
 
-    A type whose GPUs are not NVIDIA's is unknown.
+    Types whose GPUs are not NVIDIA's are treated as unknown.
     """
     found: dict[str, Ec2MachineType] = {}
     for region in regions:
@@ -85,8 +87,8 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
 
 
 def uses_placement_group(ec2: Ec2Client, region: str, plan: Plan) -> bool:
-    """True if the nodes go into a placement group: by `network.close`, and only if all have one
-    type.
+    """True if the nodes are placed in a placement group: depends on `network.close`, and requires
+    that all have the same type.
 
     Groups of mixed types lack capacity more often:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
@@ -122,8 +124,8 @@ def _machine_type(found: Tree) -> Ec2MachineType:
 
 
 def _fast(network: Tree) -> bool:
-    """True for 100 Gbit/s and more. `networkPerformance` is text: `Up to 10 Gigabit`,
-    `100 Gigabit`, `4x 100 Gigabit`.
+    """True for at least 100 Gbit/s. `networkPerformance` is text: `Up to 10 Gigabit`, `100
+    Gigabit`, `4x 100 Gigabit`.
     """
     performance = xml.text(network, "networkPerformance")
     speeds = [] if performance.startswith("Up to") else re.findall(r"(\d+) Gigabit", performance)

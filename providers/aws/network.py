@@ -23,8 +23,8 @@ from cloudtrain.providers.base.driver import Location
 
 
 def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
-    """The config's subnet, or a public one of the default VPC (for private nodes, any). Raises
-    CloudConfigError.
+    """Return the config's subnet, or else a public subnet of the default VPC (any subnet for
+    private nodes). Raises CloudConfigError.
     """
     if wanted.subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
@@ -61,7 +61,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
 
 
 def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:
-    """The subnet with this id; None if it is not in that region."""
+    """Return the subnet with this ID; None if it is not in that region."""
     asked = requests.filters(subnet_id=name)
     found = ec2.pages(region, "DescribeSubnets", "subnetSet", asked)
     return next((_subnet(each) for each in found if _subnet(each).id == name), None)
@@ -107,7 +107,7 @@ class Routes:
         return any(xml.text(route, "gatewayId").startswith("igw-") for route in routes)
 
     def out(self, subnet: str) -> bool:
-        """True if a node in this subnet reaches the internet by any route."""
+        """True if a node in this subnet can reach the internet by any route."""
         routes = self._own.get(subnet, self._main)
         return not self._told or any(
             xml.text(route, "destinationCidrBlock") == "0.0.0.0/0" for route in routes
@@ -127,8 +127,8 @@ def _subnet(found: Tree) -> Subnet:
 
 
 class SecurityGroup:
-    """One security group per cluster and VPC: all traffic between members, SSH from the caller,
-    nothing else.
+    """Security group of a cluster in a VPC: allows all traffic between its members and SSH from the
+    caller, nothing else.
     """
 
     def __init__(self, ec2: Ec2Client, region: str, vpc: str, plan: Plan) -> None:
@@ -140,8 +140,8 @@ class SecurityGroup:
         self._name = labels.group_name(self._cluster)
 
     def make(self, caller: str, journal: Journal) -> str:
-        """Create the group, or adopt and repair it. Returns its id. Raises NameTakenError if it
-        is not ours.
+        """Create the group, or adopt and repair an existing one. Returns its ID. Raises
+        NameTakenError if the existing group is not ours.
         """
         id = self._find() or self._create(journal)
         mended = self._ec2.timing.until(
@@ -193,8 +193,8 @@ class SecurityGroup:
         return xml.text(answer, "groupId")
 
     def _repaired(self, id: str, caller: str) -> bool | None:
-        """Remove SSH rules for other addresses and add missing rules. None while the new group is
-        not known everywhere in EC2.
+        """Remove SSH rules for other addresses and add missing rules. Returns None while a new
+        group is not yet known everywhere in EC2.
         """
         rules = self._rules(id)
         if rules is None:
@@ -245,8 +245,8 @@ def placement_group_name(cluster: str, zone: str) -> str:
 
 
 def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journal) -> str:
-    """Name of the group that places the nodes close together; "" if the endpoint has no placement
-    groups.
+    """Create or adopt the group that places the nodes close together. Returns its name; "" if the
+    endpoint has no placement groups.
     """
     cluster = plan.config.name
     name = placement_group_name(cluster, place.zone)
@@ -275,7 +275,9 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
 
 
 def placement_groups(ec2: Ec2Client, region: str) -> list[Tree] | None:
-    """Groups that can be used or deleted; None if the endpoint does not know them."""
+    """List the placement groups that can be used or deleted; None if the endpoint does not support
+    them.
+    """
     if _UNKNOWN in ec2.unknown:
         return None
     pages = 0

@@ -32,10 +32,10 @@ ASKED = (
     "servicequotas:GetServiceQuota",
     "sts:GetCallerIdentity",
 )
-"""Read-only calls, for which EC2 has no narrower resource."""
+"""Read-only calls; EC2 does not let a policy restrict them to a resource."""
 
 MADE = ("CreatePlacementGroup", "CreateSecurityGroup", "RunInstances")
-"""Their resources are tagged in the same call, which needs the action `CreateTags` as well."""
+"""Calls that create resources and tag them at once, which also needs the action `CreateTags`."""
 
 OURS = (
     "ec2:AuthorizeSecurityGroupIngress",
@@ -48,14 +48,14 @@ OURS = (
     "ec2:StartInstances",
     "ec2:TerminateInstances",
 )
-"""Allowed only on resources with our tag."""
+"""Calls that the policy allows only on resources with our tag."""
 
 HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:UpdateSchedule")
-"""Needed only if AWS is to end the nodes as well."""
+"""Calls needed only if AWS is to end the nodes as well."""
 
 
 def policy() -> dict[str, Any]:
-    """Policy for users of cloudtrain.
+    """Return the policy for users of cloudtrain.
 
     Without the condition on CreateTags, a user could put our tag on any instance of the account and
     then terminate it.
@@ -72,7 +72,7 @@ def policy() -> dict[str, Any]:
 
 
 def policy_of_schedules() -> dict[str, Any]:
-    """Additional policy for accounts with the role that ends nodes."""
+    """Return the additional policy for accounts with the role that ends nodes."""
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
         {**_allow(HELD), "Resource": schedules},
@@ -81,12 +81,12 @@ def policy_of_schedules() -> dict[str, Any]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """Format the policy with a paragraph per statement and a line per action."""
+    """Format a policy with one paragraph per statement and one line per action."""
     return json.dumps(document, indent=1) + "\n"
 
 
 def block() -> str:
-    """Block of docs/aws.md for users to paste."""
+    """Return the block in docs/aws.md for users to paste."""
     both = (policy(), policy_of_schedules())
     second = "With a role by which AWS ends the nodes (below), also:\n\n"
     return f"\n{second}".join(f"```json\n{text(each)}```\n" for each in both)

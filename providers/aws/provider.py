@@ -42,7 +42,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
 
 
 class AwsDriver:
-    """Driver for one profile's account, in all regions that it may use."""
+    """Driver for the account of one profile, in all regions that the account may use."""
 
     name = "aws"
     ends_by_shutdown = True
@@ -147,7 +147,7 @@ class AwsDriver:
             raise error from failure.__cause__
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped instance. Its own timer and end are on its disk."""
+        """Start a stopped instance. Its own timer and its end are stored on its disk."""
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -162,7 +162,9 @@ class AwsDriver:
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """Move the end of the node's timer, of AWS's schedule, then of the tag that `up` reads."""
+        """Move the end in the node's timer, in AWS's schedule, and last in the tag that
+        `up` reads.
+        """
         if tell is None:
             return False
         running = [machine for machine in machines if machine.node.state == "running"]

@@ -28,7 +28,9 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """vCPUs of one quota in one region. `allowed` is None if the endpoint does not report it."""
+    """vCPUs needed of one quota in one region. `allowed` is None if the endpoint does not report
+    it.
+    """
 
     quota: Quota
     wanted: int
@@ -46,7 +48,7 @@ _FAMILIES = (
 
 
 def quota_of(machine: str, *, spot: bool) -> Quota | None:
-    """Quota of a machine type; None if unknown."""
+    """Return the quota of a machine type; None if unknown."""
     for family, name, on_demand, on_spot in _FAMILIES:
         if family.match(machine):
             code, market = (on_spot, "spot") if spot else (on_demand, "on-demand")
@@ -57,7 +59,9 @@ def quota_of(machine: str, *, spot: bool) -> Quota | None:
 def needs(
     ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
 ) -> tuple[list[Need], list[str]]:
-    """Needs of all roles together, and the machine types without a known quota."""
+    """Return the vCPUs that all roles together need of each quota, and the machine types without a
+    known quota.
+    """
     wanted: Counter[Quota] = Counter()
     unknown = set()
     for node in plan.nodes:
@@ -82,8 +86,8 @@ def needs(
 
 
 def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
-    """boto3's client for another service of the account; None if EC2 has a custom endpoint and
-    this service has none.
+    """Return boto3's client for another service of the account; None if EC2 has a custom endpoint
+    and that service has none.
     """
     from botocore.config import Config
 
@@ -97,7 +101,7 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
 
 
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
-    """vCPUs in use, without this cluster's, which are part of the need."""
+    """Return the vCPUs in use, without this cluster's, which are part of the need."""
     wanted = requests.filters(instance_state_name=["pending", "running"])
     found = listing.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
     others = [

@@ -15,14 +15,16 @@ from cloudtrain.providers.base.driver import LaunchRequest
 
 VERSION = "2016-11-15"
 USER_DATA = 16 * 1024
-"""Bytes, before base64:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+"""Maximum size of user data in bytes, before base64:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html
+"""
 FASTER = {"Iops": 3000, "Throughput": 500}
-"""MiB/s for 0.02 $/hour; the default is 125. CUDA's libraries are read at each start, through
-volumes that fetch an image's blocks at first use.
-https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type"""
+"""Volume throughput in MiB/s for $0.02 per hour; the default is 125. Nodes read CUDA's libraries at
+each start, from volumes that fetch an image's blocks at first use.
+https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type
+"""
 ALL = "-1"
-"""Any protocol and port."""
+"""Stands for any protocol and port."""
 
 
 def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -44,7 +46,7 @@ def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
-    """Filters from keywords: `filters(vpc_id="vpc-1")`. `_` becomes `-`; names with a `:` are
+    """Build filters from keywords: `filters(vpc_id="vpc-1")`. `_` becomes `-`; names with a `:` are
     passed as `**{"tag:Name": …}`.
     """
     return {
@@ -59,14 +61,14 @@ def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
 
 
 def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """Tags to set in the request that creates these kinds of resource."""
+    """Return the tags to set in a request that creates these kinds of resources."""
     tags = [{"Key": key, "Value": value} for key, value in labels.items()]
     return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
 
 
 def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:
-    """Request for one instance that is deleted when it shuts down, has no instance profile and
-    requires IMDSv2.
+    """Build the request for one instance, which is deleted when it shuts down, has no instance
+    profile and requires IMDSv2.
     """
     node, spot, network = order.node, order.node.spot, order.network
     image = network.images[node.name]
@@ -109,7 +111,7 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
 
 
 def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
-    """Disk size in GB: at least the image's, with GPUs 50 GB more.
+    """Return the disk size in GB: at least the image's; with GPUs, 50 GB more.
 
     CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
@@ -118,7 +120,9 @@ def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
 
 
 def user_data(document: str) -> str:
-    """Encode user data in base64, gzipped if it is too long for EC2; cloud-init decompresses it."""
+    """Encode user data in base64; gzip it first if it is too long for EC2 (cloud-init decompresses
+    it).
+    """
     data = document.encode()
     if len(data) > USER_DATA:
         data = gzip.compress(data, mtime=0)
@@ -130,7 +134,7 @@ def user_data(document: str) -> str:
 
 
 def from_itself(group: str) -> dict[str, Any]:
-    """Rule: all traffic between the members of a security group."""
+    """Return the rule that allows all traffic between the members of a security group."""
     return {"IpProtocol": ALL, "Groups": [{"GroupId": group}]}
 
 

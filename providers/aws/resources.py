@@ -14,7 +14,7 @@ from cloudtrain.providers.base.driver import Resource
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceKind:
-    """How one kind of resource is listed and deleted."""
+    """Describes how one kind of resource is listed and deleted."""
 
     word: str
     listed_by: str
@@ -24,7 +24,9 @@ class ResourceKind:
     deleted_by: str
     parameter: str
     passing: frozenset[str] = frozenset()
-    """States in which it is not listed: it is in use, and deleted together with its instance."""
+    """States in which a resource is omitted: it is in use and is deleted together with its
+    instance.
+    """
 
 
 KINDS = (
@@ -71,7 +73,7 @@ BY_WORD = {kind.word: kind for kind in KINDS}
 
 
 def of_kind(ec2: Ec2Client, region: str, *, kind: ResourceKind) -> list[Resource]:
-    """Resources of this kind in that region, of all clusters."""
+    """List all clusters' resources of this kind in that region."""
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []
     else:
@@ -82,7 +84,7 @@ def of_kind(ec2: Ec2Client, region: str, *, kind: ResourceKind) -> list[Resource
 
 
 def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
-    """Our resource; None if it is not ours or is deleted together with its instance."""
+    """Convert a resource; None if it is not ours or is deleted together with its instance."""
     ours = labels.read(xml.tags(found)) or _by_name(xml.text(found, kind.name), region)
     if ours is None or xml.text(found, "status") in kind.passing:
         return None
@@ -97,7 +99,9 @@ def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
 
 
 def _by_name(name: str, region: str) -> labels.Labels | None:
-    """Cluster of a placement group by its name, for endpoints that do not tag placement groups."""
+    """Derive a placement group's labels from its name, for endpoints that do not tag placement
+    groups.
+    """
     found = re.match(rf"(.+)-{re.escape(region)}", name)
     cluster = labels.cluster_of(found[1]) if found else None
     return labels.read({labels.CLUSTER: cluster}) if cluster else None

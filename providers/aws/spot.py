@@ -13,7 +13,7 @@ from cloudtrain.providers.aws.client import Ec2Client
 @dataclass(frozen=True, kw_only=True, order=True)
 class SpotPrice:
     dollars: float
-    """Price of one Linux instance per hour."""
+    """Price of one Linux instance, in dollars per hour."""
     machine: str
     zone: str
 
@@ -22,10 +22,10 @@ class SpotPrice:
 
 
 def prices(ec2: Ec2Client, region: str, machines: Sequence[str]) -> list[SpotPrice]:
-    """Current price of each machine type in each zone that sells it, cheapest first. The call is
-    free.
+    """Return the current price of each machine type in each zone that sells it, cheapest first. The
+    call is free.
 
-    With the current time as start time, EC2 returns the price in force without history:
+    With the current time as start time, EC2 returns only the current price, without history:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
     """
     now = datetime.fromtimestamp(ec2.timing.clock.now(), timezone.utc)

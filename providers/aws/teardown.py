@@ -1,4 +1,6 @@
-"""Deletes instances first, then what they used. All failures are reported; none stops the rest."""
+"""Deletes instances first, then what they used. A failure does not stop the rest; all are
+reported.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from cloudtrain.providers.base.driver import Resource, Vm
 BATCH = 100
 """Instances per call."""
 RELEASE = 10.0
-"""Seconds for which a resource in use is retried before its users are listed again."""
+"""Seconds to retry deleting a resource in use before its users are listed again."""
 
 
 def delete_all(
@@ -26,8 +28,8 @@ def delete_all(
 ) -> None:
     """Delete these machines and resources.
 
-    `launched`: True for the id of an instance that this process has just launched, which EC2 may
-    not know everywhere yet.
+    `launched` returns True for the ID of an instance that this process has just launched and that
+    EC2 may not know everywhere yet.
     """
     regions = sorted({machine.place.region for machine in gone})
     failures: dict[str, BaseException] = {}
@@ -66,8 +68,8 @@ def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) ->
 def _terminate(
     ec2: Ec2Client, region: str, ids: Sequence[str], launched: Callable[[str], bool]
 ) -> None:
-    """Terminate instances. One unknown id fails the whole call: it is skipped, or retried if it
-    may become known later.
+    """Terminate instances. One unknown ID fails the whole call: that ID is skipped, or retried if
+    it may become known later.
     """
     waiting = set(ids)
 

@@ -32,4 +32,4 @@ class ClusterNetwork:
     placement_group: str
     """Name of the placement group; "" if there is none."""
     images: Mapping[str, AwsImage]
-    """By node name."""
+    """Images by node name."""

@@ -18,22 +18,25 @@ from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.serial_log import last_lines
 
 TOKENS = 32
-"""Tokens to try. One whose instance has ended creates nothing, until EC2 forgets it in an hour."""
+"""Number of tokens to try. A token whose instance has ended creates nothing until EC2 forgets it,
+after an hour.
+"""
 
 THROTTLED = 2
-"""Factor on the tries of a throttled call. EC2 lets an account create 2 instances a second after
-the first 5, so 128 at once are throttled for a minute:
-https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
+"""Factor by which the number of tries of a throttled call is multiplied. After the first 5, EC2
+lets an account create 2 instances a second, so 128 at once are throttled for a minute:
+https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
+"""
 
 
 def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
     """Launch one instance. Safe to repeat.
 
-    EC2 creates one instance per client token, and none for a token whose instance has ended: the
-    next token is derived from the first, so that two callers get the same instance. A token is
+    EC2 creates one instance per client token, and none for a token whose instance has ended.
+    Further tokens are derived from the first, so that two callers get the same instance. A token is
     bound to its parameters, even if the request was refused for lack of capacity
-    (https://github.com/ubicloud/ubicloud/issues/5898): a later `up`, whose nodes end at another
-    time, uses its own token once no instance of the earlier one can appear.
+    (https://github.com/ubicloud/ubicloud/issues/5898). A later `up`, whose nodes end at another
+    time, therefore uses its own token once no instance of the earlier token can still appear.
     """
     if order.node.machine is None:  # EC2 would choose a type
         raise CloudConfigError(
@@ -67,13 +70,13 @@ def _tokens(first: str) -> Iterator[str]:
 
 
 def _with_parameters(order: LaunchRequest[ClusterNetwork], token: str) -> str:
-    """Derive a token that no request with other parameters can have bound."""
+    """Derive a token that no request with other parameters can have used."""
     parameters = json.dumps(requests.run_instances(order, token), sort_keys=True)
     return hashlib.sha256(parameters.encode()).hexdigest()[:32]
 
 
 def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm | None:
-    """The instance that this token has created, now or earlier; None if it has ended."""
+    """Return the instance created with this token, now or earlier; None if it has ended."""
 
     def ask() -> Vm | None:
         try:
@@ -128,10 +131,10 @@ def _alive(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 
 
 def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
-    """The instance that an earlier `up` requested.
+    """Return the instance that an earlier `up` requested, if any.
 
-    If the answer to that request may be lost, the instance is waited for as long as EC2 may list it
-    late.
+    If the answer to that request may have been lost, waits for as long as EC2 may take to list the
+    instance.
     """
     late = 0.0
     if order.asked is not None:
@@ -140,7 +143,7 @@ def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 
 
 def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[str, Vm]]:
-    """VMs of that name with their client tokens, ended ones included."""
+    """List the VMs of that name with their client tokens, including ended VMs."""
     cluster, name = order.plan.config.name, order.node.name
     wanted = requests.filters(**{f"tag:{labels.CLUSTER}": cluster, "tag:Name": name})
     region, private = order.place.region, order.plan.config.network.private
@@ -159,7 +162,7 @@ def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[
 
 
 def serial_log(ec2: Ec2Client, machine: Vm) -> str:
-    """Latest serial output, which only Nitro instances have; for others that of the boot:
+    """Return the latest serial output; instances other than Nitro's only have that of their boot:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
     """
     asked = {"InstanceId": machine.id}

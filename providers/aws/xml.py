@@ -1,4 +1,4 @@
-"""Parses EC2's XML into plain dicts and lists, in any namespace."""
+"""Parses EC2's XML, in any namespace, into plain dicts and lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 Tree = dict[str, Any]
-"""Element: its children by name. A leaf is its text, a set of `<item>`s a list."""
+"""An element as a dict of its children by name. A leaf is its text; a set of `<item>`s is
+a list.
+"""
 
 
 def tree(xml: str) -> Tree:
@@ -21,7 +23,7 @@ def tree(xml: str) -> Tree:
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
-    """Members of a set; empty if the set is empty or absent."""
+    """Return the members of a set; empty if the set is empty or absent."""
     found = answer.get(name)
     return found if isinstance(found, list) else []
 
@@ -41,7 +43,7 @@ def tags(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unix(time: str) -> float | None:
-    """Unix time of `2026-11-21T13:51:43.000Z`; None for any other text."""
+    """Convert a time like `2026-11-21T13:51:43.000Z` to Unix time; None for any other text."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -1,4 +1,6 @@
-"""Regions and zones: which exist, which the config names, and queries over all of them."""
+"""Regions and zones: finds those that exist and those that the config names, and queries
+them all.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from cloudtrain.providers.base.driver import Location
 
 T = TypeVar("T")
 Question = Callable[[Ec2Client, str], Iterable[T]]
-"""Query of one region."""
+"""Query to one region."""
 
 
 class Regions:
@@ -41,7 +43,7 @@ class Regions:
         self._hurried: Ec2Client | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Names of the regions, the placement's first."""
+        """Return the names of the regions, the placement's first."""
         with self._lock:
             if not self._names:
                 found = self._enabled()
@@ -50,11 +52,12 @@ class Regions:
             return self._names
 
     def _enabled(self) -> set[str]:
-        """Regions that are enabled, listed from the placement's region.
+        """List the enabled regions, as reported by the placement's region.
 
-        It answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132): then the
-        partition's home region shows whether the credentials are wrong or the region is not
-        enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same error:
+        That region answers AuthFailure if the account has not opted in to it (aws/aws-cli#6132). In
+        that case the partition's home region shows whether the credentials are wrong or the region
+        is not enabled. Opt-in regions refuse session tokens of STS's global endpoint with the same
+        error:
         https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
         """
         first = self._first()
@@ -97,9 +100,10 @@ class Regions:
     def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> PartialList[T]:
         """Query the regions of `places`, or all regions, in parallel.
 
-        Those and the placement's regions get all retries, the others few. `not_asked` has regions
-        that do not answer, and those that this account may not use, unless `places` names them or
-        none answers: an organization's policy may deny whole regions.
+        These and the placement's regions are retried fully, the others only a few times.
+        `not_asked` of the result names the regions that do not answer, and those that this account
+        may not use, as an organization's policy may deny whole regions. A denied region raises its
+        error instead if it is in `places` or the placement, or if no region answers.
         """
         wanted = {*self._wanted(), *self._of(places)}
         asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
@@ -130,17 +134,17 @@ class Regions:
         return self._hurried
 
     def _of(self, places: Sequence[str]) -> tuple[str, ...]:
-        """Regions of these zones and regions; invalid names are reported by `places`."""
+        """Return the regions of these zones and regions; invalid names are reported by `places`."""
         matches = [_REGION.match(place) for place in places]
         found = dict.fromkeys(match[1] for match in matches if match)
         return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
-        """The placement's zones in its order.
+        """Return the placement's zones, in its order.
 
-        A region stands for its zones that have the machines and the subnet, or for all its zones if
-        EC2 reports none: the launch then gives the reason. Raises CloudConfigError for names that
-        do not exist.
+        A region is replaced by its zones that have the machines and the subnet, or by all its zones
+        if EC2 reports none, so that the launch gives the reason. Raises CloudConfigError for names
+        that do not exist.
         """
         found: list[Location] = []
         subnet = plan.config.network.subnet
@@ -181,7 +185,7 @@ class Regions:
         )
 
     def _real(self) -> set[str]:
-        """Every region that botocore knows."""
+        """Return every region that botocore knows."""
         session = self._ec2.session()
         return {
             region
@@ -190,7 +194,7 @@ class Regions:
         }
 
     def _zones(self, region: str) -> Mapping[str, str]:
-        """Kind of each zone that this account may use, by name."""
+        """Return the kind of each zone that this account may use, by zone name."""
         answer = self._ec2.ask(region, "DescribeAvailabilityZones")
         return {
             xml.text(each, "zoneName"): xml.text(each, "zoneType")
@@ -200,7 +204,7 @@ class Regions:
         }
 
     def _offering(self, region: str, plan: Plan) -> set[str]:
-        """Zones that have every machine type of the plan."""
+        """Return the zones that have every machine type of the plan."""
         machines = sorted({node.machine for node in plan.nodes if node.machine})
         if not machines:
             return set()
@@ -214,13 +218,13 @@ class Regions:
         return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
 
     def _wanted(self) -> tuple[str, ...]:
-        """The placement's regions; invalid names are reported by `places`."""
+        """Return the placement's regions; invalid names are reported by `places`."""
         found = [_REGION.match(entry) for entry in self._config.placement]
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """Region to list the others from: one of the placement, whose endpoint is sure to have an
-        address.
+        """Return the region from which to list the others: one of the placement, whose endpoint is
+        known to exist.
         """
         known = self._real()
         wanted = [region for region in self._wanted() if region in known]
@@ -233,11 +237,13 @@ _HOMES = (
     ("eusc-", "eusc-de-east-1"),
     ("", "us-east-1"),
 )
-"""Region of each partition that every account has, by the prefix of the regions' names."""
+"""Region of each partition that every account has, keyed by the prefix of the region names."""
 
 
 def _denied(error: CloudError) -> bool:
-    """True if this account may not use that region; expired credentials do not mean that."""
+    """True if the error means that this account may not use the region, rather than that its
+    credentials have expired.
+    """
     return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 

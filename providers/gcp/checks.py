@@ -25,8 +25,8 @@ from cloudtrain.providers.gcp.permissions import NOT_REPORTED, missing
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
-    """One finding per subject; only one if the credentials fail or the project cannot be
-    reached.
+    """Return one finding per subject; only one in all if the credentials fail or the project cannot
+    be reached.
     """
     details: Json = {}
     found: dict[str, tuple[Location, ...]] = {}
@@ -98,8 +98,8 @@ def _quota(
     images: Mapping[str, GcpImage],
     project: Json,
 ) -> str:
-    """Quota finding. It fails only if no placement suffices, as `up` tries the next one. Nodes that
-    exist need no further quota.
+    """Check the quota. Fails only if no placement has enough, as `up` tries the next one. Existing
+    nodes need no further quota.
     """
     there = {m.node.name for m in resources.machines(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]

@@ -32,7 +32,7 @@ T = TypeVar("T")
 OPERATION = 300.0
 """Seconds to wait for an operation."""
 BUSY = 120.0
-"""Seconds to wait for a resource that is in the way to be gone."""
+"""Seconds to wait until a resource that blocks a request is gone."""
 
 
 class GcpClient:
@@ -63,21 +63,23 @@ class GcpClient:
         return self.credentials.project
 
     def path(self, path: str) -> str:
-        """Full path from `projects/` on, which is also how resources reference each other."""
+        """Return the full path starting with `projects/`, the form in which resources reference
+        each other.
+        """
         return path if path.startswith("projects/") else f"projects/{self.project}/{path}"
 
     def get(self, what: str, path: str) -> Json:
         return self.call(what, "GET", path)
 
     def find(self, what: str, path: str) -> Json | None:
-        """The resource; None if it does not exist."""
+        """Return the resource; None if it does not exist."""
         try:
             return self.get(what, path)
         except NotFoundError:
             return None
 
     def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
-        """All pages of a list.
+        """Yield all pages of a list.
 
         Raises TransientError for an incomplete page: an unreachable zone may hold machines. For an
         aggregated list, `unreachable_places` reports that instead.
@@ -96,10 +98,10 @@ class GcpClient:
             wanted = {**wanted, "pageToken": str(token)}
 
     def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
-        """One page with `returnPartialSuccess`: without it one unreachable zone fails the whole
-        list.
+        """Fetch one page with `returnPartialSuccess`: without it, one unreachable zone fails the
+        whole list.
 
-        Not every version of the API has the parameter:
+        Not every version of the API supports the parameter:
         https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
         """
         if not self._no_partial:
@@ -135,9 +137,9 @@ class GcpClient:
     ) -> Json:
         """Send a call that changes something and wait for its operation; call `undo` if it fails.
 
-        A transient failure is a BusyError, which `persist` retries. Each `run` has a new request
-        id, which its retries share: with an older id, Google would answer with an operation of an
-        hour ago and create nothing.
+        Raises BusyError for a transient failure, which `persist` retries. Each `run` has a new
+        request ID, shared by its retries: for an old ID, Google would return an operation up to an
+        hour old and create nothing.
         """
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
@@ -174,9 +176,10 @@ class GcpClient:
         return done
 
     def _progress(self, what: str, path: str) -> Json:
-        """Wait for an operation. Google answers `wait` once it is done, or after two minutes.
+        """Wait for an operation. Google answers `wait` when the operation is done, or after two
+        minutes.
 
-        Its rate quota is enough for one call per node, not for polling:
+        The rate quota allows one such call per node, but not polling:
         /compute/docs/api/best-practices.
         """
         if self._waits:
@@ -233,8 +236,8 @@ def _connections(url: str, credentials: Credentials, seconds: float) -> PerThrea
 
 
 def _scope(path: str) -> str:
-    """Scope of the operation of a call on `projects/P/zones/Z/…`, `…/regions/R/…` or
-    `…/global/…`.
+    """Return the scope of the operation started by a call on `projects/P/zones/Z/…`,
+    `…/regions/R/…` or `…/global/…`.
     """
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
@@ -260,8 +263,8 @@ _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
 def unreachable_places(what: str, page: Json) -> list[NotAsked]:
-    """Zones and regions missing from this page of a list, each once, in Google's words:
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
+    """Return the zones and regions missing from this page of a list, each once, with Google's
+    reason: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
     """
     missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
     items = page.get("items")

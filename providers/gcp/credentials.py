@@ -1,4 +1,4 @@
-"""Credentials as google-auth finds them, kept fresh, and the project."""
+"""Credentials and project as google-auth finds them; tokens are renewed as needed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from cloudtrain.providers.gcp import faults
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
-"""`gcloud auth application-default login` requests both:
-https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login"""
+"""Scopes for reading the account's e-mail address; `gcloud auth application-default login` requests
+both: https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login
+"""
 _UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
 
 
 class Credentials:
-    """Application default credentials, looked up at the first use. Safe to use from many threads.
+    """Application default credentials, looked up at the first use. Thread-safe.
 
-    `endpoints.auth` of the config replaces their token URI.
+    `endpoints.auth` of the config overrides the token URI.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -32,7 +33,9 @@ class Credentials:
 
     @property
     def project(self) -> str:
-        """Project id. Raises CloudConfigError if nothing names one, CredentialsError."""
+        """Return the project ID. Raises CloudConfigError if no project is configured, and
+        CredentialsError.
+        """
         named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
         if named:
             return named
@@ -46,7 +49,7 @@ class Credentials:
         return project
 
     def headers(self, *, renew: bool = False) -> dict[str, str]:
-        """Authorization headers. Raises CredentialsError, TransientError."""
+        """Return the authorization headers. Raises CredentialsError, TransientError."""
         headers: dict[str, str] = {}
         with self._lock:
             credentials, _ = self._default()
@@ -61,7 +64,7 @@ class Credentials:
         return headers
 
     def principal(self) -> Principal | None:
-        """The account's e-mail address. Raises CredentialsError, TransientError."""
+        """Identify the account by its e-mail address. Raises CredentialsError, TransientError."""
         with self._lock:
             credentials, _ = self._default()
             try:
@@ -89,10 +92,10 @@ class Credentials:
 
 
 def _email(credentials: Any) -> str | None:
-    """E-mail address of the account; None if unknown.
+    """Return the account's e-mail address; None if unknown.
 
-    A service account's is in the credentials or comes from the metadata server. A person's is in
-    the identity token that is requested with a new access token:
+    For a service account, it is in the credentials or comes from the metadata server; for a person,
+    it is in the identity token that is issued with a new access token:
     https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload
     """
     from google.auth import exceptions, jwt
@@ -125,8 +128,8 @@ def _email(credentials: Any) -> str | None:
 
 
 def _refused(what: str, error: Exception) -> CloudError:
-    """CredentialsError for a refusal. A ValueError means an unreadable key or file, and its text
-    may contain parts of it: it is not shown.
+    """Return a CredentialsError for a refusal. A ValueError means an unreadable key or file; its
+    text is not shown, as it may contain parts of the key.
     """
     if isinstance(error, faults.FOREIGN):
         return faults.of_exception(what, error)

@@ -1,4 +1,4 @@
-"""Maps Google's errors: each reason and code becomes a class of `errors`, with a scope."""
+"""Maps Google's errors: each reason or code becomes a class of `errors` with a scope."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cloudtrain.errors import (
 
 @dataclass(frozen=True)
 class Fault:
-    """One row of the tables. `scope` None: derived from the message."""
+    """One row of the tables below. If `scope` is None, it is derived from the message."""
 
     error: type[CloudError]
     scope: Scope | None = "account"
@@ -58,7 +58,7 @@ MORE = (
     "request more at https://console.cloud.google.com/iam-admin/quotas, or choose another placement"
 )
 UNKNOWN_METHOD = "unknown method"
-"""Code of a NotFoundError if the endpoint does not know the method itself."""
+"""Code of a NotFoundError that means the endpoint does not support the method."""
 
 CAPACITY = Fault(CapacityError, "zone")
 QUOTA = Fault(QuotaError, None, MORE)
@@ -148,8 +148,10 @@ OF_A_NEW_VM: dict[str, Fault] = {
     "RESOURCE_NOT_FOUND": CAPACITY,
 }
 PREEMPTED = re.compile(r"preempt", re.IGNORECASE)
-"""Matches messages of UNSUPPORTED_OPERATION: the VM was preempted during its creation. The code
-also stands for what no zone supports, such as a machine with a certain disk."""
+"""Matches the message of an UNSUPPORTED_OPERATION error if the VM was preempted during its
+creation. Google also uses that code for requests that no zone supports, such as an unsupported disk
+for a machine type.
+"""
 
 STATUSES: dict[int, Fault] = {
     # Used if no reason is known. Any other 4xx is an error in the request.
@@ -193,13 +195,13 @@ _WORDS = (
         Fault(CloudConfigError, hint=PROJECTS),
     ),
 )
-"""Meanings that only the message shows; they override the code."""
+"""Patterns of messages whose meaning overrides that of the code."""
 
 
 def of_answer(
     what: str, status: int, body: Any, headers: Mapping[str, str] | None = None, *, text: str = ""
 ) -> CloudError:
-    """Error for an HTTP error response. `body` is its JSON, or None."""
+    """Return the error for an HTTP error response. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         words = error if isinstance(error, str) else text
@@ -220,8 +222,8 @@ def of_answer(
 def of_operation(
     what: str, errors: Sequence[Mapping[str, Any]], *, new_vm: bool = False
 ) -> CloudError:
-    """Error of a failed operation. All its errors count: the first may only say that not
-    everything was done, the second why.
+    """Return the error for a failed operation. All its errors are considered: the first may only
+    say that not everything was done, and the second why.
     """
     table = {**_BY_KEY, **({_key(k): v for k, v in OF_A_NEW_VM.items()} if new_vm else {})}
     found = []
@@ -238,7 +240,7 @@ def of_operation(
 
 
 def of_exception(what: str, error: BaseException) -> CloudError:
-    """Error for an exception of google-auth, requests, the socket or libcloud."""
+    """Return the error for an exception of google-auth, requests, the socket or libcloud."""
     code = type(error).__name__
     if isinstance(error, libcloud.GoogleBaseError | http.BaseHTTPError | types.ProviderError):
         status = int(getattr(error, "http_code", 0) or 0)
@@ -262,7 +264,7 @@ FOREIGN: tuple[type[Exception], ...] = (
     types.LibcloudError,
     OSError,
 )
-"""All exceptions of libcloud's connection and google-auth."""
+"""All exceptions that libcloud's connection and google-auth raise."""
 
 _ENDPOINT = "check `endpoints.compute` or CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 _EXCEPTIONS: tuple[tuple[type[BaseException], Fault], ...] = (
@@ -315,8 +317,8 @@ _GLOBAL = re.compile(r"_ALL_REGIONS|\bglobally\b")
 
 
 def _redacted(words: str) -> str:
-    """Remove private values: Google repeats a value that it refuses, and a VM's metadata holds a
-    private key.
+    """Remove private values: Google repeats a rejected value in its message, and a VM's metadata
+    contains a private key.
     """
     words = re.sub(r"-----BEGIN .*?(-----END [^-]*-----|\Z)", "***", words, flags=re.DOTALL)
     words = re.sub(r"'[^']{200,}'|\"[^\"]{200,}\"", "'…'", words)
@@ -325,7 +327,7 @@ def _redacted(words: str) -> str:
 
 
 def _words_of(error: BaseException) -> str:
-    """Message of an exception, without the whole response that google-auth passes as well."""
+    """Return the message of an exception, without the full response that google-auth appends."""
     return str(error.args[0] if error.args else "") or type(error).__name__
 
 
@@ -337,7 +339,7 @@ _BY_KEY = {_key(code): kind for code, kind in CODES.items()}
 
 
 def _codes_of(error: Mapping[str, Any]) -> list[str]:
-    """All codes of one HTTP error, the most specific first."""
+    """Return all codes of one HTTP error, the most specific first."""
     found = []
     for detail in error.get("details") or ():
         if isinstance(detail, dict):
@@ -360,7 +362,7 @@ def _of_words(words: str) -> Fault | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of the Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    """Parse the Retry-After header, a number or a date, into seconds (RFC 9110, 10.2.3)."""
     value = {k.lower(): v for k, v in headers.items()}.get("retry-after", "").strip()
     if value.isdecimal():
         return float(value)
@@ -369,5 +371,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def is_unknown_question(error: NotFoundError) -> bool:
-    """True if the endpoint does not know the request, as opposed to the resource."""
+    """True if the endpoint does not support the request, rather than the resource being absent."""
     return error.code == UNKNOWN_METHOD or "The resource '" not in error.message

@@ -18,16 +18,20 @@ from cloudtrain.providers.gcp.credentials import Credentials
 
 GOOGLE = "https://compute.googleapis.com/compute/v1"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
-"""gcloud's variable: https://cloud.google.com/sdk/gcloud/reference/topic/configurations"""
+"""Environment variable of gcloud for a custom endpoint:
+https://cloud.google.com/sdk/gcloud/reference/topic/configurations
+"""
 
 SECONDS = 60.0
-"""Timeout of an HTTP call."""
+"""Timeout of an HTTP call, in seconds."""
 WAITING = 150.0
-"""Timeout of a call that waits for an operation: Google holds it for up to 120 s."""
+"""Timeout in seconds of a call that waits for an operation; Google may take 120 s to answer it."""
 
 
 def endpoint(config: ClusterConfig) -> str | None:
-    """URL of a custom Compute Engine endpoint without trailing slash; None for Google's own."""
+    """Return the URL of a custom Compute Engine endpoint, without a trailing slash; None for
+    Google's own.
+    """
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
         return None
@@ -46,7 +50,7 @@ def endpoint(config: ClusterConfig) -> str | None:
 
 
 class GcpResponse(GCEResponse):  # type: ignore[misc, unused-ignore]
-    """HTTP response with all errors and headers, which libcloud's own drops; `faults` maps
+    """HTTP response that keeps all errors and headers, which libcloud's class drops; `faults` maps
     them.
     """
 
@@ -58,10 +62,10 @@ class GcpResponse(GCEResponse):  # type: ignore[misc, unused-ignore]
 
 
 class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
-    """Connection without libcloud's own constructor.
+    """Connection that does not use libcloud's own constructor.
 
-    That would request a token by libcloud's scheme, keep it in the user's home, and use a fixed
-    endpoint.
+    That constructor would request a token in libcloud's way, store it in the user's home, and use a
+    fixed endpoint.
     """
 
     responseCls = GcpResponse

@@ -22,27 +22,32 @@ _WITH_DRIVER = re.compile(
 )
 """https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
 _FAMILIES = "family eq common-cu.*-ubuntu-2[24]04.*"
-"""`filter` of images.list, a regular expression after `eq`: the project has thousands of images."""
+"""`filter` for images.list, with a regular expression after `eq`; needed because the project has
+thousands of images.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GcpImage:
     source: str
-    """Path in the form of `initializeParams.sourceImage`."""
+    """Path in the format of `initializeParams.sourceImage`."""
     disk_gb: int = 0
     """Minimum disk size; 0 if this endpoint does not report it."""
     uefi: bool = False
     reported: bool = True
     """False if this endpoint does not report the image."""
     exact: str = ""
-    """Image to which `source`, which may be a family, resolved; "" if this endpoint does not report
-    it."""
+    """Image to which `source`, possibly a family, resolves; "" if this endpoint does not
+    report it.
+    """
     installs_driver: bool = False
-    """True if its first boot installs NVIDIA's driver when the metadata says so."""
+    """True if the image installs NVIDIA's driver at its first boot when the metadata
+    requests it.
+    """
 
 
 class Images:
-    """Image lookups, each done once."""
+    """Looks up images, each only once."""
 
     def __init__(self, api: GcpClient) -> None:
         self._api = api
@@ -50,7 +55,7 @@ class Images:
         self._newest: GcpImage | bool | None = False
 
     def of(self, wanted: str, shape: Shape) -> GcpImage:
-        """Image of a node. Raises CloudConfigError if it does not exist."""
+        """Return a node's image. Raises CloudConfigError if it does not exist."""
         if wanted == "auto":
             older = shape.gpus is not None and gpus.is_older(shape.gpus.kind, "Turing")
             serves = shape.has_gpus and not older
@@ -66,7 +71,7 @@ class Images:
         return self._named(wanted)
 
     def _ubuntu(self) -> GcpImage:
-        """Ubuntu 22.04; 24.04 once Google no longer offers it."""
+        """Return Ubuntu 22.04, or 24.04 once Google no longer offers 22.04."""
         first = self._named("ubuntu-22.04")
         if first.reported:
             return first
@@ -74,8 +79,8 @@ class Images:
         return second if second.reported else first
 
     def exactly(self, path: str) -> GcpImage:
-        """Exactly this image. Raises CloudConfigError if it is obsolete, NotFoundError if it does
-        not exist.
+        """Return exactly this image. Raises CloudConfigError if it is obsolete, NotFoundError if it
+        does not exist.
         """
         image = self._api.get(f"image {path}", path)
         state = str((image.get("deprecated") or {}).get("state") or "")
@@ -96,8 +101,8 @@ class Images:
         return self._known[wanted]
 
     def _deep_learning(self) -> GcpImage | None:
-        """Deep Learning VM image on Ubuntu 22.04, else 24.04, with the newest CUDA and driver.
-        None if none is listed.
+        """Return the Deep Learning VM image with the newest CUDA and driver, on Ubuntu 22.04 or
+        else 24.04; None if none is listed.
         """
         if isinstance(self._newest, bool):
             self._newest = self._find_deep_learning()
@@ -125,15 +130,15 @@ class Images:
 
 
 def _is_deprecated(image: Json) -> bool:
-    """True for any `deprecated.state` but ACTIVE, which only announces a deprecation:
+    """True for any `deprecated.state` except ACTIVE, which only announces a deprecation:
     https://cloud.google.com/compute/docs/reference/rest/v1/images
     """
     return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
 
 
 def path_of(wanted: str, project: str) -> str:
-    """Path of a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of a custom
-    image.
+    """Return the image path for a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name
+    of a custom image.
     """
     if "://" in wanted:
         wanted = urlsplit(wanted).path

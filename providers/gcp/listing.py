@@ -1,4 +1,4 @@
-"""Maps Google's resources to our values."""
+"""Maps Google's resources to our types."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STATES: dict[str, NodeState] = {
     "TERMINATED": "stopped",
 }
 LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"})
-"""Being stopped or deleted: the VM accepts no request meanwhile."""
+"""States of a VM that is being stopped or deleted and accepts no requests."""
 
 
 def to_vm(instance: Json) -> Vm | None:
-    """VM of an instance; None if it is not ours."""
+    """Convert an instance to a Vm; None if it is not ours."""
     parsed = labels.read(instance.get("labels") or {})
     if parsed is None:
         return None
@@ -64,7 +64,9 @@ def to_vm(instance: Json) -> Vm | None:
 
 
 def _addresses(instance: Json) -> tuple[str, str]:
-    """Address for our connections, "" while unknown, and address for the other nodes."""
+    """Return the address for our connections ("" while unknown) and the address for the other
+    nodes.
+    """
     interfaces = instance.get("networkInterfaces") or [{}]
     internal = str(interfaces[0].get("networkIP") or "")
     outside = interfaces[0].get("accessConfigs")
@@ -85,7 +87,9 @@ def _ends(instance: Json) -> float | None:
 
 
 def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
-    """Resource of a kind without labels; it is ours only if both name and description say so."""
+    """Convert a resource of a kind that has no labels; None unless both its name and its
+    description mark it as ours.
+    """
     parsed = read_description(str(item.get("description") or ""))
     if parsed is None:
         return None
@@ -95,7 +99,7 @@ def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resour
 
 
 def to_disk(item: Json) -> Resource | None:
-    """Disk with our label that no VM uses."""
+    """Convert a disk; None unless it has our label and no VM uses it."""
     parsed = labels.read(item.get("labels") or {})
     if parsed is None or item.get("users"):
         return None
@@ -118,12 +122,12 @@ def place_of(zone: str) -> Location:
 
 
 def last(url: object) -> str:
-    """`…/zones/us-east4-c` → `us-east4-c`."""
+    """Return the last part of a URL: `…/zones/us-east4-c` → `us-east4-c`."""
     return str(url or "").rpartition("/")[2]
 
 
 def timestamp(text: object) -> float | None:
-    """Unix time of an RFC 3339 date such as `2026-11-21T05:30:00.123-08:00`."""
+    """Convert an RFC 3339 date to Unix time; for example, `2026-11-21T05:30:00.123-08:00`."""
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -23,8 +23,9 @@ COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2
 https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
 
 FAST = frozenset({"a2", "a3", "a4", "h3"})
-"""Those of COMPACT with 100 Gbit/s and more between VMs:
-https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22."""
+"""Families of COMPACT with at least 100 Gbit/s between VMs:
+https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22.
+"""
 
 PERSISTENT_DISK = frozenset(
     {
@@ -45,14 +46,14 @@ QUOTAS = {
     "H100": "NVIDIA_H100_GPUS",
     "L4": "NVIDIA_L4_GPUS",
 }
-"""Regional quotas; those of later GPUs are counted elsewhere, and this API does not report them."""
+"""Regional quota by GPU. Later GPUs have quotas that this API does not report."""
 
 CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
 """Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
 document, 2026-11-22). The metric of any other family is inferred from these."""
 
 SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
-"""Families counted as CPUS; all others are counted as `<family>_CPUS`."""
+"""Families whose vCPUs count against the quota CPUS; all others count against `<family>_CPUS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,12 @@ class Shape:
 
     @property
     def has_gpus(self) -> bool:
-        """True also for an unknown machine of a family with GPUs."""
+        """True if the node has GPUs, also for an unknown machine type of a GPU family."""
         return self.gpus is not None or self.bundled
 
     @property
     def bundled(self) -> bool:
-        """True for a machine type that includes its GPUs; its vCPUs draw on no CPU quota.
+        """True for a machine type that includes its GPUs; its vCPUs count against no CPU quota.
 
         https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
         the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
@@ -88,10 +89,10 @@ class Shape:
 
 
 def shape(node: NodePlan) -> Shape:
-    """Shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
+    """Return the shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
 
-    The plan has set machine and accelerator and refused known mismatches. An unknown machine is
-    assumed to include its accelerators, as all but n1 do.
+    The plan has already set the machine and accelerator and refused known mismatches. An unknown
+    machine type is assumed to include its accelerators, as all families except n1 do.
     """
     machine, wanted = node.machine, node.accelerator
     if machine is None:

@@ -15,7 +15,7 @@ from cloudtrain.providers.gcp.client import GcpClient, Json
 def facts(
     api: GcpClient, zones: Iterable[Location], names: Iterable[str]
 ) -> tuple[MachineFacts, ...]:
-    """Facts of each machine type, from the first zone that has it."""
+    """Return the facts of each machine type, from the first zone that has it."""
     found = {}
     where = list(zones)
     for name in names:
@@ -28,7 +28,7 @@ def facts(
 
 
 def parse(name: str, answer: Json) -> MachineFacts:
-    """Parse https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
+    """Parse a response of https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes"""
     return MachineFacts(
         name=name,
         vcpus=int(answer.get("guestCpus") or 0),
@@ -39,7 +39,7 @@ def parse(name: str, answer: Json) -> MachineFacts:
 
 
 def mismatch(node: NodePlan, answer: Json) -> str | None:
-    """Why this node cannot have its machine type; None if nothing that Google reports
+    """Return why this node cannot have its machine type; None if nothing that Google reports
     contradicts it.
     """
     if not answer or node.machine is None:

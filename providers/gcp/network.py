@@ -1,5 +1,5 @@
-"""Network, firewall and placement policy of one cluster: created, or adopted if they are the
-same owner's.
+"""Creates one cluster's network, firewall and placement policy, or adopts them if they belong to
+the same owner.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class NetworkBuilder:
         )
 
     def _images(self) -> dict[str, GcpImage]:
-        """Images by node: with `image: auto`, nodes with and without GPUs may have different
-        ones.
+        """Return the image of each node: with `image: auto`, nodes with GPUs may have a different
+        image from those without.
         """
         images, wanted = Images(self.api), self.plan.config.image
         found: dict[str, GcpImage] = {}
@@ -85,8 +85,8 @@ class NetworkBuilder:
         return replace(image, source=image.exact or image.source)
 
     def _existing(self, subnet: str) -> tuple[str, str]:
-        """Network and subnetwork of the config. Raises CloudConfigError if our firewall rules
-        cannot protect it.
+        """Return the network and subnetwork of the config. Raises CloudConfigError if our firewall
+        rules cannot protect them.
         """
         path = subnet_path(subnet, self.api.project, self.place.region)
         try:
@@ -109,7 +109,7 @@ class NetworkBuilder:
         return self._make("subnetwork", f"regions/{self.place.region}/subnetworks", body)[0]
 
     def _rule(self, body: Json) -> str:
-        """Create or update a firewall rule: the caller's address may have changed."""
+        """Create a firewall rule, or update it if the caller's address has changed."""
         path, there = self._make("firewall", "global/firewalls", body)
         wanted = {k: v for k, v in body.items() if k not in ("description", "network")}
         if there is not None and any(there.get(key) != value for key, value in wanted.items()):
@@ -118,7 +118,9 @@ class NetworkBuilder:
         return path
 
     def _policy(self) -> str:
-        """Compact placement policy if at least two nodes are of families that support one."""
+        """Create a compact placement policy if at least two nodes are of families that
+        support it.
+        """
         close = self.plan.config.network.close
         families = COMPACT if close == "on" else FAST
         together = [n for n in self.plan.nodes if shape(n).family in families]
@@ -128,7 +130,7 @@ class NetworkBuilder:
         return self._make("placement policy", path, requests.policy(self.cluster))[0]
 
     def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
-        """Path and body of the resource with that name, created if it did not exist."""
+        """Create a resource if it does not exist. Returns its path and its body if it existed."""
         name = str(body["name"])
         body = {**body, "description": requests.description(self.cluster, self.plan.owner)}
         what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
@@ -167,7 +169,7 @@ class NetworkBuilder:
 
 
 def subnet_path(subnet: str, project: str, region: str) -> str:
-    """Path of a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
+    """Return the subnetwork's path for a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
 
     Raises CloudConfigError for a subnetwork of another region.
     """
@@ -188,6 +190,6 @@ def subnet_path(subnet: str, project: str, region: str) -> str:
 
 
 def _path(url: str) -> str:
-    """Path from `projects/` on."""
+    """Return the part of a URL from `projects/` on."""
     found = re.search(r"projects/.*", url)
     return found[0] if found else url.strip("/")

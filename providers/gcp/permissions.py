@@ -1,4 +1,4 @@
-"""Permissions that the driver's calls need, and which of them the credentials lack.
+"""Permissions that the driver's calls need; finds those that the credentials lack.
 
 https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; this exact role has
 not been tried on a real project.
@@ -75,20 +75,22 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "zoneOperations.wait": ("zoneOperations.get",),
     "zones.list": ("zones.list",),
 }
-"""Method of the API → permissions that it needs, without `compute.`"""
+"""API method → permissions that it needs, without the prefix `compute.`."""
 
 NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each in needed}))
-"""roles/compute.admin has them all: https://cloud.google.com/iam/docs/roles-permissions/compute"""
+"""All permissions that the driver needs; roles/compute.admin includes them:
+https://cloud.google.com/iam/docs/roles-permissions/compute
+"""
 
 
 def role() -> str:
-    """Custom role in the format of `gcloud iam roles create --file`."""
+    """Return a custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
     return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
 
 
 def block() -> str:
-    """Block of docs/gcp.md for users to paste."""
+    """Return the block in docs/gcp.md for users to paste."""
     lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
     lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
     lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
@@ -103,9 +105,9 @@ RESOURCE_MANAGER = (
 
 
 def missing(api: GcpClient) -> tuple[str, ...] | str:
-    """Missing permissions, or the reason why they cannot be queried.
+    """Return the missing permissions, or the reason why they cannot be queried.
 
-    A custom endpoint has no Resource Manager, and Google's may be disabled for the project.
+    A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:

@@ -28,8 +28,8 @@ class GcpDriver:
 
     name = "gcp"
     ends_by_shutdown = False
-    """False: a VM that shuts itself down is only stopped and its disk billed, so `maxRunDuration`
-    ends it.
+    """False: a VM that shuts itself down is only stopped, and its disk is still billed. Google ends
+    VMs by `maxRunDuration` instead.
     """
     soonest_end = 60.0
 

@@ -1,4 +1,4 @@
-"""Quota that a plan needs and the project still has."""
+"""Compares the quota that a plan needs with the project's remaining quota."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Quotas = Mapping[str, tuple[float, float]]
 """Metric → limit and usage."""
 
 SHORT_LIVED = 7 * 24 * 3600.0
-"""Seconds. GPUs of VMs that live no longer than this may use preemptible quota:
-https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
+"""Lifetime in seconds up to which a VM's GPUs may use preemptible quota:
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime
+"""
 
 
 def quotas(rows: Sequence[Mapping[str, Any]]) -> Quotas:
@@ -34,11 +35,13 @@ def quotas(rows: Sequence[Mapping[str, Any]]) -> Quotas:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Quota that does not suffice for all nodes, as text."""
+    """Quota shortages for all nodes together, as text."""
 
     lines: tuple[str, ...]
     inferred: tuple[str, ...]
-    """Lines on metrics that are inferred from the machine's name: Google may count it elsewhere."""
+    """Lines on metrics that were inferred from the machine's name; Google may count it against
+    another quota.
+    """
 
 
 def shortage(
@@ -49,7 +52,8 @@ def shortage(
     region: Quotas,
     project: Quotas,
 ) -> Shortage:
-    """Insufficient quota. A quota that is not reported, or whose need is unknown, is not compared.
+    """Find insufficient quota. A quota is skipped if it is not reported or the amount needed is
+    unknown.
 
     `vcpus`: by machine type.
     """
@@ -76,7 +80,7 @@ def need(
     images: Mapping[str, GcpImage],
     region: Quotas,
 ) -> Counter[str]:
-    """Needed amount by metric of the region."""
+    """Return the amount needed of each metric of the region."""
     needs: Counter[str] = Counter()
     lifetime = plan.config.limits.max_lifetime
     brief = lifetime is not None and lifetime <= SHORT_LIVED
@@ -101,8 +105,8 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
-    """The metric with more left, if either may be used. One that is not reported may suffice and
-    is not compared.
+    """Return the standard or preemptible metric, whichever has more left, if both may be used. A
+    metric that is not reported may suffice and is not compared.
     """
     other = f"PREEMPTIBLE_{metric}"
     if metric not in region:

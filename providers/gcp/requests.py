@@ -24,14 +24,14 @@ Json = dict[str, Any]
 
 LONGEST = 120 * 24 * 3600
 SHORTEST = 30
-"""Seconds: limits of `maxRunDuration`."""
+"""Limits of `maxRunDuration`, in seconds."""
 
 NOTICE = "120"
 """Seconds from the preemption notice to the signal that ends the VM; without it there is no notice.
 `Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
 
 DISK_GB, GPU_DISK_GB = 50, 100
-"""Defaults: CUDA and TensorFlow with CUDA take 20 GB."""
+"""Default disk sizes in GB; CUDA and TensorFlow with CUDA take 20 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class ClusterNetwork:
     tag: str
     """Network tag to which the firewall rules apply."""
     policy: str | None = None
-    """Compact placement policy, if there is one."""
+    """Compact placement policy, if any."""
     images: Mapping[str, GcpImage] = field(default_factory=dict)
-    """By node name."""
+    """Images by node name."""
 
 
 RULES = ("-ssh", "-inside")
@@ -73,8 +73,8 @@ def subnetwork(cluster: str, region: str, network: str) -> Json:
 
 
 def cidr(region: str) -> str:
-    """A /20 of 10.0.0.0/8 derived from the region alone: a cluster that tries several regions
-    keeps one network, whose subnetworks must not overlap.
+    """Return a /20 in 10.0.0.0/8 derived from the region alone: a cluster that tries several
+    regions keeps one network, whose subnetworks must not overlap.
     """
     slot = zlib.crc32(region.encode()) % 4096
     return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
@@ -115,7 +115,9 @@ def policy(cluster: str) -> Json:
 
 
 def description(cluster: str, owner: Owner | None = None) -> str:
-    """Replaces labels on resources that cannot have any; `read_description` parses it."""
+    """Return the description that replaces labels on resources that cannot have labels;
+    `read_description` parses it.
+    """
     values = labels.of_cluster(cluster, owner)
     facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
     return f"made by cloudtrain: {' '.join(facts)}"
@@ -139,7 +141,9 @@ def read_description(text: str) -> labels.Labels | None:
 
 
 def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:
-    """Body of a VM. `now`: Unix time; the API takes the VM's lifetime in seconds."""
+    """Return the request body for a VM. `now`: Unix time; the API takes the VM's lifetime in
+    seconds.
+    """
     node, network = order.node, order.network
     wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
     image = network.images[node.name]
@@ -186,7 +190,8 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
 
 
 def least_disk(node: NodePlan, image: GcpImage) -> int:
-    """Disk size in GB, never less than the image's, which Google refuses; with GPUs 50 GB more.
+    """Return the minimum disk size in GB: the image's, as Google refuses less; with GPUs, 50 GB
+    more.
 
     CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
@@ -221,7 +226,9 @@ def _scheduling(order: LaunchRequest[ClusterNetwork], now: float) -> Json:
 
 
 def scheduling_with_end(scheduling: Json, expires: float | None) -> Json:
-    """Scheduling of a stopped VM that is about to be started, with its end at `expires`."""
+    """Return the scheduling for a stopped VM that is about to be started, with its end at
+    `expires`.
+    """
     body = {
         key: value
         for key, value in scheduling.items()

@@ -18,13 +18,15 @@ from cloudtrain.providers.gcp.requests import RULES
 T = TypeVar("T")
 
 ZONES = 4
-"""Zones that are also listed one by one: a zone's list has a new VM before the project's."""
+"""Number of zones that are also listed one by one: a zone's list shows a new VM earlier than the
+project's.
+"""
 
 
 def machines(
     api: GcpClient, cluster: str | None, place: Location | None, places: Sequence[str]
 ) -> PartialList[Vm]:
-    """VMs of one place, or of the whole project plus the lists of the first zones among
+    """List the VMs of one place, or of the whole project and, separately, of the first zones among
     `places`.
     """
     if place is not None:
@@ -75,7 +77,7 @@ def resources(api: GcpClient, cluster: str | None) -> PartialList[Resource]:
 
 
 def _where_known(ask: Callable[[], PartialList[Resource | None]]) -> PartialList[Resource | None]:
-    """Items of a list; none if the endpoint does not know that kind of resource."""
+    """Return the items of a list; empty if the endpoint does not know that kind of resource."""
     try:
         return ask()
     except NotFoundError as error:
@@ -92,10 +94,10 @@ def _joined(answers: Sequence[PartialList[T]]) -> PartialList[T]:
 
 
 def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> PartialList[Json]:
-    """Items of all pages; an aggregated list groups them by zone or region, under the collection's
-    name.
+    """Return the items of all pages. An aggregated list groups them by zone or region, under the
+    collection's name.
 
-    `cluster` only makes the response shorter: items are matched by their labels here.
+    `cluster` only shortens the response; callers still match items by their labels.
     """
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):

@@ -11,11 +11,11 @@ MARKER = "/var/lib/cloudtrain-first-boot"
 
 
 def startup_script(user_data: str) -> str:
-    """POSIX sh script that applies the cloud-config `user_data` once.
+    """Return a POSIX sh script that applies the cloud-config `user_data` once.
 
-    Google runs a startup script at each boot. With cloud-init, or after its first run, it does
-    nothing: a host key that was rotated since must not be restored. It holds the private half of
-    the host key, as `user_data` does: never log it.
+    Google runs a startup script at each boot. The script does nothing if the image has cloud-init,
+    and nothing after its first run: it must not restore a host key that has been rotated since.
+    Like `user_data`, it contains the private half of the host key: never log it.
     """
     document: dict[str, Any] = yaml.safe_load(user_data)
     lines = [
@@ -63,7 +63,7 @@ def _user(user: dict[str, Any]) -> list[str]:
 
 
 def _host_key(keys: dict[str, str]) -> list[str]:
-    """Install our host key alone: sshd would offer the others too."""
+    """Install our host key and remove the others, which sshd would offer too."""
     path = "/etc/ssh/ssh_host_ed25519_key"
     return [
         "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub",

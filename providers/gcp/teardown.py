@@ -18,15 +18,19 @@ PATHS = {
     "network": "global/networks/{0.name}",
 }
 ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",))
-"""Order after the VMs: each group requires that all before it are gone."""
+"""Deletion order after the VMs: each group can be deleted only when all groups before it
+are gone.
+"""
 
 AT_ONCE = 128
 RELEASE = 10.0
-"""Seconds for which a resource in use is retried before its users are listed again."""
+"""Seconds to retry deleting a resource in use before its users are listed again."""
 
 
 def delete_all(api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-    """Delete everything, then raise the one failure, or a NodesError with all of them."""
+    """Delete everything, then raise the failure if there was one, or a NodesError with all
+    failures.
+    """
     failures: dict[str, BaseException] = {}
     _side_by_side(
         {f"instance {m.node.name} in {m.place}": instance_path(m) for m in machines}, api, failures
@@ -41,9 +45,7 @@ def delete_all(api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resou
 
 
 def delete(api: GcpClient, what: str, path: str) -> None:
-    """Delete a resource and wait until it is gone. One that is still in use is retried for a
-    while.
-    """
+    """Delete a resource and wait until it is gone. Retries for a while if it is still in use."""
 
     def attempt() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Launches one VM: creates it, adopts an existing one, deletes one whose creation failed."""
+"""Launches one VM: creates it or adopts an existing one, and deletes a VM whose creation failed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class VmLaunch:
         return self.api.find(f"instance {name}", f"{self._collection}/{name}")
 
     def _adopt(self, taken: NameTakenError) -> Vm:
-        """Adopt a VM of that name. Raises BusyError while it is being deleted, NameTakenError if
-        it is not ours.
+        """Adopt the existing VM of that name. Raises BusyError while it is being deleted,
+        NameTakenError if it is not ours.
         """
         instance = self._instance()
         if instance is None:
@@ -84,7 +84,9 @@ class VmLaunch:
         teardown.delete(self.api, str(disk), path)
 
     def _undo(self) -> None:
-        """Delete the VM of a failed operation; RESOURCE_NOT_FOUND, for one, leaves it behind."""
+        """Delete the VM of a failed operation: some failures, such as RESOURCE_NOT_FOUND, leave it
+        behind.
+        """
         machine = listing.to_vm(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
             teardown.delete(
@@ -92,7 +94,7 @@ class VmLaunch:
             )
 
     def _unlisted(self, operation: Json) -> Vm:
-        """The VM of a request that Google has accepted and does not list yet."""
+        """Return the VM of a request that Google has accepted but does not list yet."""
         order, node = self.order, self.order.node
         return Vm(
             cluster=order.plan.config.name,
@@ -114,9 +116,9 @@ class VmLaunch:
 
 
 def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
-    """Start a stopped or suspended VM; one that is still stopping is waited for.
+    """Start a stopped or suspended VM, waiting first if it is still stopping.
 
-    `maxRunDuration` restarts with each start, so a stopped VM gets its end as a time.
+    `maxRunDuration` begins anew at each start, so the end of a stopped VM is set as a time instead.
     """
     path = teardown.instance_path(machine)
     what = f"starting {machine.node.name} in {machine.place}"
@@ -139,8 +141,8 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
 
 
 def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> None:
-    """Set the end of a VM that is TERMINATED: setScheduling accepts no other, according to its
-    documentation.
+    """Set the end of a TERMINATED VM; according to its documentation, setScheduling accepts no
+    other state.
     """
     instance = api.get(what, path)
     body = requests.scheduling_with_end(instance.get("scheduling") or {}, expires)
@@ -154,11 +156,11 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
 
 
 SERIAL_LOG = 16 * 1024
-"""Bytes that are requested."""
+"""Bytes of the log to request."""
 
 
 def serial_log(api: GcpClient, machine: Vm) -> str:
-    """End of the serial log. A negative start counts from the end:
+    """Return the end of the serial log. A negative start counts from the end:
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
     """
     answer = api.call(

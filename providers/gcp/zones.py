@@ -1,4 +1,4 @@
-"""Zones that exist, and those that offer the machines of a plan."""
+"""Finds the zones of a placement, and those that offer the machines of a plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from cloudtrain.providers.gcp.machine_shapes import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
-    """The placement in its order, each region as its zones that offer the machines.
+    """Return the places of the placement, in its order. A region is replaced by its zones that
+    offer the machines.
 
-    Raises CloudConfigError for one that does not exist, or lacks what the plan needs.
+    Raises CloudConfigError for a place that does not exist or lacks what the plan needs.
     """
     entries = zones(api, plan)
     lacks = lacking(api, [place for found in entries.values() for place in found], plan)
@@ -36,7 +37,7 @@ def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
 
 
 def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
-    """Zones of each placement entry, without those that are down."""
+    """Return the zones of each placement entry, without zones that are down."""
     known: list[Location] = []
     for page in api.pages("zones", "zones"):
         for zone in page.get("items") or ():
@@ -60,8 +61,8 @@ def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
 def lacking(
     api: GcpClient, zones: Sequence[Location], plan: Plan
 ) -> Mapping[Location, tuple[str, ...]]:
-    """Machines and accelerators of the plan that each zone lacks; none if this endpoint does not
-    report any.
+    """Return the machines and accelerators of the plan that each zone lacks; empty if this endpoint
+    does not report them.
     """
     kinds = {
         collection: sorted(names)
@@ -90,7 +91,7 @@ def lacking(
 
 
 def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json | None:
-    """The resource; None if it does not exist, empty if this endpoint does not report it."""
+    """Return the resource; None if it does not exist, empty if this endpoint does not report it."""
     try:
         return api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
     except NotFoundError as error:
@@ -100,7 +101,7 @@ def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json |
 def _refuse_mismatches(
     plan: Plan, answers: Mapping[tuple[Location, str, str], Json | None]
 ) -> None:
-    """Raise CloudConfigError for machines that do not match the plan by the zones' answers."""
+    """Raise CloudConfigError if the zones report machines that do not match the plan."""
     by_name = {q[2]: answer for q, answer in answers.items() if q[1] == "machineTypes" and answer}
     found = (
         machine_types.mismatch(node, by_name.get(shape(node).machine) or {}) for node in plan.nodes
