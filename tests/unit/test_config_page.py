@@ -91,19 +91,19 @@ def test_the_pages_big_example_loads_and_has_most_fields(tmp_path: Path) -> None
     assert set(model.Train.__annotations__) == set(tree["train"])
 
 
-def nouns() -> list[type]:
+def model_classes() -> list[type]:
     """ClusterConfig and every dataclass that one of its fields holds."""
     found: list[type] = []
-    for noun in [model.ClusterConfig, model.NodeGroup, model.Host]:
-        found += [noun]
-        found += [hint for hint in get_type_hints(noun).values() if is_dataclass(hint)]  # type: ignore[misc]
+    for model_class in [model.ClusterConfig, model.NodeGroup, model.Host]:
+        found += [model_class]
+        found += [hint for hint in get_type_hints(model_class).values() if is_dataclass(hint)]  # type: ignore[misc]
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize("noun", nouns(), ids=lambda noun: noun.__name__)
-def test_every_field_of_the_model_is_in_the_file_and_described(noun: type) -> None:
-    [section] = [section for section in Section.__subclasses__() if section.of is noun]
-    names = {item.name for item in fields(noun)} - {"source"}
+@pytest.mark.parametrize("model_class", model_classes(), ids=lambda each: each.__name__)
+def test_every_field_of_the_model_is_in_the_file_and_described(model_class: type) -> None:
+    [section] = [section for section in Section.__subclasses__() if section.of is model_class]
+    names = {item.name for item in fields(model_class)} - {"source"}
     assert names == set(section.model_fields)
     page = PAGE.read_text(encoding="utf-8")
     for name, field in section.model_fields.items():

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain import stores
 from cloudtrain.errors import UsageError
-from cloudtrain.stores import open_store
+from cloudtrain.stores import StoreKind, open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
 
 
@@ -37,6 +38,16 @@ def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
     with pytest.raises(UsageError, match=words) as raised:
         open_store(uri)
     assert "unknown kind" not in words or "s3://BUCKET/prefix" in str(raised.value.hint)
+
+
+def test_a_missing_package_of_a_store_without_a_cloud_has_an_install_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", module="sftp", package="no_such")
+    monkeypatch.setattr(stores, "KINDS", (kind,))
+    with pytest.raises(UsageError, match="needs no_such, which is not installed") as raised:
+        open_store("sftp://host/path")
+    assert raised.value.hint == "pip install 'cloudtrain[sftp]'"
 
 
 @given(st.binary(max_size=40))
