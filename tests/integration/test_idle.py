@@ -31,7 +31,7 @@ def test_an_open_shell_is_use_of_it_until_its_process_ends(world: World) -> None
             shell.communicate()
 
         world.then[4000.0] = close
-        world.watch()
+        world.run_idle_process()
     assert abs(world.tried[0] - 4000 - LIMIT) <= 3 * verb.POLL
     assert not world.records.is_in_use()
 

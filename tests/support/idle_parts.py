@@ -92,7 +92,7 @@ class World:
         if self.faults:
             raise self.faults.pop(0)
 
-    def watch(self) -> None:
+    def run_idle_process(self) -> None:
         verb.idle("mnist", console=self.console, clock=Clock(now=self.clock, sleep=self.sleep))
 
 

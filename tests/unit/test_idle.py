@@ -26,7 +26,7 @@ __all__ = ["records", "world"]
 
 
 def test_a_cluster_that_nobody_uses_goes_down_after_the_limit(world: World) -> None:
-    world.watch()
+    world.run_idle_process()
     assert LIMIT <= world.tried[0] <= LIMIT + 2 * verb.POLL
     assert not world.records.is_open()
     assert world.console.said == ["mnist was idle for 1800 s (limits.idle): taking it down"]
@@ -34,7 +34,7 @@ def test_a_cluster_that_nobody_uses_goes_down_after_the_limit(world: World) -> N
 
 def test_a_run_and_an_up_begin_the_wait_anew(world: World) -> None:
     world.then[1000.0] = lambda: event_at(world, "ended")
-    world.watch()
+    world.run_idle_process()
     assert 1000 + LIMIT <= world.tried[0] <= 1000 + LIMIT + 3 * verb.POLL
 
 
@@ -42,7 +42,7 @@ def test_a_command_that_holds_the_cluster_is_use_of_it(world: World) -> None:
     held = world.records.lock("train")
     held.__enter__()
     world.then[5000.0] = lambda: held.__exit__(None, None, None)
-    world.watch()
+    world.run_idle_process()
     assert abs(world.tried[0] - 5000 - LIMIT) <= 3 * verb.POLL
 
 
@@ -59,7 +59,7 @@ def test_a_mark_of_a_process_that_is_not_there_or_makes_no_sense_is_forgotten(
 
 def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: World) -> None:
     world.faults = [StoreError("the bucket is gone") for _ in range(7)]
-    world.watch()
+    world.run_idle_process()
     pauses = [b - a for a, b in zip(world.tried, world.tried[1:], strict=False)]
     for pause, wanted in zip(pauses, [60, 120, 240, 480, 960, 1800, 1800], strict=True):
         assert wanted <= pause <= wanted + 2 * verb.POLL
@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_unattended_is_attended_to_and_not_ended_with_its_nod
 ) -> None:
     world.records.save_run(RUN)
     world.faults = [RunFailed("worker0 died")]
-    world.watch()
+    world.run_idle_process()
     assert LIMIT <= world.attended[0] <= LIMIT + 2 * verb.POLL
     assert world.tried[0] >= world.attended[0] + LIMIT
 
@@ -102,7 +102,7 @@ def test_it_is_looked_at_once_more_when_the_lock_is_held(
         return lock(doing, **options)
 
     monkeypatch.setattr(Records, "lock", after_a_run)
-    world.watch()
+    world.run_idle_process()
     assert world.tried[0] >= 2 * LIMIT
 
 
@@ -113,7 +113,7 @@ def test_the_idle_process_leaves_when_nothing_is_left_to_watch(world: World, end
         "off": lambda: up(None),
         "removed": (world.records.folder / "config.json").unlink,
     }[end]
-    world.watch()
+    world.run_idle_process()
     assert world.tried == []
     assert world.now < world.begun + 70
     assert world.records.idle_process() is None
@@ -124,24 +124,24 @@ def test_a_cluster_that_is_up_again_before_the_idle_process_has_left_is_watched(
 ) -> None:
     """`up` saw an idle process, and started none."""
 
-    watch, left = verb.down_when_idle, []
+    original, left = verb.down_when_idle, []
 
     def watched(*doors: Any) -> None:
-        watch(*doors)
+        original(*doors)
         left.append(world.records.is_open())
         if len(left) == 1:
             up(LIMIT)
 
     monkeypatch.setattr(verb, "down_when_idle", watched)
     world.then[60.0] = world.records.close
-    world.watch()
+    world.run_idle_process()
     assert left == [False, False]
     assert len(world.tried) == 1
 
 
 def test_a_second_idle_process_leaves_at_once(world: World) -> None:
     with world.records.idle_process_lock():
-        world.watch()
+        world.run_idle_process()
     assert world.now == world.begun
 
 
