@@ -36,7 +36,7 @@ class Event:
     """Base class. `time`: when it was written, Unix time; None before that."""
 
     word: ClassVar[str] = ""
-    """Its name in the line."""
+    """Name of the event in the line."""
     time: float | None = field(default=None, compare=False, repr=False)
 
     def __init_subclass__(cls, word: str) -> None:
@@ -76,7 +76,9 @@ class DownBegun(Event, word="down"):
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalBegun(Event, word="exchange"):
-    """The same for some nodes (`up --shrink`, `up --replace`); `whole`: for all of them."""
+    """Everything on some nodes (`up --shrink`, `up --replace`) has landed or is discarded; they are
+    about to be deleted. `whole`: True if these are all nodes.
+    """
 
     nodes: tuple[str, ...]
     whole: bool = False
@@ -84,7 +86,7 @@ class RemovalBegun(Event, word="exchange"):
 
 @dataclass(frozen=True, kw_only=True)
 class IdleDownFailed(Event, word="idle failed"):
-    """`limits.idle` could not take the cluster down."""
+    """`limits.idle` failed to delete the cluster."""
 
     why: str
 
@@ -136,7 +138,7 @@ class TriedApart(Event, word="apart"):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChosen(Event, word="image"):
-    """Meaning of `image:` for the provider's `key`, until the cluster is gone."""
+    """The provider chose an image for its `key`; the choice holds until the cluster is gone."""
 
     key: str
     id: str
@@ -285,8 +287,8 @@ def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
 
 
 def was_ready(lines: Iterable[Line]) -> bool:
-    """True if existing nodes may hold work: `up` completed or a run was started, and since then
-    nothing began that lands everything first.
+    """True if existing nodes may hold work: `up` completed or a run was started, and no deletion,
+    which lands everything first, has begun since.
     """
     ready = False
     for event in _of_this_cluster(lines):

@@ -45,7 +45,7 @@ def fan_out(
 def ask_all(
     items: Sequence[T], ask: Callable[[T], R], *, name: Callable[[T], str], workers: int = 64
 ) -> list[R]:
-    """`fan_out` for queries, which change nothing: Ctrl-C does not wait for the answers."""
+    """Same as `fan_out`, for queries that change nothing: Ctrl-C does not wait for the answers."""
     if len(items) == 1:
         return [ask(items[0])]
     batch = _Batch(items, ask)
@@ -85,7 +85,9 @@ class _Batch(Generic[T, R]):
         return None
 
     def answer(self, workers: int) -> None:
-        """Wait likewise, but raise Ctrl-C at once: dropping queries in flight loses nothing."""
+        """Wait until nothing is missing, but raise KeyboardInterrupt at once: dropping queries in
+        flight loses nothing.
+        """
         try:
             count = min(workers, len(self._waiting))
             threads = [threading.Thread(target=self._drain, daemon=True) for _ in range(count)]
@@ -134,7 +136,9 @@ def _uninterrupted(step: Callable[[], None]) -> None:
 def _by_name(
     items: Sequence[T], failures: Mapping[int, BaseException], name: Callable[[T], str]
 ) -> dict[str, BaseException]:
-    """Failures by name in the items' order; a second failure of one name gets a name of its own."""
+    """Return the failures by name, in the items' order; a second failure with the same name gets a
+    unique name.
+    """
     named: dict[str, BaseException] = {}
     for number in sorted(failures):
         label = name(items[number])

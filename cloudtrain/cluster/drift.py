@@ -24,7 +24,9 @@ SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One field in which nodes differ, in words: `there` is theirs, `wanted` the config's."""
+    """One field in which nodes differ from the config, in words: `there` is the nodes' value,
+    `wanted` the config's.
+    """
 
     nodes: tuple[str, ...]
     field: str
@@ -221,8 +223,8 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """True for a machine type that the file does not name: a new default is not a change of the
-    file.
+    """True if the file does not name a machine type: a new default does not count as a change of
+    the file.
     """
     group = config.nodes[node.role]
     if key == "machine":

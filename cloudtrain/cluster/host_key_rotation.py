@@ -17,7 +17,9 @@ RELOADED = Retry(tries=9, pause=0.2, backoff=1.8, longest=10.0)
 """Checks whether sshd answers with the new key: 25 s in all."""
 
 SECOND_WAY = 4
-"""Number of the check, from 0, before which sshd gets a signal, as systemd did not reload it."""
+"""Index of the check, from 0, before which sshd is sent a signal because systemd did not
+reload it.
+"""
 
 
 def rotate_host_key(
@@ -61,7 +63,9 @@ def rotate_host_key(
 def _verify(
     node: Node, both: tuple[str, ...], transport: Transport, host_keys: HostKeys, clock: Clock
 ) -> None:
-    """Check that the node has the last of `both`; the transport accepts no other from now on."""
+    """Check that the node presents the last of the keys `both`; from then on the transport accepts
+    no other.
+    """
     looks = itertools.count()
 
     def look() -> None:
@@ -89,7 +93,7 @@ def _reload(node: Node, transport: Transport, how: str) -> None:
 
 
 def _as_root(text: str, place: str = HOST_KEY) -> Command:
-    """Run as root, or as the user who owns the keys."""
+    """Return a command that runs as root, or as the user who owns the keys."""
     return script(
         '[ -w "${1%/*}" ] || exec sudo -n /bin/sh -c "$2" sh "$1"; exec /bin/sh -c "$2" sh "$1"',
         place,

@@ -26,11 +26,11 @@ from cloudtrain.protocols import Console, StoreBackend, Swapped
 LASTS = 60.0
 """Seconds that a lease is valid after a renewal, by the store's clock."""
 EVERY = 20.0
-"""Seconds between two renewals, and between two attempts to take it."""
+"""Seconds between two renewals of a lease, and between two attempts to take it."""
 FIRST_ANSWER_SECONDS = 15.0
 """Seconds to wait for the store's first answer; the lease may still be taken later."""
 FAREWELL = 5.0
-"""Seconds to wait for its release at the end."""
+"""Seconds to wait at the end for the lease to be released."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class LeaseHolder:
     since: float = field(metadata=UNIX_TIME)
     renewed: int = 0
     lasts: float = LASTS
-    """Seconds from a renewal."""
+    """Validity in seconds after each renewal."""
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
@@ -56,8 +56,8 @@ class LeaseHolder:
 
     @property
     def is_here(self) -> bool:
-        """True for a lease of this machine, whose lock we hold: its process has ended without
-        releasing it.
+        """True if the lease was taken by this machine. As we hold the cluster's lock, its process
+        has ended without releasing it.
         """
         return self.machine == this_machine() and self.boot == boot_id() != ""
 
@@ -75,9 +75,9 @@ def holding_lease(
 ) -> Iterator[None]:
     """Hold the lease, for the holder of the cluster's lock on this machine.
 
-    Raises LeasedError if another machine works on the cluster; with `must=False` the lease is taken
-    later, once it is free. Only on a cloud, if the config names a store; if the store does not
-    answer, the command continues without a lease.
+    Raises LeasedError if another machine works on the cluster; with `must=False`, takes the lease
+    later, once it is free. Leases are used only on a cloud and only if the config names a store. If
+    the store does not answer, the command continues without a lease.
     """
     config = handle.config
     if not is_cloud(config.provider) or config.artifacts.store is None:
@@ -149,7 +149,7 @@ class LeaseRenewer(threading.Thread):
                 store.swap(self._path, None, self._version)
 
     def _keep(self, store: StoreBackend) -> None:
-        """Take or renew the lease; if another machine has it, `_other` is its holder."""
+        """Take or renew the lease; if another machine has it, set `_other` to its holder."""
         self._me = replace(self._me, renewed=self._me.renewed + 1)
         data = json.dumps({"format": 1, **asdict(self._me)}).encode()
         answer = store.swap(self._path, data, self._version)
@@ -159,7 +159,7 @@ class LeaseRenewer(threading.Thread):
         self._other = None if answer.done else holder_of(answer)
 
     def _may_take(self, there: Swapped) -> bool:
-        """True for a lease that is free, expired, or of this machine; also for our own, whose
+        """True if the lease is free, expired, from this machine, or our own from a request whose
         answer was lost.
         """
         if not there.version:

@@ -11,7 +11,7 @@ from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, know
 from cloudtrain.model import Node
 
 LEAST = 60.0
-"""Seconds that a new end must lie ahead."""
+"""Minimum seconds between now and a new end."""
 SAME = 60.0
 """Seconds by which two ends may differ: clouds count a lifetime from different moments."""
 

@@ -20,8 +20,8 @@ def this_machine() -> str:
 
 
 def current_owner(provider: Provider, console: Console | None = None) -> Owner:
-    """Owner of what is created from here. If the cloud reports no identity, it is this user of
-    this machine, with a warning.
+    """Return the owner of resources created from here. If the cloud reports no identity, warn and
+    use this machine's user.
     """
     try:
         principal, why = provider.principal(), ""
@@ -37,9 +37,10 @@ def current_owner(provider: Provider, console: Console | None = None) -> Owner:
 
 
 def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
-    """True also for what this machine created under another principal, and for what has no owner.
+    """True if `owner` is us, or nobody, or a principal under which this machine created the
+    cluster.
 
-    Queries our identity only if that decides.
+    Queries our identity only if the answer depends on it.
     """
     if not owner.id:
         return True

@@ -73,7 +73,9 @@ def is_loopback(address: str) -> bool:
 
 
 def plan_errors(plan: Plan) -> tuple[str, ...]:
-    """Nodes that no cloud sells: a retired machine, a missing accelerator; each once."""
+    """Return errors for nodes that the cloud does not sell, such as a retired machine type or a
+    missing accelerator; each once.
+    """
     provider, own = plan.config.provider, plan.config.image not in IMAGES
     found = {
         node.role: catalog.unavailable_reason(provider, node, own_image=own) for node in plan.nodes
@@ -82,7 +84,7 @@ def plan_errors(plan: Plan) -> tuple[str, ...]:
 
 
 def without_code(plan: Plan) -> tuple[str, ...]:
-    """GPUs that the TensorFlow of `setup` has no code for; each role once."""
+    """Return the GPUs for which the TensorFlow of `setup` has no code; each role once."""
     found: dict[str, None] = {}
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
@@ -127,7 +129,9 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
 
 
 ROOMY_GB = 80
-"""GB that are enough: the largest images that `auto` chooses have 30 to 65, CUDA takes 15."""
+"""Disk size in GB that is enough: the largest images that `auto` chooses have 30 to 65 GB, and CUDA
+takes 15.
+"""
 
 
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
@@ -198,8 +202,8 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
 
 
 def takes_other_ports(config: ClusterConfig) -> bool:
-    """True if a task may use another port than the plan's: none was chosen, and clusters on this
-    machine share its ports.
+    """True if a task may use a different port from the plan's: the user chose none, and clusters on
+    this machine share its ports.
     """
     return facts_of(config.provider).on_this_machine and config.train.port == DEFAULT_PORT
 

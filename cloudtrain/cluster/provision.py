@@ -212,10 +212,10 @@ def identity_for(session: Session) -> Identity:
 
 
 def clear_leftovers(session: Session, error: Exception, journal: Journal) -> bool:
-    """Delete nodes of an interrupted `up`, which hold no data, so that every placement can be
-    tried.
+    """Delete the nodes of an interrupted `up`, which contain no data, so that every placement can
+    be tried.
 
-    They would tie the cluster to a placement without capacity.
+    Otherwise they would tie the cluster to a placement without capacity.
     """
     events = session.records.events()
     if was_ready(events) or not session.provider.nodes(session.config.name):

@@ -33,8 +33,8 @@ from cloudtrain.stores import open_store, scheme_of
 
 
 class Handle:
-    """One cluster before any query: its plan, record, provider and store. The last two are
-    opened once, at their first use.
+    """One cluster before any query: its plan, record, provider and store. The provider and store
+    are opened once, at first use.
     """
 
     def __init__(self, config: ClusterConfig, plan: Plan | None = None) -> None:
@@ -128,7 +128,7 @@ def open_session(
 
 
 def open_provider(config: ClusterConfig) -> Provider:
-    """The provider of that name."""
+    """Create the config's provider."""
     folder = f"cloudtrain.providers.{config.provider}"
     if importlib.util.find_spec(folder) is None:
         raise UsageError(

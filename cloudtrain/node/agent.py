@@ -1,8 +1,8 @@
 """Runs beside a task and uploads what no client has landed.
 
-While no client is connected, it uploads archives (archiver.py): before the node's end, at a
-preemption notice, at the task's end, and at intervals. Its order comes on stdin; the presigned
-uploads in it stay in its memory, and are never logged.
+While no client is connected, the agent uploads archives (archiver.py): before the node's end, at a
+preemption notice, at the task's end, and at intervals. It reads its order from stdin; the presigned
+uploads in the order stay in memory and are never logged.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from typing import Any
 from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, web
 
 LIMIT = (4 << 30) - (64 << 20)
-"""Bytes of files in one archive: a request may store 4 GiB."""
+"""Maximum bytes of files in one archive; a request may store 4 GiB."""
 
 HURRY = 256 << 20
-"""The same after a notice: an upload that the node's end interrupts is lost."""
+"""The same limit after a preemption notice, as an upload that the node's end interrupts is lost."""
 
 RESERVE = 6
-"""Archives reserved for the end."""
+"""Number of archives reserved for the node's end."""
 
 
 def main() -> None:
-    """Confirm the start, and continue without the client. An earlier agent is killed."""
+    """Confirm the start and continue without the client. Kills an earlier agent."""
     order = client.order()
     os.umask(0o077)
     os.chdir(client.plain(str(order["folder"])))  # `down` on machines of `hosts` finds it by this
@@ -133,15 +133,15 @@ class Agent:
         self.next = 0.0 if more else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
-        """Seconds between archives when the end is near."""
+        """Return the seconds to wait between archives, depending on how near the end is."""
         shortest = number(self.order["rest"])
         if self.noticed or now < self.last:
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
     def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
-        """Files to archive: the log, the checkpoint, then small files before large ones, as far
-        as they fit.
+        """Choose the files to archive: the log, the checkpoint, then small files before large ones,
+        as far as they fit.
         """
         landed = self.landed.get("files")
         assert landed is None or isinstance(landed, dict)
@@ -236,7 +236,7 @@ class Agent:
 
 
 def is_alive(pid: str, start: str) -> bool:
-    """True if it is that very process, and not a zombie: proc(5)."""
+    """True if the process with this start time is alive and not a zombie (see proc(5))."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             facts = file.read().rpartition(")")[2].split()
@@ -246,7 +246,7 @@ def is_alive(pid: str, start: str) -> bool:
 
 
 def is_landing() -> bool:
-    """True if a client is having files uploaded from here now."""
+    """True if a client is uploading files from this node now."""
     try:
         with open(formats.UPLOAD_LOCK) as file:
             return os.path.samefile(f"/proc/{int(file.read())}/cwd", formats.WORK)
@@ -255,7 +255,9 @@ def is_landing() -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Text of an error, without the URL and other parts of the request that an answer repeats."""
+    """Return the text of an error without the URL and other parts of the request that a response
+    may repeat.
+    """
     text = str(error) or type(error).__name__
     status = re.match(r"\d{3} [^:\n]*", text)
     code = re.search(r"<Code>(\w+)</Code>", text)

@@ -1,4 +1,4 @@
-"""Makes one archive of files, which is uploaded while it is read.
+"""Builds one archive of files, which is uploaded while the files are read.
 
 It is a GNU tar of `work/<path in the work folder>` and `logs/attempt-<n>`; its last member is an
 index of the files. Read back by artifacts/spool_archive.py.
@@ -16,7 +16,7 @@ from cloudtrain.node import client, formats, listing, uploader, web
 
 
 def log_of(attempt: str) -> "listing.File | None":
-    """The log up to its current length, though it grows."""
+    """Return the log up to its current length; it may still grow."""
     source = attempt + "/log"
     try:
         size = os.stat(source).st_size
@@ -26,8 +26,8 @@ def log_of(attempt: str) -> "listing.File | None":
 
 
 def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":
-    """Files by path in the work folder; each has its name in an archive as `path`, and the path to
-    read as `source`.
+    """List files by path in the work folder. In each, `path` is the name in an archive and `source`
+    the path to read.
     """
     top = os.path.realpath(work).decode("utf-8", "surrogateescape")
     found = {}
@@ -51,7 +51,9 @@ class Reading:
         self.is_whole = not self.file.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read bytes. Missing bytes become zeros, and the file then counts as not whole."""
+        """Read bytes. Missing bytes are replaced by zeros, and the file then counts as
+        incomplete.
+        """
         data = b""
         place = client.plain(self.file.source)
         with contextlib.suppress(OSError), open(place, "rb", buffering=0) as file:
@@ -122,7 +124,7 @@ class Archive(web.Unfiled):
         return json.dumps(facts).encode("ascii")
 
     def whole(self) -> "list[listing.File]":
-        """Files that were read to their end and did not change meanwhile."""
+        """Return the files that were read to their end and did not change meanwhile."""
         return [reading.file for reading in self.readings if reading.is_whole]
 
     def pread(self, length: int, offset: int) -> bytes:

@@ -18,7 +18,7 @@ def attend() -> None:
 
 
 def beat() -> None:
-    """Send NULs on stderr: a large file yields no line for minutes."""
+    """Send NULs on stderr as a heartbeat: a large file may produce no line for minutes."""
     while True:
         time.sleep(5)
         os.write(2, b"\0")
@@ -33,7 +33,7 @@ def leave() -> None:
 
 
 def alone(path: bytes) -> None:
-    """Hold the file's lock while this process lives; another holder is killed.
+    """Hold the file's lock while this process lives; kill any other holder.
 
     The pid in the file may be stale just after a takeover: kill only if two reads agree.
     """

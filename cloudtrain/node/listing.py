@@ -10,10 +10,14 @@ import typing
 from cloudtrain.node import client, patterns
 
 MOST_FOLDERS = 2
-"""Nested links to folders that are followed: folders that link to each other would multiply."""
+"""Maximum nesting of links to folders that are followed, as folders that link to each other would
+multiply.
+"""
 
 NAMED = 10
-"""Names reported of files that cannot be listed for one reason; the others are counted."""
+"""Maximum number of names reported per reason for files that cannot be listed; the others are
+counted.
+"""
 
 OUTSIDE = "is a link out of the work folder"
 NOTHING = "is a link to nothing"

@@ -8,7 +8,9 @@ from typing import Any
 
 
 def preempted(how: "dict[str, Any]", name: str) -> bool:
-    """True if the cloud has announced a preemption; `how` is a Preemption of cloud.py."""
+    """True if the cloud has announced that it will preempt this node; `how` is a Preemption of
+    cloud.py.
+    """
     address, headers = how["address"], dict(how["headers"])
     if how["token_path"]:
         token = asked(address, "PUT", how["token_path"], how["token_headers"])
@@ -24,8 +26,8 @@ def preempted(how: "dict[str, Any]", name: str) -> bool:
 
 
 def asked(address: str, method: str, place: str, headers: "dict[str, str]") -> str:
-    """Answer of a metadata address; empty if there is none. Azure takes up to two minutes for
-    its first answer.
+    """Return the answer of a metadata address; empty if it does not answer. Azure takes up to two
+    minutes for its first answer.
     """
     target = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=150)

@@ -56,7 +56,7 @@ def tell(fact: "dict[str, object]") -> None:
 
 
 class Lines:
-    """Lines of stdin, read while the port is served. The end of stdin ends the program."""
+    """Reads lines from stdin while the port is served. The end of stdin ends the program."""
 
     def __init__(self, poll: selectors.BaseSelector) -> None:
         self.poll = poll
@@ -169,7 +169,9 @@ def reach(
 
 
 class Call:
-    """A call to a peer. `why` is None during it, empty once the right peer has answered."""
+    """A call to a peer. `why` is None while it is in progress, "" once the right peer has answered,
+    and otherwise the reason of the failure.
+    """
 
     def __init__(
         self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str

@@ -1,7 +1,7 @@
 """Downloads one archive and unpacks it.
 
-Each file is named by a number; their real names, and the SHA-256 of what was unpacked, are printed
-in one JSON line. Ends with its client. Its order, which has secrets, stays in its memory.
+Each file is named by a number. One JSON line lists their real names and the SHA-256 of each
+unpacked file. The program ends with its client. Its order contains secrets and stays in memory.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from cloudtrain.node import client, formats, web
 LARGEST_ABOUT = 64 << 20
 PIECE = 1 << 20
 SPARE = 1 << 30
-"""Bytes to leave free on the disk for what runs on the node."""
+"""Bytes to leave free on the disk for other programs on the node."""
 
 
 def main() -> None:
@@ -34,7 +34,9 @@ def main() -> None:
 
 
 def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
-    """Answer of the program. `bad`: the archive is invalid. `why`: it cannot be unpacked here."""
+    """Return the program's answer. `bad` means that the archive is invalid; `why`, that it cannot
+    be unpacked here.
+    """
     request, size = order["request"], order["size"]
     assert isinstance(request, dict)
     assert isinstance(size, int)

@@ -1,8 +1,9 @@
 """Uploads files with presigned requests.
 
 Reads JSON lines: an order, then one per file; prints a JSON line for each file when it is done. It
-knows no store: requests are made, and signed, elsewhere. They stay in its memory. It ends at once
-when its client is gone, or a later uploader starts: a late upload would overwrite newer files.
+knows no store: requests are built and signed elsewhere, and stay in memory here. It ends at once
+when its client is gone or a later uploader starts, because a late upload would overwrite newer
+files.
 """
 
 import base64
@@ -20,7 +21,7 @@ from cloudtrain.node import client, web
 IN_MEMORY = 1 << 20
 AT_ONCE = 16
 GIVE_UP = 2 * AT_ONCE
-"""Files refused in a row after which the others are not tried."""
+"""Number of consecutive refusals after which the remaining files are not tried."""
 
 
 def main() -> None:
@@ -152,7 +153,7 @@ class Uploader:
         }
 
     def piece(self, part: "web.Part", size: int) -> "http.client.HTTPResponse":
-        """Send a piece; if the connection breaks, ask the service how far it came."""
+        """Send a piece; if the connection breaks, ask the service how many bytes it received."""
         whole = {"Content-Range": f"bytes */{size}"}
         asked = web.Part(part.request, part.source, 0, 0, headers=whole)
         asked.stored = part.stored
@@ -180,7 +181,9 @@ def content_range(at: int, length: int, size: int) -> str:
 
 
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
-    """Bytes that the service has; it continues at a multiple of 256 KiB. No Range: none yet."""
+    """Return the number of bytes that the service has stored, a multiple of 256 KiB. Without a
+    Range header, it has none yet.
+    """
     told = answer.getheader("Range") or ""
     end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0
     return end if end == size else end - end % (1 << 18)

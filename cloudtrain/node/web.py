@@ -17,9 +17,11 @@ TRIES = 6
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 100
 MOST_WORDS = 1 << 16
-"""Bytes of an answer that are read."""
+"""Maximum bytes read of an answer."""
 MISSES = 3
-"""Connections that fail, with none successful, before the service counts as unreachable."""
+"""Number of failed connections, with none successful, after which the service counts as
+unreachable.
+"""
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
@@ -32,7 +34,7 @@ class Refused(Exception):
 
 
 class Unreachable(Exception):
-    """No connection from here to the service."""
+    """The service cannot be reached from this node."""
 
 
 class Transient(Exception):
@@ -44,7 +46,7 @@ class Transient(Exception):
 
 
 class Unfiled:
-    """Bytes that are uploaded as if they were a file."""
+    """Bytes in memory that are uploaded as if they were a file."""
 
     def pread(self, length: int, offset: int) -> bytes:
         raise NotImplementedError
@@ -105,7 +107,9 @@ class Part:
 def patiently(
     once: "collections.abc.Callable[[], http.client.HTTPResponse]",
 ) -> "http.client.HTTPResponse":
-    """Retry a request, which always puts the same bytes in the same place."""
+    """Send a request with retries, which are safe as it always writes the same bytes to the same
+    place.
+    """
     for number in range(TRIES):
         try:
             return once()

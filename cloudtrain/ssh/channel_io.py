@@ -1,4 +1,6 @@
-"""Runs one command over one channel: its input and both outputs at the same time, to its end."""
+"""Runs one command over one channel, handling its input and both outputs concurrently until it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ class Wakeup:
         self._event.set()
 
     def clear(self) -> None:
-        """Hook for an empty pipe; bytes of the other one must still wake us."""
+        """Hook that paramiko calls when a pipe is empty. Does nothing, as bytes in the other pipe
+        must still wake us.
+        """
 
     def touch(self) -> None:
         self._last = time.monotonic()
@@ -120,7 +124,7 @@ class Wakeup:
         self._event.clear()
 
     def pause(self, seconds: float) -> None:
-        """Wait for something to arrive, or that long."""
+        """Wait until something arrives, for at most `seconds`."""
         if self._event.wait(seconds):
             self._event.clear()
 
@@ -167,8 +171,8 @@ class _Feeder:
                 self._channel.shutdown_write()
 
     def _send(self, chunk: bytes) -> bool:
-        """Send bytes; False if the other side no longer reads. Its exit code shows whether that is
-        an error.
+        """Send bytes; False if the command no longer reads its input. The command's exit code shows
+        whether that is an error.
         """
         view = memoryview(chunk)
         for at in range(0, len(view), _PIECE_BYTES):

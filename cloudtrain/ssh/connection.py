@@ -28,7 +28,7 @@ finally:
         del sys.modules["invoke"]
 
 BROKEN = (paramiko.SSHException, OSError, EOFError)
-"""Everything that paramiko raises when a connection cannot be opened or breaks."""
+"""All exceptions that paramiko raises when a connection cannot be opened or breaks."""
 
 
 class ChannelRefused(Exception):
@@ -51,7 +51,7 @@ _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 
 _SIGNAL_BASE = -1000
 _NAMELESS_SIGNAL = 128
-"""For signals such as SIGBUS and SIGSYS, for which OpenSSH sends no name."""
+"""Exit code for signals such as SIGBUS and SIGSYS, for which OpenSSH sends no name."""
 
 
 class SshConnection:
@@ -143,7 +143,7 @@ class SshConnection:
 
 
 def why_ended(channel: paramiko.Channel) -> str:
-    """Reason, in words: the connection broke, or only this channel ended."""
+    """Return the reason in words: the connection broke, or only this channel ended."""
     transport = channel.get_transport()
     if transport.is_active():
         return "the node ended the session"

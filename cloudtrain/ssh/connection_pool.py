@@ -21,9 +21,9 @@ _MOST_CONNECTIONS = 8
 
 
 class ConnectionPool:
-    """Connection pool of one node. Safe to use from many threads.
+    """Connection pool for one node. Thread-safe.
 
-    One connection, and further ones only when the server allows no more sessions on the open ones
+    Opens one connection, and more only when the server allows no further sessions on the open ones
     (OpenSSH's MaxSessions is 10 by default).
     """
 
@@ -77,9 +77,10 @@ class ConnectionPool:
             connection.close()
 
     def _session(self, number: int) -> paramiko.Channel | None:
-        """A session on that connection; None when the server refuses it.
+        """Open a session on connection `number`; None if the server refuses it.
 
-        If an old connection turns out dead, a new one is used: nothing was sent to the node yet.
+        If an old connection turns out to be dead, a new one replaces it, as nothing was sent to the
+        node yet.
         """
         while True:
             connection, fresh = self._connected(number)
@@ -95,7 +96,7 @@ class ConnectionPool:
                     raise self._unreachable(f"SSH disconnected: {error}", _GONE_HINT) from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
-        """The connection of that number, and whether it was opened just now."""
+        """Return connection `number`, and whether it was opened just now."""
         with self._lock:
             connection = self._connections.get(number)
             if connection is not None and connection.alive:

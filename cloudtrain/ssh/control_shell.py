@@ -14,7 +14,9 @@ from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch
 from cloudtrain.ssh.connection import BROKEN, start, why_ended
 
 _LOOK_SECONDS = 0.5
-"""Polling interval: a shell that is killed while its child still holds the outputs wakes nobody."""
+"""Polling interval in seconds; needed because no event arrives if the shell is killed while a child
+still holds its outputs.
+"""
 
 
 class StaleShell(Exception):

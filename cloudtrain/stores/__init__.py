@@ -1,4 +1,4 @@
-"""Where artifacts are kept: one file per kind of store, one row in KINDS."""
+"""Stores for artifacts: each kind of store has a module and a row in KINDS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StoreKind:
     package: str = ""
     """Package that the module imports; `extra` installs it."""
     on_this_machine: bool = False
-    """True if no node can upload there by itself."""
+    """True if the store is on this machine, so that nodes cannot upload to it directly."""
 
     @property
     def extra(self) -> str:
@@ -43,10 +43,10 @@ KINDS = (
 def open_store(
     uri: str, *, endpoint: str | None = None, project: str | None = None
 ) -> StoreBackend:
-    """Open the store of a URI, without a request yet. Raises UsageError.
+    """Open the store of a URI. Sends no request yet. Raises UsageError.
 
-    `endpoint` is another address of its service, `project` the config's `project:` if the store is
-    of the nodes' cloud: the AWS profile for s3, the Google project for a new gs bucket.
+    `endpoint` is a custom address of the store's service, `project` the config's `project:` if the
+    store is of the nodes' cloud: the AWS profile for s3, the Google project for a new gs bucket.
     """
     kind = kind_of(uri)
     if kind is None:

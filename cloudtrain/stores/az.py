@@ -26,7 +26,7 @@ from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 
 PART = 4 << 20
-"""Bytes of a block uploaded by this machine; later ones of a very long stream are larger."""
+"""Bytes in a block uploaded by this machine; later blocks of a very long stream are larger."""
 
 SIDE_BY_SIDE = 4
 
@@ -36,13 +36,15 @@ RETRIES: dict[str, Any] = {
     "increment_base": 2,
     "random_jitter_range": 1,
 }
-"""Retries for about half a minute; the SDK's own begin with 15 s."""
+"""Retries for about half a minute; the SDK's own start with a pause of 15 s."""
 
 COPIES = Retry(pause=0.1, backoff=2.0, longest=5.0)
-"""Checks of a copy within the store, until it has ended."""
+"""Polling of a copy within the store."""
 
 COPY_SECONDS = 120.0
-"""Seconds without progress of a copy within the store, after which it goes through this machine."""
+"""Seconds without progress after which a copy within the store is replaced by one through this
+machine.
+"""
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore:
@@ -50,8 +52,8 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore
 
 
 class AzureStore(ObjectStore):
-    """`az://ACCOUNT/CONTAINER/prefix`. Uses the credentials of AZURE_STORAGE_CONNECTION_STRING if
-    it names this account, else those of azure-identity's own chain.
+    """`az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in AZURE_STORAGE_CONNECTION_STRING if
+    it names this account, else azure-identity's standard chain.
     """
 
     def __init__(self, uri: str, *, endpoint: str | None = None, clock: Clock = CLOCK) -> None:
@@ -83,8 +85,8 @@ class _Container:
         blob.commit_block_list(list(self._staged(blob, first, data)))
 
     def _staged(self, blob: Any, first: bytes, data: io.RawIOBase) -> Iterator[Any]:
-        """Stage blocks, named as by a node: all blocks of a blob need names of one form, and those
-        of a failed attempt stay for a week.
+        """Stage blocks with the same kind of names that nodes use: all block names of a blob must
+        have the same form, and blocks of a failed attempt stay for a week.
         """
 
         def stage(name: str, part: bytes) -> Any:

@@ -21,7 +21,7 @@ from cloudtrain.presign import Presigner
 from cloudtrain.protocols import Swapped
 
 PARTIAL = ".partial"
-"""Top folder for files being written: no run or user has this name."""
+"""Top-level folder for files being written; neither a run nor a user can have this name."""
 
 _CHUNK = 1 << 20
 _STALE = 24 * 3600.0
@@ -32,7 +32,9 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
 
 
 class FileStore:
-    """A store in a folder. A file appears only when it is complete and on the disk."""
+    """Store in a folder. A file appears under its name only once it is complete and
+    synced to disk.
+    """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -130,7 +132,9 @@ class FileStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[float]:
-        """Lock out other processes' swaps; yields the time of the file server, if there is one."""
+        """Lock out other processes' swaps. Yields the current time, by the file server's clock if
+        there is one.
+        """
         lock = self.root / PARTIAL / "swaps"
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -169,7 +173,7 @@ def _small(path: Path) -> tuple[str, bytes, float] | None:
 
 
 def _folder(uri: str) -> Path:
-    """Folder of a URI, percent-encoded or not: the path starts at the third slash."""
+    """Return the folder of a URI, percent-encoded or not. The path starts at the third slash."""
     path = os.fsdecode(unquote_to_bytes(uri[len("file://") :]))
     if not path.startswith("/"):
         raise UsageError(
@@ -182,8 +186,8 @@ def _folder(uri: str) -> Path:
 
 
 def _opened(root: Path, path: str) -> int:
-    """Open a regular file inside the folder. On a shared disk others write there too: a link could
-    lead out of it, and a pipe block forever.
+    """Open a regular file inside the folder and nothing else: others can write to a shared disk, a
+    link could lead out of the folder, and a pipe could block forever.
     """
     *folders, name = path.split("/")
     at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -233,7 +237,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
-    """Every file below whose path starts with the name; none if the folder does not exist."""
+    """Yield every file below the folder whose path starts with `name`; none if the folder does not
+    exist.
+    """
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)

@@ -28,10 +28,10 @@ PART = 8 << 20
 """Bytes of a part of a resumable upload; a multiple of 256 KiB."""
 
 AT_ONCE = 32
-"""Connections kept open: as many as files are transferred side by side."""
+"""Connections to keep open: the number of files transferred in parallel."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""Tokens of a narrower scope cannot be downscoped."""
+"""OAuth scope; tokens with a narrower scope cannot be downscoped."""
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 AGAIN = "run the command again to continue"
@@ -135,7 +135,7 @@ class _Bucket:
                 yield data
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """List objects; one that was composed of others has no MD5."""
+        """List objects; an object composed of others has no MD5."""
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
             yield blob.name, blob.size, base64.b64decode(blob.md5_hash or "").hex()
 
@@ -150,8 +150,8 @@ class _Bucket:
                 return
 
     def create(self, location: str | None) -> bool:
-        """Create the bucket, with access by IAM only, never public. Without the right to see an
-        existing bucket, one may still use it.
+        """Create the bucket, with access by IAM only, never public. An existing bucket is used even
+        if we may not inspect it.
         """
         try:
             if self._bucket.exists(retry=self._retry):

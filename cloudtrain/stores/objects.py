@@ -1,4 +1,4 @@
-"""The common part of object stores: keys, streams, the check, error messages."""
+"""Code shared by all object stores: keys, streams, the check, error messages."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ CHECKS = ".cloudtrain-check/"
 
 
 class Bucket(Protocol):
-    """One bucket or container, by whole keys. Raises the SDK's own exceptions."""
+    """One bucket or container; objects are named by their full keys. Raises the SDK's own
+    exceptions.
+    """
 
     @property
     def presigner(self) -> Presigner | None:
-        """Presigner, by whole keys as well; None if the bucket has none."""
+        """Return the presigner, which takes full keys too; None if the bucket has none."""
 
     def put(self, key: str, data: io.RawIOBase) -> None: ...
 
     def get(self, key: str) -> Iterator[bytes]: ...
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Key, size and MD5 (in hex; "" if not reported), in the order of the keys."""
+        """Yield key, size and MD5 (in hex; "" if not reported) of each object, sorted by key."""
 
     def copy(self, source: str, target: str) -> None:
         """Copy within the store."""
@@ -44,7 +46,7 @@ class Bucket(Protocol):
     def delete(self, key: str) -> None: ...
 
     def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
-        """As StoreBackend.swap."""
+        """Same as StoreBackend.swap."""
 
     def create(self, location: str | None) -> bool:
         """Create a missing bucket, private to its owner; False if it already exists."""
@@ -54,11 +56,11 @@ class Bucket(Protocol):
 
 
 Explained = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Context for a path in which the SDK's exceptions are converted to ours."""
+"""Returns, for a path, a context that converts the SDK's exceptions to ours."""
 
 
 class ObjectStore:
-    """A StoreBackend over one bucket: an object becomes visible only when it is complete."""
+    """StoreBackend in one bucket. An object becomes visible only when it is complete."""
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
@@ -137,7 +139,9 @@ class ObjectStore:
 
 
 class _Presigner:
-    """A bucket's presigner, by the paths of the store, with its errors converted."""
+    """Wraps a bucket's presigner: takes paths in the store, and converts the SDK's exceptions to
+    ours.
+    """
 
     def __init__(self, bucket: Bucket, key: Callable[[str], str], explained: Explained) -> None:
         self._bucket, self._key, self._explained = bucket, key, explained
@@ -159,14 +163,16 @@ class _Presigner:
 
     @property
     def _its(self) -> Presigner:
-        """The bucket's presigner, fetched each time: it changes when the bucket is created."""
+        """Return the bucket's presigner. Fetched each time, as it changes when the bucket is
+        created.
+        """
         presigner = self._bucket.presigner
         assert presigner is not None
         return presigner
 
 
 class CountingReader(io.RawIOBase):
-    """Chunks as a file for SDKs to read; counts and digests the bytes."""
+    """File object over chunks, for SDKs to read; counts and digests the bytes."""
 
     def __init__(self, data: Iterable[bytes]) -> None:
         self._chunks = iter(data)
@@ -178,7 +184,7 @@ class CountingReader(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Exactly `size` bytes unless the data ends."""
+        """Read exactly `size` bytes; fewer only at the end of the data."""
         wanted = None if size is None or size < 0 else size
         parts, have = [self._left], len(self._left)
         while wanted is None or have < wanted:
@@ -203,7 +209,7 @@ class CountingReader(io.RawIOBase):
 
 
 class ChainedReader(io.RawIOBase):
-    """A stream whose beginning has been read."""
+    """Stream that puts back a beginning that has already been read."""
 
     def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
         self._first = first
@@ -228,7 +234,9 @@ class ChainedReader(io.RawIOBase):
 
 
 def age_of(written: datetime, date: str | None) -> float:
-    """Age in seconds, by the clock that wrote the `Date` of an answer (RFC 9110, 6.6.1)."""
+    """Return the age in seconds, by the clock of the service that wrote the `Date` header (RFC
+    9110, 6.6.1).
+    """
     now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
     return (now - written).total_seconds()
 
@@ -251,7 +259,7 @@ def decode_key(key: str) -> str:
 
 
 def split(uri: str, shape: str, parts: int) -> list[str]:
-    """The first `parts` names of a URI and the prefix after them. Raises UsageError."""
+    """Split a URI into its first `parts` names and the prefix after them. Raises UsageError."""
     names = uri.partition("://")[2].rstrip("/").split("/")
     if len(names) < parts or not all(names):
         raise UsageError(f"artifacts.store: {uri}: invalid, use {shape}")

@@ -24,13 +24,15 @@ from cloudtrain.stores.presign.s3 import S3Presigner
 
 CHUNK = 1 << 20
 AT_ONCE = 32
-"""Connections kept open: as many as files are transferred side by side."""
+"""Connections to keep open: the number of files transferred in parallel."""
 
 UNFINISHED_DAYS = 7
-"""Days after which an unfinished upload cannot be continued: no request is valid longer."""
+"""Days after which an unfinished upload can no longer be continued, as no presigned request is
+valid for longer.
+"""
 
 SAMPLE_BYTES = 1 << 20
-"""Most bytes of an object that is read to learn whether ETags are MD5s."""
+"""Maximum size in bytes of an object that is read to find out whether ETags are MD5s."""
 
 GIVEN_BY_DEFAULT = "us-east-1"
 
@@ -40,7 +42,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None) -> S3Store:
 
 
 class S3Store(ObjectStore):
-    """`s3://BUCKET/prefix`. Uses the credentials of boto3's own chain."""
+    """`s3://BUCKET/prefix`. Uses boto3's standard credential chain."""
 
     def __init__(
         self, uri: str, *, endpoint: str | None = None, profile: str | None = None
@@ -106,9 +108,10 @@ class _Bucket:
                 yield found["Key"], found["Size"], self._md5(found)
 
     def _md5(self, found: Mapping[str, Any]) -> str:
-        """The ETag, if it is the MD5. It is not for several parts, and not with KMS, SSE-C or in
-        directory buckets, where it may look like one (S3 user guide, "Checking object integrity").
-        Listings do not show which: the first small object is read, and decides for all.
+        """Return the ETag if it is the MD5; else "". It is no MD5 for multipart uploads, with KMS
+        or SSE-C, or in directory buckets, though it may look like one (S3 user guide, "Checking
+        object integrity"). As listings do not show which applies, the first small object is read
+        and decides for all.
         """
         etag = str(found.get("ETag", "")).strip('"')
         if not re.fullmatch("[0-9a-f]{32}", etag):
@@ -156,7 +159,7 @@ class _Bucket:
         return True
 
     def _exists(self) -> bool:
-        """True if the bucket exists, also without the right to inspect it."""
+        """True if the bucket exists, even if we may not inspect it."""
         try:
             self._client.head_bucket(Bucket=self._name)
         except self._errors.ClientError as error:
@@ -233,7 +236,9 @@ _UNFINISHED_GO = {
 
 
 def _region(location: str | None) -> str | None:
-    """Region of a region, zone or local zone: us-east-1, us-east-1a, us-west-2-lax-1a."""
+    """Return the region for a region, zone or local zone: us-east-1, us-east-1a,
+    us-west-2-lax-1a.
+    """
     found = re.match(r"[a-z]{2}(-[a-z]+)+-[0-9]+", location or "")
     return found[0] if found else location
 

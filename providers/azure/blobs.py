@@ -1,4 +1,4 @@
-"""Checks whether Blob Storage keeps, and bills, files that are deleted or overwritten."""
+"""Checks whether Blob Storage keeps, and bills for, files that were deleted or overwritten."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cloudtrain.providers.azure.http import Tree
 
 
 def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
-    """Finding on soft delete and versioning; it never fails. No finding if these credentials cannot
-    see the account.
+    """Report soft delete and versioning; the finding never fails. Yields nothing if these
+    credentials cannot see the account.
     """
     if store is None or not store.startswith("az://"):
         return

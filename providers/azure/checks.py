@@ -38,7 +38,9 @@ def check(
     plan: Plan,
     machines: Callable[[str], Sequence[Vm]],
 ) -> tuple[Finding, ...]:
-    """All findings. `machines` lists a cluster's VMs: nodes that exist need no further quota."""
+    """Return all findings. `machines` lists a cluster's VMs: existing nodes need no
+    further quota.
+    """
     try:
         arm.timing.call(arm.token)
         subscription = _subscription(arm)
@@ -71,7 +73,7 @@ def check(
 class _Result:
     text: str
     reported: bool = True
-    """False if this endpoint does not report it, or only in part."""
+    """False if this endpoint reports the facts not at all or only in part."""
 
 
 _NOT_REPORTED = _Result("not reported by this endpoint", reported=False)
@@ -90,7 +92,7 @@ def _failed(what: str, error: CloudError) -> Finding:
 
 
 def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Result]) -> Iterator[Finding]:
-    """One finding for each region. One region that passes is enough, as `up` tries them all."""
+    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
     found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
     served = any(finding.ok for finding in found.values())
     for region, finding in found.items():
@@ -172,7 +174,9 @@ def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Res
 
 
 def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
-    """True also if the endpoint does not report it: `up` tries to register."""
+    """True if this principal may register the namespaces, or if the endpoint does not report that:
+    `up` then tries.
+    """
     rights = _rights(arm)
     return not rights or all(allowed(f"{name}/register/action", rights) for name in namespaces)
 
@@ -192,8 +196,8 @@ def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Resul
 
 
 def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
-    """Why Microsoft.ComputeSchedule cannot end a VM; "" if it can, as far as the endpoint
-    reports.
+    """Return why Microsoft.ComputeSchedule cannot end a VM; "" if, as far as the endpoint reports,
+    it can.
     """
     service = services.of(DEADLINES)
     if service is None:
@@ -208,7 +212,9 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
 
 
 def _rights(arm: ArmClient) -> Sequence[Tree]:
-    """Actions that this principal is allowed in the subscription; empty if not reported."""
+    """Return the actions that this principal is allowed in the subscription; empty if not
+    reported.
+    """
     path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
     return ask_or_none(lambda: arm.pages(path)) or ()
 
@@ -301,12 +307,12 @@ def _quota(
 class _Quota:
     name: str
     limit: int
-    """-1: no limit."""
+    """Limit of the quota; -1 means unlimited."""
     used: int
 
 
 def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
-    """Remaining quota by `_key` of its name, for compute and network together."""
+    """Return the remaining quota by `_key` of its name, for compute and network together."""
     paths = [
         f"{arm.path}/providers/{namespace}/locations/{region}/usages"
         for namespace in ("Microsoft.Compute", "Microsoft.Network")
@@ -324,14 +330,16 @@ def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
 
 
 def _key(name: str) -> str:
-    """Quota name without spaces and capitals, in which SKUs and usages differ:
+    """Return a quota name in lower case without spaces, as SKUs and usages differ in these:
     https://github.com/skypilot-org/skypilot/issues/10120
     """
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
-"""Current name in `az network list-usages`; older answers have no `IPv4`."""
+"""Quota of public addresses by its current name in `az network list-usages`; older answers lack
+`IPv4`.
+"""
 
 
 def _keys(name: str) -> tuple[str, ...]:
@@ -342,9 +350,10 @@ def _keys(name: str) -> tuple[str, ...]:
 def need(
     nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Needed amount by quota name over all roles, and the machines whose cores are unknown.
+    """Return the amount that all roles together need of each quota, and the machine types whose
+    number of cores is unknown.
 
-    Spot draws on `lowPriorityCores` only.
+    Spot nodes count against `lowPriorityCores` only.
     https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
     """
     needs: Counter[str] = Counter()

@@ -35,19 +35,19 @@ OPERATION = 300.0
 """Seconds to wait for an operation, except for those on VMs and groups."""
 REFUSED_TOKENS = frozenset({"ExpiredAuthenticationToken", "InvalidAuthenticationToken"})
 QUESTIONS = 20.0
-"""Polls of operations per second by all threads together; Azure accepts some 25."""
+"""Maximum polls of operations per second by all threads together; Azure accepts about 25."""
 DONE = frozenset({"succeeded", "failed", "canceled", ""})
 
 T = TypeVar("T")
 
 
 def endpoint_of(config: ClusterConfig) -> str | None:
-    """The configured endpoint; None for the public cloud's."""
+    """Return the configured endpoint; None for the public cloud's."""
     return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
 
 
 class ArmClient:
-    """Resource Manager for one subscription. Safe to use from many threads.
+    """Resource Manager client for one subscription. Thread-safe.
 
     Every method raises CloudError. All calls are idempotent.
     """
@@ -66,8 +66,8 @@ class ArmClient:
 
     @property
     def subscription(self) -> str:
-        """Subscription id: of the config, of the environment, or the only one that these
-        credentials see.
+        """Return the subscription ID from the config or the environment, or that of the only
+        subscription these credentials can see.
         """
         with self._lock:
             if not self._subscription:
@@ -118,7 +118,7 @@ class ArmClient:
             return self._call(method, path, body, given, retried)
 
     def version(self, path: str) -> str | None:
-        """API version for a path: ours, or the one that this endpoint supports."""
+        """Return the API version for a path: ours, or an older one that this endpoint supports."""
         wanted = paths.version(path)
         return self._versions.get((wanted or "", paths.type_of(path)), wanted)
 
@@ -154,14 +154,14 @@ class ArmClient:
         return body if isinstance(body, dict) else {}
 
     def find(self, path: str, **query: str) -> Tree | None:
-        """The resource; None if it does not exist."""
+        """Return the resource; None if it does not exist."""
         try:
             return self.get(path, **query)
         except NotFoundError:
             return None
 
     def pages(self, path: str, **query: str) -> list[Tree]:
-        """All items of a list over all its pages."""
+        """Return all items of a list over all its pages."""
         answer = self.get(path, **query)
         found = list(answer.get("value") or ())
         seen: set[str] = set()
@@ -177,14 +177,14 @@ class ArmClient:
     # ── Long-running operations ──────────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
-        """Create or update a resource and wait until it is ready. Waits for dependencies for a
-        while.
+        """Create or update a resource and wait until it is ready. Retries for a while if its
+        dependencies are not ready.
         """
         self.made(path, self.call("PUT", path, body, retried=BusyError))
 
     def made(self, path: str, answer: ArmAnswer, *, within: float = OPERATION) -> None:
-        """Wait until the resource of a PUT is ready, polling one list for all resources of its
-        kind. Raises the resource's error.
+        """Wait until the resource of a PUT is ready. Polls one list for all resources of that kind.
+        Raises the resource's error.
         """
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
@@ -193,7 +193,9 @@ class ArmClient:
             self.finish("PUT", path, answer, within=within)
 
     def _is_settled(self, kind: str, path: str, within: float) -> bool:
-        """False if the list does not report the state, or reports a failure without a reason."""
+        """Wait for the resource in the shared list; True once it is ready. Returns False if the
+        list does not report its state, or reports a failure without a reason.
+        """
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = SharedPoll(
@@ -203,8 +205,8 @@ class ArmClient:
         return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
-        """Delete a resource and wait until it is gone; one that is gone already is no error. Waits
-        for its users for a while.
+        """Delete a resource and wait until it is gone. Deleting one that no longer exists is not an
+        error; one that is still in use is retried for a while.
         """
         try:
             begun = self.call("DELETE", path, retried=BusyError)
@@ -240,7 +242,7 @@ class ArmClient:
             self.settle(asked, path, within=within)
 
     def settle(self, asked: str, path: str, *, within: float = OPERATION) -> None:
-        """Wait until the resource itself reports that it is ready. Raises its error."""
+        """Wait until the resource itself reports that it is ready. Raises the resource's error."""
 
         def ask() -> bool | None:
             thing = self.get(path)
@@ -252,7 +254,9 @@ class ArmClient:
         self._until(asked, ask, within)
 
     def _operation(self, asked: str, url: str) -> bool | None:
-        """False if the operation is no longer known."""
+        """Query an operation once: True when it has succeeded, None while it runs, False if Azure
+        no longer knows it.
+        """
         operation = self.find(paths.local(url, self._prefix))
         if operation is None:
             return False
@@ -262,7 +266,9 @@ class ArmClient:
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:
-        """False if the location is no longer known."""
+        """Query a `Location` URL once: True when the operation has ended, None while it runs, False
+        if Azure no longer knows the URL.
+        """
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
         except NotFoundError:
@@ -270,7 +276,9 @@ class ArmClient:
         return None if answer.status == 202 else True
 
     def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
-        """First result of `ask` that is not None. Raises TransientError on a timeout."""
+        """Poll `ask` until it returns something other than None, and return that. Raises
+        TransientError on a timeout.
+        """
         clock, polls = self.timing.clock, self.timing.polls
 
         def sleep(seconds: float) -> object:
@@ -312,7 +320,7 @@ class ArmClient:
 
     @contextmanager
     def _pooled(self) -> Iterator[ArmConnection]:
-        """A connection for exclusive use; it is kept open for the next caller."""
+        """Yield a connection for exclusive use; it is kept open for the next caller."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -324,8 +332,8 @@ class ArmClient:
 
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:
-    """Run these calls in parallel and return their results. Raises only the first failure, as they
-    mostly have the same reason.
+    """Run these calls in parallel and return their results. If several fail, raises only the first
+    failure: they usually have the same cause.
     """
     numbers = list(range(len(questions)))
     try:
@@ -335,7 +343,9 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def ask_or_none(ask: Callable[[], T]) -> T | None:
-    """Result of `ask`; None if unsupported, forbidden or malformed for this endpoint."""
+    """Return the result of `ask`; None if this endpoint reports the request as unsupported,
+    forbidden or malformed.
+    """
     try:
         return ask()
     except CloudError as error:
@@ -347,7 +357,7 @@ def ask_or_none(ask: Callable[[], T]) -> T | None:
 
 
 def failure_reason(thing: Tree) -> Any:
-    """Provisioning error of a failed VM, or its provisioning state."""
+    """Return the provisioning error of a failed VM, or its provisioning state."""
     view = thing.get("properties", {}).get("instanceView") or {}
     for status in view.get("statuses") or ():
         prefix, _, code = str(status.get("code", "")).partition("/failed")
@@ -359,7 +369,7 @@ def failure_reason(thing: Tree) -> Any:
 
 @contextmanager
 def mapped(asked: str) -> Iterator[None]:
-    """Map exceptions inside to CloudError."""
+    """Map exceptions raised inside to CloudError."""
     try:
         yield
     except CloudError:
@@ -379,5 +389,5 @@ def _state(body: Any) -> str:
 
 
 def _short(path: str) -> str:
-    """Short path for messages: `networkInterfaces/mnist-worker0`."""
+    """Shorten a path for messages: `networkInterfaces/mnist-worker0`."""
     return "/".join(path.partition("?")[0].strip("/").split("/")[-2:])

@@ -23,13 +23,13 @@ from cloudtrain.protocols import Principal
 from cloudtrain.providers.azure import faults
 
 TIMEOUT = 60.0
-"""Seconds without data."""
+"""Seconds without data before a request times out."""
 EARLY = 300.0
-"""Seconds before it expires at which a token is renewed."""
+"""Seconds before its expiry at which a token is renewed."""
 
 
 class Tokens:
-    """Token cache for one scope. Safe to use from many threads."""
+    """Token cache for one scope. Thread-safe."""
 
     def __init__(self, scope: str, authority: str | None) -> None:
         self._scope = scope
@@ -42,7 +42,7 @@ class Tokens:
         self._failure: CloudError | None = None
 
     def get(self) -> str:
-        """Return a token, requested once for all waiting threads.
+        """Return a token; a new one is requested only once for all waiting threads.
 
         Raises CredentialsError; TransientError or RateError if the authority is unavailable.
         """
@@ -110,8 +110,8 @@ class Tokens:
 
 
 def principal(token: str) -> Principal | None:
-    """Identity from the token's claims. `oid` is the same in every application of the directory:
-    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """Return the identity from the token's claims. `oid` is the same in all applications of the
+    directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     """
     try:
         part = token.split(".")[1]
@@ -125,7 +125,8 @@ def principal(token: str) -> Principal | None:
 
 
 class RecordingTransport(RequestsTransport):  # type: ignore[misc]
-    """Records the authority's last HTTP status, as the credential chain reports text only.
+    """HTTP transport that records the status of the authority's last answer, as the credential
+    chain reports text only.
 
     `plain`: host:port of an emulator on this machine without TLS, which azure-identity would not
     accept.
@@ -136,8 +137,10 @@ class RecordingTransport(RequestsTransport):  # type: ignore[misc]
         self._authority = authority
         self._plain = plain
         self.last: int | None = None
-        """HTTP status of the authority's last answer; 0 without one. Of the metadata service, which
-        is tried whether it exists or not, only errors of the service itself."""
+        """HTTP status of the authority's last answer; 0 if it did not answer. For the metadata
+        service, which the chain tries whether or not it exists, only the service's own errors are
+        recorded.
+        """
 
     def send(self, request: Any, **given: Any) -> Any:
         url = urlsplit(request.url)
@@ -161,7 +164,7 @@ def is_loopback(host: str | None) -> bool:
 TOOLS = frozenset(
     {"AzureCliCredential", "AzurePowerShellCredential", "AzureDeveloperCliCredential"}
 )
-"""Credentials of programs with which a person logs in."""
+"""Credentials that come from programs with which a person logs in."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +176,8 @@ class _Words:
 def _condensed(message: str, *, asked: bool) -> _Words:
     """Shorten the chain's message to the decisive credential, with its own advice.
 
-    That is the one that was refused, which stopped the chain; otherwise the last configured one
-    that failed.
+    The decisive credential is the one whose refusal stopped the chain, or else the last configured
+    one that failed.
     """
     attempts = re.findall(
         r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
@@ -199,5 +202,5 @@ def _condensed(message: str, *, asked: bool) -> _Words:
 
 
 def _has_failed(text: str) -> bool:
-    """True for a credential that is installed, was logged in, and was refused."""
+    """True if the text is about a credential that is installed and logged in but was refused."""
     return "AADSTS" in text or text.lstrip().startswith("ERROR")

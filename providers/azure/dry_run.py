@@ -1,7 +1,8 @@
 """`check --deep`: has Resource Manager validate the whole cluster without creating anything.
 
-The validation of a deployment applies policies, quotas, sizes, images and security profiles to the
-bodies that `up` sends; it is free. https://learn.microsoft.com/rest/api/resources/deployments/
+Validating a deployment is free. It checks the request bodies that `up` sends against policies,
+quotas, sizes, images and security profiles.
+https://learn.microsoft.com/rest/api/resources/deployments/
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ WITHIN = 300.0
 def dry_run(
     arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
 ) -> Iterator[Finding]:
-    """One finding for each region; one region that accepts the cluster is enough, as for `up`."""
+    """Yield one finding per region. It is enough if one region accepts the cluster, as `up` tries
+    them all.
+    """
     places = {place.region: place for place in reversed(there)}  # the first of each region
     results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
     served = any(error is None for _, error in results)
@@ -83,7 +86,9 @@ def _without_security(body: Any) -> Any:
 
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
-    """Deployment for a subscription: the resource group, with everything else nested in it."""
+    """Return a deployment for a subscription: the resource group, with everything else nested in
+    it.
+    """
     group = arm.group(paths.group_name(plan.config.name, place.region))
     tags = labels.of_cluster(plan.config.name)
     nested = {
@@ -121,7 +126,7 @@ def _template(schema: str, resources: list[Mapping[str, Any]]) -> requests.Body:
 def _inside(
     arm: ArmClient, skus: Skus, plan: Plan, place: Location, group: paths.Group
 ) -> Iterator[Mapping[str, Any]]:
-    """Resources in the group, as network.py and vms.py create them."""
+    """Yield the resources in the group as network.py and vms.py create them."""
     region, name = place.region, labels.group_name(plan.config.name)
     tags, wanted = labels.of_cluster(plan.config.name), plan.config.network
     inside = () if wanted.subnet is None else network.ranges(arm, wanted.subnet)
@@ -174,7 +179,7 @@ def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapp
 
 
 def _some_key() -> str:
-    """Text in the form of a public key, without a private half."""
+    """Return a well-formed public key for which no private key exists."""
     kind = b"ssh-ed25519"
     data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
     return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"

@@ -1,7 +1,9 @@
-"""Ends VMs by Azure itself: a deallocation at a date and time, with a daily schedule as a fallback.
+"""Has Azure itself end the VMs: by a deallocation at a date and time, with a daily schedule as a
+fallback.
 
-The first is an operation of Microsoft.ComputeSchedule. Operations cannot be listed, so its id is a
-tag of the second, a schedule of Microsoft.DevTestLab, which has a time of day but no date.
+The deallocation is an operation of Microsoft.ComputeSchedule. The fallback is a schedule of
+Microsoft.DevTestLab, which has a time of day but no date. As operations cannot be listed, a tag of
+the schedule holds the operation's ID.
 """
 
 from __future__ import annotations
@@ -21,24 +23,25 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.words import lasting
 
 SOONEST = 35 * 60.0
-"""Seconds. A schedule runs on its first day only if it was created 31 minutes ahead, according to
-Microsoft's support; for a changed one the documentation says 30:
-https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown"""
+"""Minimum lead time in seconds. According to Microsoft's support, a schedule runs on its first day
+only if it was created 31 minutes ahead; for a changed schedule the documentation says 30:
+https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown
+"""
 CHANGED_LATE = 31 * 60.0
-"""Seconds before a schedule's old time. A change later than that takes effect the next day."""
+"""Seconds before a schedule's old time after which a change takes effect only on the next day."""
 LONGEST = 24 * 3600.0
-"""Seconds: the farthest end that a schedule can hold."""
+"""Maximum lead time of an end that a schedule can hold, in seconds."""
 SLACK = 60.0
-"""Seconds that may have passed since the end was computed."""
+"""Tolerance in seconds: this much time may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"
-"""Tag of a schedule with the id of the operation that ends its VM."""
+"""Tag of a schedule that holds the ID of the operation that ends its VM."""
 PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
 
 
 def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
     """Raise CloudConfigError for a lifetime that Azure cannot end in time.
 
-    `far`: Microsoft.ComputeSchedule is available, which can end a VM more than a day ahead.
+    `far`: True if Microsoft.ComputeSchedule is available, which can end a VM more than a day ahead.
     """
     if seconds is None:
         return
@@ -60,7 +63,7 @@ def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
 
 @dataclass(frozen=True)
 class _Armed:
-    """End that is set by a VM's schedule."""
+    """The end that a VM's schedule sets."""
 
     schedule: Tree | None
 
@@ -83,23 +86,25 @@ class _Armed:
 
 
 class Expiries:
-    """Ends of VMs that Azure holds. Safe to use from many threads. Raises CloudError."""
+    """Sets, moves and removes the ends of VMs in Azure. Thread-safe. Raises CloudError."""
 
     def __init__(self, arm: ArmClient, services: ResourceProviders) -> None:
         self._arm = arm
         self._services = services
 
     def refuse(self, ahead: float, region: str) -> None:
-        """Raise CloudConfigError if the region cannot hold an end `ahead` seconds from now."""
+        """Raise CloudConfigError if Azure cannot set an end `ahead` seconds from now in this
+        region.
+        """
         if ahead > LONGEST + SLACK:
             refuse_lifetime(ahead, far=self._services.reach_far(region))
 
     def arm(
         self, group: paths.Group, name: str, region: str, tags: requests.Tags, expires: float
     ) -> bool:
-        """End the VM at `expires`, by both services if both are available.
+        """Have Azure end the VM at `expires`, by both services if both are available.
 
-        False if the first service refused, perhaps because the VM is not ready.
+        Returns False if Microsoft.ComputeSchedule refused, perhaps because the VM is not ready.
         """
         ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
@@ -112,7 +117,9 @@ class Expiries:
         return operation != ""
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
-        """Move the ends. The tags change first: `repair` completes an interrupted move."""
+        """Move the ends. The tags change first, so that `repair` can complete an
+        interrupted move.
+        """
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
@@ -130,7 +137,9 @@ class Expiries:
         self.arm(group, name, machine.place.region, tags, expires)
 
     def _drop(self, machine: Vm) -> None:
-        """Remove the end. The tag is removed last, as `repair` sets the tag's end."""
+        """Remove a VM's end. The tag is removed last: `repair` would otherwise set the end in the
+        tag again.
+        """
         group, name = where(machine)
         path = group.vm(name)
         self.disarm(group, name)
@@ -138,7 +147,7 @@ class Expiries:
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
     def repair(self, group: paths.Group) -> None:
-        """Set ends that an interrupted creation or move has missed."""
+        """Set the ends that an interrupted creation or move did not set."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
         now = self._arm.timing.clock.now()
@@ -154,14 +163,16 @@ class Expiries:
                 self.arm(group, name, region, tags, max(known.expires, now + SOONEST))
 
     def disarm(self, group: paths.Group, name: str) -> None:
-        """Remove a VM's end before deleting it: a later VM of its name would be ended instead."""
+        """Remove a VM's end before the VM is deleted; otherwise it would end a later VM of the same
+        name.
+        """
         found = self._arm.find(group.schedule(name))
         if found is not None:
             self._cancel_all([found])
             self._arm.delete(group.schedule(name))
 
     def disarm_all(self, group: paths.Group) -> None:
-        """Remove all ends before the group is deleted with its schedules."""
+        """Remove the ends of all VMs in a group before the group is deleted."""
         self._cancel_all(self._schedules(group))
 
     def _schedules(self, group: paths.Group) -> list[Tree]:
@@ -171,7 +182,9 @@ class Expiries:
     # ── Date and time ────────────────────────────────────────────────────────
 
     def _deadline(self, vm: str, region: str, expires: float, old: str) -> str | None:
-        """Id of the operation; "" if it is refused, None if there is no such service."""
+        """Schedule the deallocation. Returns the operation's ID; "" if Azure refuses it, None if
+        the service is not available.
+        """
         if not self._services.reach_far(region):
             return None
         if old and self._stands(region, old, expires):
@@ -186,8 +199,8 @@ class Expiries:
         return made
 
     def _submit(self, region: str, vm: str, expires: float) -> str:
-        """Submit the operation. A refusal does not fail the VM, as the schedule remains as a
-        fallback.
+        """Submit the operation and return its ID. A refusal does not fail the VM: the schedule
+        remains as a fallback.
         """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
         answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
@@ -198,7 +211,9 @@ class Expiries:
         return ""
 
     def _stands(self, region: str, operation: str, expires: float) -> bool | None:
-        """True if the operation is still scheduled; None if not reported."""
+        """True if the operation is still scheduled for `expires`, False if it is not, None if Azure
+        does not report it.
+        """
         answer = self._ask(requests.STATUS, region, requests.operations([operation]))
         for result in (answer or {}).get("results") or ():
             known = result.get("operation") or {}
@@ -241,9 +256,7 @@ class Expiries:
         expires: float,
         found: Tree | None,
     ) -> None:
-        """Create the daily schedule and read it back: with another time, it would not end the VM
-        in time.
-        """
+        """Create the daily schedule and read it back, to verify that it has the right time."""
         path, now = group.schedule(name), self._arm.timing.clock.now()
         enabled = expires - now <= LONGEST + SLACK
         body = requests.schedule(region, tags, vm=group.vm(name), expires=expires, enabled=enabled)

@@ -1,4 +1,4 @@
-"""Microsoft's GPU machines that are not simply sold on demand and as spot.
+"""Microsoft's GPU machines that are not available both on demand and as spot.
 
 tools/generate_docs.py copies the rows to docs/machines.md.
 """

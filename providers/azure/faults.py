@@ -192,7 +192,7 @@ _KINDS = (
     (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown|Duplicate)"), _WRONG),
     (re.compile(r"(NotSupported|NotAllowed|NotPermitted)"), _WRONG),
 )
-"""Codes by pattern: there are too many for a table."""
+"""Patterns of codes that are too numerous for a table."""
 
 _MEANINGS = (
     ("OperationNotAllowed", r"quota|approved .*cores|cores limit", _LIMIT),
@@ -200,7 +200,7 @@ _MEANINGS = (
     ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
     ("BadRequest", r"\bquota\b", _LIMIT),
 )
-"""Codes with several meanings, by their message."""
+"""Codes with several meanings, which the message distinguishes."""
 
 _WRAPPERS = frozenset(
     {
@@ -209,7 +209,7 @@ _WRAPPERS = frozenset(
         *("BadRequest", "Conflict", "NotFound", "Forbidden", "VMProvisioningFailed"),
     }
 )
-"""Codes that are less specific than their first detail."""
+"""Codes that are less specific than the first of their `details`."""
 
 _ENVELOPES = frozenset({"DeploymentFailed", "InvalidTemplateDeployment"})
 """Codes that mean nothing by themselves."""
@@ -220,7 +220,7 @@ _UNKNOWN_HERE = frozenset(
         *("MethodNotAllowed", "HTTP 404", "HTTP 405", "HTTP 501"),
     }
 )
-"""Answers of a partial Azure endpoint to a request that it does not support."""
+"""Error codes of a partial Azure endpoint for a request that it does not support."""
 
 
 _OLDER = frozenset(
@@ -229,8 +229,8 @@ _OLDER = frozenset(
 
 
 def versions(error: CloudError) -> tuple[str, ...]:
-    """API versions that an endpoint supports, from its refusal of ours: sovereign clouds lag behind
-    by months.
+    """Return the API versions that an endpoint lists as supported when it refuses ours: sovereign
+    clouds lag behind by months.
     """
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
@@ -246,7 +246,7 @@ def is_unknown_question(error: CloudError) -> bool:
 
 
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Error for an HTTP error response. `headers` in lower case."""
+    """Return the error for an HTTP error response. Names in `headers` are in lower case."""
     wait = seconds(headers)
     try:
         parsed = json.loads(body)
@@ -261,8 +261,8 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
 def of_error(
     asked: str, error: Any, *, status: int = 0, retry_after: float | None = None
 ) -> CloudError:
-    """Error for ARM's `{"code", "message", "details"}` in a response, an operation or a VM's
-    status.
+    """Return the error for ARM's `{"code", "message", "details"}` in a response, an operation or a
+    VM's status.
     """
     code, words = _cause(error)
     found = _of_code(code, words) or _of_status(status)
@@ -277,7 +277,7 @@ def of_error(
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """Error for an exception of libcloud, requests or azure-core."""
+    """Return the error for an exception of libcloud, requests or azure-core."""
     from libcloud.common.exceptions import BaseHTTPError
 
     if isinstance(error, CloudError):
@@ -290,7 +290,9 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Exception classes and their errors. The first match counts: some classes match two rows."""
+    """Return exception classes with their errors. The first match counts, as some classes match two
+    rows.
+    """
     from azure.core import exceptions as azure
     from libcloud.common.types import (
         InvalidCredsError,
@@ -328,8 +330,8 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
 
 
 def seconds(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), or Azure's own
-    header in milliseconds.
+    """Return the seconds to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), or
+    Azure's own header in milliseconds.
     """
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         if re.fullmatch(r"\d+(\.\d+)?", headers.get(name, "").strip()):
@@ -344,13 +346,15 @@ def seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds_in(words: str) -> float | None:
-    """Seconds from "… is reserved for another Virtual Machine for 180 seconds …"."""
+    """Parse the seconds in "… is reserved for another Virtual Machine for 180 seconds …"."""
     found = re.search(r"\b(?:for|after|in) (\d{1,3}) seconds\b", words)
     return float(found[1]) if found else None
 
 
 def _cause(error: Any) -> tuple[str, str]:
-    """Code and message; those of the detail with the real cause if the top level has none."""
+    """Return the code and message of an error, taken from the detail with the real cause if the top
+    level only wraps it.
+    """
     causes = list(_walk(error))
     if not causes:
         return "", str(error)[:500]

@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudConfigError
 from cloudtrain.providers.azure import faults
 
 TIMEOUT = 60.0
-"""Seconds without data."""
+"""Seconds without data before a request times out."""
 
 Tree = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ Tree = Mapping[str, Any]
 class ArmAnswer:
     status: int
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Headers by name in lower case."""
     body: Any
 
 
@@ -41,8 +41,8 @@ class ArmResponse(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
 
 
 class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, unused-ignore]
-    """HTTP connection; libcloud's own supports only a host name, and only a login with a client
-    secret.
+    """HTTP connection for any endpoint and credential: libcloud's own supports only a host name and
+    a login with a client secret.
     """
 
     responseCls = ArmResponse

@@ -16,7 +16,8 @@ LATEST = ":latest"
 def of_nodes(
     arm: ArmClient, plan: Plan, region: str, journal: Journal
 ) -> dict[str, tuple[str, ...]]:
-    """Images by node name: one, or several to try in turn if this endpoint does not list versions.
+    """Return each node's images by node name: one, or several to try in turn if this endpoint does
+    not list versions.
 
     `latest` is resolved to the current version.
     """

@@ -1,4 +1,4 @@
-"""Checks before anything is billed that images exist and fit the machine and its disk."""
+"""Checks, before anything is billed, that images exist and fit the machine and its disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECURE_BOOT = (
 
 
 def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple[str, bool]]:
-    """Each image, and whether Azure reports it. Raises CloudConfigError."""
+    """Check each image; yields its name and whether Azure reports it. Raises CloudConfigError."""
     known = skus.of(region) or {}
     nodes: dict[tuple[str, ...], list[NodePlan]] = {}
     for node in plan.nodes:
@@ -45,7 +45,7 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
 
 
 def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, list[str] | None]:
-    """The first image that exists, with its versions; None if versions are not reported."""
+    """Return the first image that exists and its versions, which are None if not reported."""
     for image in names:
         path = _path(arm, region, requests.image_reference(image))
         versions = None if path is None else _versions(arm, path)
@@ -61,7 +61,7 @@ def secure_boot(arm: ArmClient) -> bool:
 
 
 def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
-    """Path of a marketplace image; None for a custom or gallery image."""
+    """Return the path of a marketplace image; None for a custom or gallery image."""
     if "publisher" not in reference:
         return None
     return (
@@ -72,8 +72,8 @@ def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
 
 
 def _versions(arm: ArmClient, path: str) -> list[str] | None:
-    """Versions of an image; None if this endpoint does not report them, empty if the image does
-    not exist.
+    """Return the versions of an image; None if this endpoint does not report them, empty if the
+    image does not exist.
     """
     try:
         answer = arm.call("GET", path).body

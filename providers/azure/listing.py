@@ -1,4 +1,4 @@
-"""Maps VMs of Resource Manager's four lists to our values, by pure functions."""
+"""Maps the VMs in Resource Manager's four lists to our types, by pure functions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ STATES: Mapping[str, NodeState] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """Four lists, by id in lower case: Resource Manager does not preserve the case of ids."""
+    """Resource Manager's four lists, keyed by ID in lower case: Resource Manager does not preserve
+    the case of IDs.
+    """
 
     vms: Mapping[str, Tree]
     views: Mapping[str, Tree]
-    """Instance views."""
+    """Instance views of the VMs."""
     nics: Mapping[str, Tree]
     addresses: Mapping[str, Tree]
     dying: frozenset[str] = frozenset()
@@ -97,14 +99,16 @@ def place_of(vm: Tree) -> Location:
 
 
 def plain(region: str) -> str:
-    """Region name without spaces and capitals: `East US` and `eastus` are the same."""
+    """Return a region's name in lower case without spaces: `East US` and `eastus` are the same
+    region.
+    """
     return region.replace(" ", "").lower()
 
 
 def condition(
     name: str, properties: Tree, view: Tree, *, dying: bool
 ) -> tuple[NodeState, CloudError | None]:
-    """State of a VM, and the reason if that is a failure."""
+    """Return the state of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
         return "stopped", BusyError(f"{name}: the VM is being deleted", scope="region")
@@ -142,7 +146,7 @@ def _has_public(properties: Tree, lists: Lists) -> bool:
 
 
 def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
-    """Private and public address; "" while unknown."""
+    """Return the private and public address; "" while unknown."""
     inside = _nic(properties, lists)
     public = inside.get("publicIPAddress") or {}
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
@@ -151,8 +155,8 @@ def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
 
 
 def unix_time(text: Any) -> float | None:
-    """Unix time of `2026-11-21T13:30:00.1234567+00:00`: Azure writes seven digits, Python 3.10
-    reads six.
+    """Convert a time like `2026-11-21T13:30:00.1234567+00:00` to Unix time: Azure writes seven
+    digits, but Python 3.10 reads only six.
     """
     words = str(text or "").replace("Z", "+00:00")
     head, dot, rest = words.partition(".")

@@ -1,4 +1,4 @@
-"""Machine types of a region with their zones and cores, listed once."""
+"""Machine types of a region with their zones and cores; listed only once."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from cloudtrain.providers.azure.listing import plain
 class Sku:
     name: str
     family: str
-    """Name of its quota in `usages`: `standardNCASv3_T4Family`."""
+    """Name of the type's quota in `usages`: `standardNCASv3_T4Family`."""
     cores: int | None
     zones: frozenset[str]
     """Zones that this subscription may use: `{"1", "3"}`."""
     all_zones: frozenset[str]
     refused: str
-    """Why this subscription may not use it anywhere in the region; "" if it may."""
+    """Why this subscription may not use the type anywhere in the region; "" if it may."""
     fast: bool
-    """True if it supports accelerated networking."""
+    """True if the type supports accelerated networking."""
     gpus: int = 0
     memory_gib: float = 0.0
     arm: bool = False
     generations: frozenset[str] = frozenset()
-    """Generations of images that it boots: `{"V1", "V2"}`; empty if not reported."""
+    """Generations of images that the type boots: `{"V1", "V2"}`; empty if not reported."""
 
     def mismatch(self, node: NodePlan) -> str | None:
-        """Why this node cannot have this type; None if nothing that Azure reports
+        """Return why this node cannot have this type; None if nothing that Azure reports
         contradicts it.
 
-        Azure reports the number of GPUs; their kind is only in the type's name.
+        Azure reports the number of GPUs, but shows their kind only in the type's name.
         """
         wanted = node.accelerator
         if self.arm:
@@ -60,7 +60,7 @@ class Sku:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """Accelerator of the type; None also if the name does not show its kind."""
+        """Return the type's accelerator; None if it has none or its name does not show the kind."""
         words = self.name.split("_")[2:]
         kinds = [row.kind for row in map(gpus.gpu, words) if row is not None]
         return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
@@ -75,8 +75,8 @@ class Skus:
         self._lock = threading.Lock()
 
     def of(self, region: str) -> Mapping[str, Sku] | None:
-        """Machine types of a region by name in lower case; None if this endpoint does not list
-        them.
+        """Return the machine types of a region by name in lower case; None if this endpoint does
+        not list them.
         """
         with self._lock:
             if region not in self._known:
@@ -84,8 +84,8 @@ class Skus:
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-        """Facts of each machine type, from the first region that has it, without types with
-        unknown GPUs.
+        """Return the facts of each machine type, from the first region that has it; types with
+        unknown GPUs are omitted.
         """
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
@@ -100,7 +100,7 @@ class Skus:
 
 
 def read(entries: Iterable[Tree], region: str) -> list[Sku]:
-    """Parse https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
+    """Parse a response of https://learn.microsoft.com/rest/api/compute/resource-skus/list"""
     return [
         _sku(entry, region)
         for entry in entries
@@ -143,7 +143,7 @@ def _sku(entry: Tree, region: str) -> Sku:
 
 
 def _whole(text: str) -> int:
-    """Number of GPUs; a share, such as `0.33` of NV…ads_A10_v5, counts as one."""
+    """Parse a number of GPUs; a share, such as `0.33` of NV…ads_A10_v5, counts as one."""
     return math.ceil(_number(text))
 
 

@@ -1,5 +1,5 @@
-"""Network resources that the VMs of a region share: group, network, firewall; created or
-adopted.
+"""Creates or adopts the network resources that the VMs of a region share: group, network and
+firewall.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
-"""100 Gbit/s and more: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
+"""Machine types with at least 100 Gbit/s:
+https://learn.microsoft.com/azure/virtual-machines/sizes/overview
+"""
 BEING_DELETED = 900.0
-"""Seconds to wait for the deletion of a group with many VMs."""
+"""Seconds to wait until a group with many VMs is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +42,16 @@ class ClusterNetwork:
     subnet: str
     """Id."""
     firewall: str
-    """Id. It is attached to each NIC, so that the user's subnet is not changed."""
+    """ID of the firewall, which is attached to each NIC so that the user's subnet is not
+    changed.
+    """
     proximity: str | None
     fast: frozenset[str]
     """Machine types that support accelerated networking, in lower case."""
     images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By node name, each `publisher:offer:sku:version` or an id: the first that exists is used."""
+    """Images by node name, each `publisher:offer:sku:version` or an ID; the first that exists is
+    used.
+    """
 
 
 def make(
@@ -58,7 +64,7 @@ def make(
     journal: Journal,
     repair: Callable[[paths.Group], None],
 ) -> ClusterNetwork:
-    """Create the group, then firewall, network and placement group in parallel.
+    """Create the group, then the firewall, network and placement group in parallel.
 
     The firewall is updated if the caller's address has changed. `repair` completes what an
     interrupted creation has left in the group.
@@ -107,9 +113,10 @@ def register(services: ResourceProviders, lifetime: float | None, journal: Journ
 
 
 def uses_placement_group(plan: Plan) -> bool:
-    """True if the nodes go into a proximity placement group, by `network.close`.
+    """True if the nodes are placed in a proximity placement group, depending on `network.close`.
 
-    `auto`: if all machines have a fast network and none is spot, whose capacity is scarce anyway.
+    With `auto`, that is so if all machines have a fast network and none is spot, whose capacity is
+    scarce anyway.
     """
     nodes, close = plan.nodes, plan.config.network.close
     if len(nodes) < 2 or close == "off":
@@ -118,7 +125,7 @@ def uses_placement_group(plan: Plan) -> bool:
 
 
 def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
-    """Address ranges of a subnet. Raises CloudConfigError if it does not exist."""
+    """Return the address ranges of a subnet. Raises CloudConfigError if it does not exist."""
     shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
     if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
         raise CloudConfigError(
@@ -146,7 +153,8 @@ class _Site:
         return labels.of_cluster(self.cluster, self.owner)
 
     def create_group(self) -> bool:
-        """Create the group if it does not exist, waiting for one that is being deleted.
+        """Create the group if it does not exist. If an old one is being deleted, wait for that
+        first.
 
         Returns True if it was created.
         """
@@ -194,7 +202,9 @@ class _Site:
         return path
 
     def subnet(self, plan: Plan, *, fresh: bool) -> str:
-        """Id of the config's subnet, or of the only one in our own network."""
+        """Return the ID of the config's subnet, or create our own network and return the ID of its
+        only subnet.
+        """
         if plan.config.network.subnet is not None:
             return plan.config.network.subnet
         name = labels.group_name(self.cluster)
@@ -207,9 +217,9 @@ class _Site:
         return f"{path}/subnets/{name}"
 
     def proximity(self, *, fresh: bool) -> str | None:
-        """Create the placement group of this place, as its first VM binds it to a data centre.
+        """Create a placement group for this place alone, as its first VM binds it to a data centre.
 
-        None if this endpoint does not support it: nodes train without it as well.
+        Returns None if this endpoint does not support placement groups: training works without one.
         """
         name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)

@@ -25,14 +25,16 @@ VERSIONS = (
 
 
 def version(path: str) -> str | None:
-    """API version of a path; None for a link that the cloud returned, which includes the version
-    if it needs one.
+    """Return the API version for a path; None for a link that the cloud returned, which includes
+    the version if it needs one.
     """
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
 
 
 def type_of(path: str) -> str:
-    """Resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a list."""
+    """Return the resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a
+    list.
+    """
     _, provider, rest = path.partition("?")[0].lower().rpartition("/providers/")
     if not provider:
         return ""
@@ -42,7 +44,7 @@ def type_of(path: str) -> str:
 
 
 def newest(versions: Sequence[str], wanted: str) -> str | None:
-    """Newest of the versions that a refusal lists.
+    """Return the newest of the versions that a refusal lists.
 
     A preview is chosen only if there is nothing else, and a version newer than `wanted` only if all
     are newer.
@@ -53,7 +55,7 @@ def newest(versions: Sequence[str], wanted: str) -> str | None:
 
 @dataclass(frozen=True)
 class Group:
-    """A resource group and the paths in it, capitalized as in azure-mgmt."""
+    """A resource group and the paths of resources in it, capitalized as in azure-mgmt."""
 
     subscription: str
     name: str
@@ -64,7 +66,7 @@ class Group:
 
     @property
     def path(self) -> str:
-        """Prefix of all ids in the group, without a trailing slash."""
+        """Prefix of all IDs in the group, without a trailing slash."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.name}"
 
     def vm(self, name: str) -> str:
@@ -77,7 +79,9 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"
 
     def address(self, node: str, zone: str) -> str:
-        """Path of a VM's public address. The name has the zone, as an address stays in its zone."""
+        """Return the path of a VM's public address. Its name includes the zone, as an address
+        cannot leave its zone.
+        """
         name = f"{node}-{zone}" if zone else node
         return f"{self.path}/providers/Microsoft.Network/publicIPAddresses/{name}"
 
@@ -88,7 +92,9 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/virtualNetworks/{name}"
 
     def schedule(self, node: str) -> str:
-        """Path of a VM's schedule, with the name that the portal's auto-shutdown expects."""
+        """Return the path of a VM's schedule, with the name that the portal's auto-shutdown
+        expects.
+        """
         name = f"shutdown-computevm-{node}"
         return f"{self.path}/providers/Microsoft.DevTestLab/schedules/{name}"
 
@@ -98,8 +104,8 @@ def group_name(cluster: str, region: str) -> str:
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:
-    """Group and name in a VM's id; None for other ids. Lists sometimes capitalize group names;
-    ours are lower case.
+    """Return the group and name in a VM's ID; None for other IDs. Group names are converted to
+    lower case, as lists sometimes capitalize them.
     """
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
@@ -111,7 +117,9 @@ def vm_of(id: str) -> tuple[Group, str] | None:
 
 
 def group_of(id: str) -> str:
-    """Name of the group in an id, in lower case: ARM ignores case and does not preserve it."""
+    """Return the name of the group in an ID, in lower case: ARM ignores case and does not preserve
+    it.
+    """
     found = re.search(r"/resourcegroups/([^/]+)", id, re.IGNORECASE)
     return found[1].lower() if found else ""
 
@@ -121,14 +129,15 @@ def last(id: str) -> str:
 
 
 def zone_of(place_zone: str) -> str:
-    """Zone number: `1` of `eastus-1`; "" of ""."""
+    """Return the zone number: `1` for `eastus-1`; "" for ""."""
     return place_zone.rpartition("-")[2]
 
 
 def local(url: str, prefix: str) -> str:
-    """Path and query of a link that the cloud returned. `prefix` is the endpoint's own path.
+    """Return the path and query of a link that the cloud returned. `prefix` is the endpoint's own
+    path.
 
-    The link is followed only on our own endpoint, as the request carries our token.
+    Links are followed only to our own endpoint, as the request carries our token.
     """
     parts = urlsplit(url)
     path = parts.path.removeprefix(prefix) if prefix else parts.path

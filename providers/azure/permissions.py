@@ -1,4 +1,4 @@
-"""Permissions of the role for cloudtrain; the tests compare them with the calls that the stand-in
+"""Permissions of the role for cloudtrain. The tests compare them with the calls that the stand-in
 records.
 
 Names: https://learn.microsoft.com/azure/role-based-access-control/permissions/compute and related
@@ -30,23 +30,24 @@ NEEDED = (
     *(f"{NETWORK}/virtualNetworks/{verb}" for verb in ("read", "write", "delete")),
     f"{NETWORK}/virtualNetworks/subnets/join/action",
 )
-"""Needed by `up` and `down`."""
+"""Permissions that `up` and `down` need."""
 ENDING = tuple(f"Microsoft.DevTestLab/schedules/{verb}" for verb in ("read", "write", "delete"))
-"""Also needed if nodes end by themselves."""
+"""Permissions needed as well if Azure is to end the nodes."""
 DEADLINES = (
     "Microsoft.ComputeSchedule/locations/virtualMachinesSubmitDeallocate/action",
     "Microsoft.ComputeSchedule/locations/virtualMachinesGetOperationStatus/action",
     "Microsoft.ComputeSchedule/locations/virtualMachinesCancelOperations/action",
 )
-"""Also needed to end them at a date and time. The service acts with the caller's permission to
-deallocate."""
+"""Permissions needed to end the nodes at a date and time. The service acts with the caller's
+permission to deallocate.
+"""
 REGISTERING = (
     f"{COMPUTE}/register/action",
     f"{NETWORK}/register/action",
     "Microsoft.DevTestLab/register/action",
     "Microsoft.ComputeSchedule/register/action",
 )
-"""Needed once per subscription, unless the providers are registered already."""
+"""Permissions needed once per subscription, unless the providers are already registered."""
 TOLD = (
     f"{RESOURCES}/read",
     f"{RESOURCES}/locations/read",
@@ -66,7 +67,7 @@ TOLD = (
     "Microsoft.Storage/storageAccounts/blobServices/read",
     "Microsoft.Resources/deployments/validate/action",
 )
-"""Read-only calls; the last one is for `check --deep`."""
+"""Permissions for checks; the last one is for `check --deep`."""
 ACTIONS = tuple(sorted({*NEEDED, *ENDING, *DEADLINES, *REGISTERING, *TOLD}))
 
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
@@ -81,7 +82,7 @@ https://learn.microsoft.com/rest/api/storageservices/authorize-with-azure-active
 
 
 def role() -> dict[str, Any]:
-    """Custom role in the format of `az role definition create`."""
+    """Return a custom role in the format of `az role definition create`."""
     return {
         "Name": "cloudtrain",
         "IsCustom": True,
@@ -95,7 +96,7 @@ def role() -> dict[str, Any]:
 
 
 def block() -> str:
-    """Block of docs/azure.md for users to paste."""
+    """Return the block in docs/azure.md for users to paste."""
     lines = ["az role definition create --role-definition role.json"]
     lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
     lines += ["  --scope /subscriptions/SUBSCRIPTION"]

@@ -1,7 +1,7 @@
 """`provider: azure`: virtual machines over Azure Resource Manager on apache-libcloud.
 
-A cluster has one resource group in each region that `up` tries. It contains everything that is
-created for the cluster there, and is deleted with it.
+A cluster has one resource group in each region that `up` tries. The group contains everything that
+is created for the cluster in that region, and is deleted with the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cloudtrain.providers.base.timing import TIMING, Timing
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
-    """The provider of a config. Sends no request."""
+    """Return the provider for a config. Sends no request."""
     account = AzureDriver(config)
     return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
 
@@ -39,7 +39,7 @@ class AzureDriver:
 
     name = "azure"
     ends_by_shutdown = False
-    """False: a VM that shuts itself down is still billed, so a schedule deallocates it."""
+    """False: a VM that shuts itself down is still billed. A schedule deallocates it instead."""
     soonest_end = SOONEST
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:

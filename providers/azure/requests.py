@@ -32,17 +32,18 @@ IMAGES = {
     # https://learn.microsoft.com/azure/virtual-machines/azure-hpc-vm-images
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
 }
-"""All of generation 2, which machines with an A100 or H100 need."""
+"""Image names of Azure; all are of generation 2, which machines with an A100 or H100 need."""
 SECOND = {
     "ubuntu-22.04": "ubuntu-24.04",
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
 }
-"""Used by `auto` and `deeplearning` once a cloud no longer has the first."""
+"""Second choice of an image, for when a cloud no longer has the first."""
 _OURS = frozenset({*IMAGES.values(), *SECOND.values()})
 GPU_DISK_GB = 128
-"""The 64 GB of ubuntu-hpc, or Ubuntu's 30, and 50 GB more: CUDA's libraries for TensorFlow take
-7 GB, and their downloads another 3 GB. Disks are billed in steps, of which this is one:
-https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
+"""Disk size in GB with GPUs: 64 for ubuntu-hpc or 30 for Ubuntu, and 50 more, as CUDA's libraries
+for TensorFlow take 7 GB and their downloads another 3 GB. Disks are billed in steps, of which this
+is one: https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)
+"""
 
 
 def group(region: str, tags: Tags) -> Body:
@@ -50,11 +51,11 @@ def group(region: str, tags: Tags) -> Body:
 
 
 def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
-    """SSH from `caller`, all traffic between the nodes, nothing else.
+    """Firewall that allows SSH from `caller` and all traffic between the nodes, nothing else.
 
-    In our own network (`inside` is empty) the default rules AllowVnetInBound and DenyAllInBound do
-    the last two. In the user's network, where those allow traffic from all peered networks,
-    `inside` has the ranges of the nodes' subnet.
+    In our own network (`inside` is empty) the default rules AllowVnetInBound and DenyAllInBound
+    already allow the nodes' traffic and deny all else. In the user's network, where those allow
+    traffic from all peered networks, `inside` has the ranges of the nodes' subnet.
     https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
     """
     rules = [_rule(SSH, 1000, "Allow", "Tcp", [caller], "22")]
@@ -86,8 +87,8 @@ def _rule(
 
 
 def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
-    """Virtual network. `outbound`: Azure's default outbound access, for nodes without a public
-    address.
+    """Virtual network. `outbound` enables Azure's default outbound access, for nodes without a
+    public address.
     """
     inside: Body = {"addressPrefix": RANGE}
     if outbound:
@@ -111,7 +112,7 @@ def proximity(region: str, tags: Tags) -> Body:
 
 
 def address(region: str, zone: str, tags: Tags) -> Body:
-    """Public address. A VM in a zone needs an address of that zone."""
+    """Public address. A VM in a zone needs an address in the same zone."""
     return {
         "location": region,
         "tags": dict(tags),
@@ -124,7 +125,9 @@ def address(region: str, zone: str, tags: Tags) -> Body:
 def nic(
     region: str, tags: Tags, *, subnet: str, firewall: str, address: str | None, fast: bool
 ) -> Body:
-    """Network interface. `fast`: accelerated networking, which some machine types refuse."""
+    """Network interface. `fast` enables accelerated networking, which some machine types do not
+    support.
+    """
     inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
     if address is not None:
         inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
@@ -193,7 +196,7 @@ def _os_disk(node: NodePlan, image: str) -> Body:
 
 
 def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
-    """First-boot data and the one key for logins; no password."""
+    """OS profile with the first-boot data and the only key for logins; no password."""
     key = {"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": public_key}
     return {
         "computerName": node.name,
@@ -214,7 +217,7 @@ SUBMIT, STATUS, CANCEL = (
 
 
 def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
-    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked`: id of this request.
+    """Scheduled action that deallocates VMs at `expires` (Unix time). `asked`: ID of this request.
 
     https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
     """
@@ -236,12 +239,14 @@ def operations(ids: Sequence[str]) -> Body:
 
 
 PLAIN_BOOT = {"securityType": "Standard"}
-"""Disables Secure Boot, under which the kernel refuses NVIDIA's modules and which a subscription
-may enable by default. https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
+"""Security profile that disables Secure Boot: with it, the kernel refuses NVIDIA's modules, and a
+subscription may enable it by default.
+https://learn.microsoft.com/azure/virtual-machines/trusted-launch
+"""
 
 
 def has_gpu(node: NodePlan) -> bool:
-    """True for machine types with an N, which all GPU families have."""
+    """True if the node's machine type has a GPU: all GPU families have an N in their name."""
     return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
 
 
@@ -272,7 +277,7 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool 
 
 
 def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
-    """True if Azure stores the end that was requested."""
+    """True if the schedule found in Azure has the end that `body` requests."""
     stored, wanted = found.get("properties") or {}, body["properties"]
     return bool(
         str(stored.get("status", "")).lower() == wanted["status"].lower()
@@ -282,7 +287,7 @@ def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
 
 
 def seconds_to(found: Mapping[str, Any], now: float) -> float:
-    """Seconds to the nearest run of the schedule, past or future."""
+    """Return the seconds to the nearest run of the schedule, past or future."""
     time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
     if not re.fullmatch(r"\d{4}", time):
         return 0.0
@@ -296,12 +301,12 @@ def _zones(zone: str) -> Body:
 
 
 def image_of(image: str, node: NodePlan) -> str:
-    """Azure's name of an image."""
+    """Return Azure's name of an image."""
     return images_of(image, node)[0]
 
 
 def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
-    """Azure's names of an image; the first that exists is used."""
+    """Return Azure's names of an image, of which the first that exists is used."""
     if image not in ("auto", "deeplearning"):
         return (IMAGES.get(image, image),)
     # Images with drivers may have NVIDIA's open kernel modules, which need Turing or later.
@@ -312,7 +317,8 @@ def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def image_reference(image: str) -> Body:
-    """Reference for `publisher:offer:sku:version`, or for the id of a custom or gallery image.
+    """Return the reference for `publisher:offer:sku:version`, or for the ID of a custom or gallery
+    image.
 
     Raises CloudConfigError for anything else.
     """

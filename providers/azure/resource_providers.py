@@ -1,4 +1,6 @@
-"""Resource providers of the subscription: their registration, and the regions of their types."""
+"""Resource providers of the subscription: their registration and the regions that offer their
+types.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from cloudtrain.providers.azure.listing import plain
 
 COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
 SCHEDULES = "Microsoft.DevTestLab"
-"""Daily shutdowns of VMs."""
+"""Resource provider of daily VM shutdowns."""
 DEADLINES = "Microsoft.ComputeSchedule"
-"""Deallocations at a date and time: https://learn.microsoft.com/rest/api/computeschedule/"""
+"""Resource provider of deallocations at a date and time:
+https://learn.microsoft.com/rest/api/computeschedule/
+"""
 SUBMITTING = "locations/virtualMachinesSubmitDeallocate"
 NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
 
@@ -26,31 +30,33 @@ class ResourceProvider:
     """State of one resource provider in a subscription."""
 
     state: str
-    """In lower case; "" if not reported."""
+    """Registration state in lower case; "" if not reported."""
     locations: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Type in lower case → regions."""
+    """Resource type in lower case → regions that offer it."""
 
     @property
     def missing(self) -> bool:
         return self.state in NOT_REGISTERED
 
     def serves(self, type: str, region: str) -> bool:
-        """True also if the regions are not reported."""
+        """True if the type is available in the region, or if its regions are not reported."""
         known = self.locations.get(type.lower())
         return not known or region in known
 
     def is_far(self, region: str) -> bool:
-        """True if Microsoft.ComputeSchedule is available there."""
+        """True if Microsoft.ComputeSchedule is available in the region."""
         return self.serves(SUBMITTING, region) and self.serves("locations", region)
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
-    """Namespaces that this plan needs; schedules only if nodes are to end by themselves."""
+    """Return the namespaces that a plan with this lifetime needs; schedules are needed only if
+    there is a lifetime.
+    """
     return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
 
 
 class ResourceProviders:
-    """Resource providers, each queried once. Safe to use from many threads."""
+    """Resource providers of a subscription, each queried once. Thread-safe."""
 
     def __init__(self, arm: ArmClient) -> None:
         self._arm = arm
@@ -58,7 +64,7 @@ class ResourceProviders:
         self._lock = threading.Lock()
 
     def of(self, namespace: str) -> ResourceProvider | None:
-        """Resource provider; None if this endpoint does not report it."""
+        """Return a resource provider; None if this endpoint does not report it."""
         with self._lock:
             if namespace not in self._known:
                 self._known[namespace] = self._ask(namespace)
@@ -75,8 +81,8 @@ class ResourceProviders:
         return found.is_far(region)
 
     def register(self, namespace: str, journal: Journal) -> None:
-        """Register a namespace: once per subscription, free, and not undone by `down`. Raises
-        PermissionsError.
+        """Register a namespace. This is free and needed once per subscription; `down` does not undo
+        it. Raises PermissionsError.
         """
         journal(ResourceRequested(what="registration", name=namespace))
         path = f"{self._arm.path}/providers/{namespace}"

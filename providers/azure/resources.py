@@ -19,16 +19,17 @@ NETWORK = "/providers/Microsoft.Network"
 
 
 class Resources:
-    """Inventory of a subscription. Safe to use from many threads."""
+    """Lists our resources in a subscription. Thread-safe."""
 
     def __init__(self, arm: ArmClient) -> None:
         self._arm = arm
 
     def machines(self, cluster: str | None, place: Location | None) -> tuple[Vm, ...]:
-        """VMs of a cluster, or of all clusters.
+        """List the VMs of a cluster, or of all clusters.
 
-        A cluster's VMs are listed from its own groups, so that thousands of other VMs in the
-        subscription cost nothing; those of all clusters, from five lists of the subscription.
+        One cluster's VMs are listed from its own groups, so that thousands of other VMs in the
+        subscription add no cost. The VMs of all clusters come from five lists of the whole
+        subscription.
         """
         found = self._of_all() if cluster is None else self._of_groups(cluster, place)
         return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
@@ -59,7 +60,9 @@ class Resources:
         return [machine for machines in found for machine in machines]
 
     def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
-        """Names of groups with our name or tag, or a VM with our tag; and all groups."""
+        """Return the names of the groups that have our name or tag, or contain a VM with our tag;
+        and all groups.
+        """
         query = f"tagName eq '{labels.CLUSTER}' and tagValue eq '{cluster}'"
         groups, tagged = side_by_side(
             self._groups,
@@ -115,7 +118,9 @@ class Resources:
         return list(listing.to_vms(lists))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
-        """Instance view of each VM, queried one by one if the list does not include it."""
+        """Return the instance view of each VM. A view that the list does not include is queried by
+        itself.
+        """
         views = {
             id: (vm.get("properties") or {}).get("instanceView") or {}
             for id, vm in listing.by_id(listed).items()
@@ -136,7 +141,7 @@ class Resources:
         }
 
     def resources(self, cluster: str | None) -> tuple[Resource, ...]:
-        """Our groups, and resources with our label in groups that are not ours."""
+        """List our groups, and resources with our label in other groups."""
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"
@@ -170,7 +175,7 @@ def _is_named(group: Tree, cluster: str) -> bool:
 
 
 def _is_in_progress(vm: Tree) -> bool:
-    """True while its power state is not meaningful."""
+    """True while the VM's power state is not meaningful."""
     state = (vm.get("properties") or {}).get("provisioningState", "")
     return str(state).lower() in ("creating", "deleting")
 

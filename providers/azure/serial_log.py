@@ -1,5 +1,5 @@
-"""Reads the end of a VM's serial log from managed boot diagnostics, free and without a storage
-key.
+"""Reads the end of a VM's serial log from managed boot diagnostics, which is free and needs no
+storage key.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.serial_log import last_lines
 
 MINUTES = "10"
-"""Validity of the link to the log."""
+"""Validity of the link to the log, in minutes."""
 TIMEOUT = 20.0
-"""Seconds without data."""
+"""Seconds without data before a request times out."""
 
 
 def serial_log(arm: ArmClient, machine: Vm) -> str:
-    """End of the serial log:
+    """Return the end of the serial log:
     https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data
     """
     group, name = where(machine)
@@ -30,7 +30,7 @@ def serial_log(arm: ArmClient, machine: Vm) -> str:
 
 
 def _fetched(name: str, url: str) -> str:
-    """Fetch a presigned link, without our token; errors do not show the link."""
+    """Fetch a presigned link without sending our token; errors do not show the link."""
     import requests
 
     with mapped(f"GET serial log of {name}"):

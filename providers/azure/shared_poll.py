@@ -1,7 +1,7 @@
 """Lets many threads wait for resources of one kind by polling one shared list.
 
-Azure lists a hundred VMs in one call; polling an operation for each would take a hundred calls each
-time, and it accepts about 25 a second:
+Azure lists a hundred VMs in one call. Polling an operation per VM would take a hundred calls each
+time, but Azure accepts only about 25 a second:
 https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 """
 
@@ -16,19 +16,21 @@ from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base.timing import Timing
 
 LATE = 0.1
-"""Fraction of the time already taken by which the end may be seen late."""
+"""Maximum delay in noticing the end, as a fraction of the time already taken."""
 UNLISTED = 3
-"""Lists without a resource after which it is queried by itself."""
+"""Number of lists without a resource after which the resource is queried by itself."""
 
 
 def interval(timing: Timing, taken: float) -> float:
-    """Seconds until the next poll of something that has taken `taken` seconds so far."""
+    """Return the seconds until the next poll of an operation that has taken `taken`
+    seconds so far.
+    """
     return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken))
 
 
 class SharedPoll:
-    """One shared list. `ask` fetches it; `settled` is true for a resource that needs no further
-    waiting.
+    """A shared list that is polled. `ask` fetches it; `settled` returns True for a resource that
+    needs no further waiting.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class SharedPoll:
                 del self._waiting[key]
 
     def _next_round(self, first: int) -> None:
-        """Wait for one more list, at least the one with the number `first`, fetched by this
-        thread or another.
+        """Wait until list number `first` or a later one has been fetched, by this thread or
+        another.
         """
         with self._changed:
             wanted = max(first, self._round + 1)

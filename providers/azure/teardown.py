@@ -1,4 +1,4 @@
-"""Deletes a cluster: its VMs are deallocated first, then deleted with their groups."""
+"""Deletes a cluster: deallocates its VMs first, then deletes them with their groups."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from cloudtrain.providers.base.driver import Resource, Vm
 GROUP = "resource group"
 AT_ONCE = 64
 FORCED = "Microsoft.Compute/virtualMachines"
-"""Types to delete by force, without a shutdown:
-https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
+"""Resource types to delete by force, without a shutdown:
+https://learn.microsoft.com/rest/api/resources/resource-groups/delete
+"""
 KINDS = (
     # In the order in which they can be deleted.
     "Microsoft.DevTestLab/schedules",
@@ -32,11 +33,11 @@ KINDS = (
     "Microsoft.Network/networkSecurityGroups",
     "Microsoft.Compute/proximityPlacementGroups",
 )
-"""All that we create besides VMs and groups."""
+"""All resource types that we create besides VMs and groups."""
 
 
 class Teardown:
-    """Deletions in one subscription. Safe to use from many threads."""
+    """Deletes our resources in one subscription. Thread-safe."""
 
     def __init__(self, arm: ArmClient, vms: Vms, ends: Expiries) -> None:
         self._arm = arm
@@ -44,7 +45,7 @@ class Teardown:
         self._ends = ends
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        """Delete our groups with their contents, and one by one what is in other groups."""
+        """Delete our groups with their contents, and our resources in other groups one by one."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
         steps: dict[str, Callable[[], None]] = {
@@ -61,8 +62,8 @@ class Teardown:
                 self._arm.delete(other.id)
 
     def _drop(self, name: str) -> None:
-        """Deallocate the VMs, which takes seconds and ends their cost, then delete the group,
-        which takes minutes.
+        """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
+        the group, which takes minutes.
         """
         group = self._arm.group(name)
         vms = self._vms_of(group)
@@ -94,7 +95,9 @@ class Teardown:
         return ask_or_none(lambda: self._arm.pages(path)) or []
 
     def _deallocate(self, vms: Sequence[Tree]) -> dict[str, ArmAnswer]:
-        """Deallocate VMs by id; a VM that refuses is still deleted."""
+        """Begin to deallocate the VMs; returns the answers by ID. A VM whose deallocation is
+        refused is still deleted.
+        """
 
         def ask(vm: Tree) -> ArmAnswer | None:
             try:
@@ -108,8 +111,8 @@ class Teardown:
     def _not_deleted(
         self, name: str, vms: Sequence[Tree], begun: dict[str, ArmAnswer], refusal: CloudError
     ) -> PermissionsError:
-        """Error for a locked group: its machines no longer cost anything, the rest is still
-        billed.
+        """Return the error for a locked group, whose machines are no longer billed while its other
+        resources are.
         """
         path = str(self._arm.group(name).itself)
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]

@@ -1,4 +1,4 @@
-"""Life of one VM: address, NIC, machine, end, deletion."""
+"""Creates, starts and deletes one VM with its address, NIC and end."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
 
 
 class Vms:
-    """VMs of one subscription. Safe to use from many threads."""
+    """VMs of one subscription. Thread-safe."""
 
     def __init__(self, arm: ArmClient, ends: Expiries) -> None:
         self._arm = arm
         self._ends = ends
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
-        """Launch a VM and wait until it is known to be allocated. What was created for a refused
-        VM is deleted.
+        """Launch a VM and wait until it is known to be allocated. If the VM is refused, delete what
+        was created for it.
         """
         try:
             self._make(order)
@@ -111,7 +111,8 @@ class Vms:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
-        """Begin to create the VM; None if an earlier call whose answer was lost has begun it.
+        """Begin to create the VM; returns None if an earlier call, whose answer was lost, has
+        already begun.
 
         `others`: images to try in turn if the first does not exist.
         """
@@ -130,7 +131,9 @@ class Vms:
             return self._begin(path, *(requests.without_security(dict(b)) for b in (body, *others)))
 
     def _armed_early(self, order: LaunchRequest[ClusterNetwork], expires: float) -> bool:
-        """Set the end once the VM is accepted. False if the schedule needs the VM to be ready."""
+        """Set the end as soon as the VM is accepted. Returns False if the schedule requires that
+        the VM be ready.
+        """
         try:
             return self._ends.arm(
                 order.network.group, order.node.name, order.place.region, order.labels, expires
@@ -139,7 +142,7 @@ class Vms:
             return False
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped VM; its end is set before it costs anything."""
+        """Start a stopped VM; its end is set before the VM is billed."""
         group, name = where(machine)
         path = group.vm(name)
         if expires is not None:
@@ -162,7 +165,7 @@ class Vms:
 
 
 def _disks(vm: Tree | None) -> list[str]:
-    """The disk that was created with the VM: disks attached later are kept."""
+    """Return the disk that was created with the VM; disks attached later are kept."""
     profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
     id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
     return [str(id)] if id else []

@@ -19,11 +19,12 @@ from cloudtrain.providers.base.driver import Location
 def places(
     arm: ArmClient, skus: Skus, services: ResourceProviders, plan: Plan
 ) -> tuple[Location, ...]:
-    """Places in the placement's order. Raises CloudConfigError for names that do not exist.
+    """Return the places of the placement, in its order. Raises CloudConfigError for names that do
+    not exist.
 
-    A region stands for each of its zones that have all machines, then for itself, where Azure
-    chooses the zone. A region that lacks a machine is kept: the cloud's own refusal has the reason.
-    A region in which nothing would end the nodes is skipped.
+    A region is replaced by each of its zones that have all machines, followed by the region itself,
+    in which Azure chooses the zone. A region that lacks a machine is kept, as Azure's refusal gives
+    the reason. A region in which nothing would end the nodes is skipped.
     """
     refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
     named = [parse_location(text) for text in plan.config.placement]
@@ -48,7 +49,7 @@ def places(
 
 
 def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
-    """Regions in which Azure cannot end a node by itself, each with the reason."""
+    """Return the regions in which Azure cannot end a node by itself, each with the reason."""
     lifetime = plan.config.limits.max_lifetime
     schedules = services.of(SCHEDULES) if lifetime is not None else None
     far, found = services.of(DEADLINES), {}
@@ -63,14 +64,14 @@ def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) ->
 
 
 def parse_location(text: str) -> Location:
-    """Place of an entry: `eastus-1` is a zone, `eastus` (or `East US`) a region."""
+    """Parse an entry of the placement: `eastus-1` is a zone, `eastus` (or `East US`) a region."""
     found = re.fullmatch(r"(.+)-(\d)", plain(text))
     region = found[1] if found else plain(text)
     return Location(region=region, zone=f"{region}-{found[2]}" if found else "")
 
 
 def _regions(arm: ArmClient) -> Collection[str] | None:
-    """Regions of the subscription; None if this endpoint does not list them."""
+    """Return the regions of the subscription; None if this endpoint does not list them."""
     locations = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
     names = {plain(str(region.get("name", ""))) for region in locations or ()}
     return names or None

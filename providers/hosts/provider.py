@@ -112,8 +112,8 @@ class HostsProvider:
         return tuple(there[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """List nodes. A machine that does not answer is listed with the reason: its node may be
-        running.
+        """List nodes. The node of a machine that does not answer is included with the reason, as it
+        may be running.
         """
 
         def ask(slot: HostSlot) -> Node | None:
@@ -138,8 +138,8 @@ class HostsProvider:
         *,
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
-        """Delete everything of ours on the machines, running tasks included. The machines keep
-        running.
+        """Delete everything of ours on the machines, and end running tasks. The machines themselves
+        keep running.
         """
         left: dict[str, str] = {}
         silent: dict[str, str] = {}

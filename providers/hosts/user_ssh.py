@@ -28,7 +28,7 @@ class HostAddress:
     port: int
     user: str
     keys: tuple[str, ...]
-    """Paths; if empty, the agent's keys and the default files."""
+    """Paths of private keys; if empty, the agent's keys and the default files are used."""
     known_hosts: tuple[Path, ...]
 
 

@@ -76,7 +76,9 @@ class SessionChannel:
         threading.Thread(target=self._relay_output, args=(pid, ends), daemon=True).start()
 
     def hang_up(self) -> None:
-        """Close the process's pipes or terminal when the channel is gone, as all SSH servers do."""
+        """Close the process's pipes or terminal when the channel has closed, as all SSH
+        servers do.
+        """
         self._tell(HUNG_UP)
 
     def _spawn(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Pipes]:
@@ -95,8 +97,8 @@ class SessionChannel:
                 os.close(descriptor)
 
     def _spawn_on_pty(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Pipes]:
-        """Start the process with the pty as its controlling terminal: the first one that a new
-        session's leader opens.
+        """Start the process with the pty as its controlling terminal, which is the first terminal
+        that a new session's leader opens.
         """
         assert self._pty
         ours, theirs = self._pty

@@ -15,7 +15,7 @@ from cloudtrain.protocols import Finding
 GB = 1024**3
 LEAST_DISK = GB // 2
 TASK_MEMORY = 400 * 1024**2
-"""An idle TensorFlow process (measured: docs/local.md)."""
+"""Bytes of memory used by an idle TensorFlow process (measured: docs/local.md)."""
 
 
 def system() -> Finding:
@@ -54,7 +54,7 @@ def disk(folder: Path) -> Finding:
 
 
 def memory(nodes: int) -> Finding:
-    """Finding on memory for a TensorFlow task on each node; small tasks may need less."""
+    """Check the memory for a TensorFlow task on each node; small tasks may need less."""
     free = _available_memory()
     need = nodes * TASK_MEMORY
     text = f"{free / GB:.1f} GB of memory free, {nodes} TensorFlow tasks take about {need / GB:.1f}"

@@ -1,4 +1,6 @@
-"""Environment of commands on a local node: few variables of this machine, and no credentials."""
+"""Builds the environment of commands on a local node: only a few of this machine's variables, and
+no credentials.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ PASSED_ON = re.compile(
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables passed on from the caller's environment.
 
-    The package managers' config files are passed as paths, as the node has another home.
+    The package managers' config files are passed as paths, because the node has a different home.
     """
     passed = {name: value for name, value in environ.items() if PASSED_ON.fullmatch(name)}
     home = Path(environ.get("HOME") or Path.home())

@@ -34,7 +34,9 @@ class NodeFolder:
         return tuple(ports) if whole else ()
 
     def locked(self) -> bool:
-        """True while a server holds the lock. Unlike a pid file, it cannot outlive its process."""
+        """True while a server holds the lock. Unlike a pid file, a lock cannot outlive
+        its process.
+        """
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY)
         except OSError:
@@ -50,7 +52,7 @@ class NodeFolder:
     def mark_killed(self) -> None:
         """Mark that the node's processes are about to be frozen and killed.
 
-        If that is interrupted, the server may hold its lock forever without answering.
+        If that is interrupted, a frozen server may hold its lock forever without answering.
         """
         with contextlib.suppress(OSError):  # incomplete: there is no server
             (self.path / "doomed").touch()

@@ -71,8 +71,8 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
-    """Reserve the node's ports, if possible those that it had before. The forked server inherits
-    the sockets.
+    """Reserve the node's ports, if possible the same as before. The forked server inherits the
+    sockets.
     """
     if first is None:
         return ReservedPorts(None)
@@ -88,7 +88,8 @@ def symlink_datasets(path: Path, target: str) -> None:
 def take(lock: IO[bytes]) -> bool:
     """Take the lock; True on success.
 
-    A reader holds it for a moment, a killed process until the kernel has closed its files.
+    Retries, as a reader holds the lock for a moment, and a killed process until the kernel has
+    closed its files.
     """
     try:
         Retry(pause=0.01, tries=200).call(

@@ -15,7 +15,9 @@ from pathlib import Path
 LAST = 65_535
 TIME_WAIT = "06"
 SPARES = 3
-"""Reserved in addition to the first, in case another program takes that one meanwhile."""
+"""Number of ports reserved in addition to the first, in case another program takes that one
+meanwhile.
+"""
 
 APART = 1_000
 """Distance of spares from the first, to stay clear of other nodes' first ports."""

@@ -1,4 +1,4 @@
-"""Processes of a node: found by the tag that each inherits, stopped, then killed."""
+"""Finds a node's processes by the tag that each inherits, stops them, then kills them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 
 VARIABLE = "CLOUDTRAIN_NODE"
-"""In the environment of every process of a node: `<digest of the state home>/<cluster>/<node>`."""
+"""Variable in the environment of every process of a node: `<digest of the state
+home>/<cluster>/<node>`.
+"""
 
 PROC = Path("/proc")
 
@@ -118,7 +120,9 @@ def _alive(pid: int) -> bool:
 class _Stat:
     parent: int
     alive: bool
-    """Not a zombie; while its other threads end, it still has its files, locks and ports."""
+    """False for a zombie, unless it still has other threads: until they end, it keeps its files,
+    locks and ports.
+    """
 
 
 def _stat(pid: int) -> _Stat | None:

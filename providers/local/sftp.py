@@ -74,7 +74,7 @@ class Files(paramiko.SFTPServerInterface):
 
 
 class OpenFile(paramiko.SFTPHandle):
-    """An open file. Each request has its position, so none is stored."""
+    """An open file. It stores no position, as each request includes one."""
 
     def __init__(self, descriptor: int, flags: int) -> None:
         super().__init__(flags)

@@ -31,7 +31,7 @@ ROOM = "."
 """Pads the fork server's tag, where each server writes its node's name; no name ends with it."""
 
 INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
-"""The only variables that the fork server inherits: it must not hold credentials."""
+"""The only environment variables that the fork server inherits, as it must not hold credentials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,9 @@ def raise_all(failures: Mapping[str, BaseException]) -> None:
 
 
 def _greets(probe: socket.socket) -> bool:
-    """True if the server sends its greeting. After ours, it sees a client that disconnects."""
+    """True if the server sends its greeting. We send ours too, so that the server sees a client
+    that simply disconnects.
+    """
     try:
         greeting = probe.recv(255)
         probe.send(b"SSH-2.0-probe\r\n")

@@ -1,1 +1,3 @@
-"""Presigned requests, by which nodes upload and download files: one presigner per kind of store."""
+"""Presigned requests with which nodes upload and download files; one presigner per kind
+of store.
+"""

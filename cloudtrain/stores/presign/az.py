@@ -15,7 +15,7 @@ from cloudtrain.shell import Secret
 from cloudtrain.stores.presign.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
 
 SMALL = 16 << 20
-"""Most bytes that a node uploads in one request."""
+"""Maximum size in bytes of a file that a node uploads in one request."""
 
 MOST_BLOCKS = 50_000
 """https://learn.microsoft.com/azure/storage/blobs/scalability-targets"""
@@ -24,7 +24,7 @@ HEADERS = {"x-ms-version": VERSION}
 
 
 class AzurePresigner:
-    """Presigner of one container, by the keys of its blobs. Raises the SDK's exceptions."""
+    """Presigner for one container; blobs are named by key. Raises the SDK's exceptions."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class AzurePresigner:
         return f"{url}/{quote(key, safe='/~')}?{query}"
 
     def _uploaded(self, key: str) -> frozenset[str]:
-        """Blocks that an earlier attempt left, by the names that a node gives them."""
+        """Return the blocks that an earlier attempt left, by the names that nodes give them."""
         try:
             _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
         except self._errors.HttpResponseError:  # none, or no right to list them: all are sent
@@ -95,7 +95,9 @@ def signer_of(service: Any) -> AccountKey | DelegationKey | None:
 
 
 def _parts(size: int) -> Iterator[tuple[int, int | None]]:
-    """Offsets and lengths; the last part extends to the end, wherever that is by then."""
+    """Yield offsets and lengths of parts. The last has no length: it extends to the end of the file
+    at the time of the upload.
+    """
     length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
     last = (size - 1) // length * length
     for offset in range(0, last, length):

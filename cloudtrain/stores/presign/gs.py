@@ -15,23 +15,28 @@ from cloudtrain.shell import Secret
 from cloudtrain.stores.presign.gs_tokens import DownscopedTokens
 
 SMALL = 16 << 20
-"""Most bytes of a file that a node sends in one request, with no call from here before it."""
+"""Maximum size in bytes of a file that a node sends in one request, without a preparatory call from
+this machine.
+"""
 
 CHUNK = 1 << 30
-"""Bytes of a larger file that a node sends between two queries of the progress; a multiple of
-256 KiB. Few chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
+"""Bytes of a larger file that a node sends between two progress queries; a multiple of 256 KiB. Few
+chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads
+"""
 
 SOON = 2 * 3600.0
-"""Seconds: uploads that must be valid for longer do not use a token."""
+"""Maximum validity in seconds of uploads with a token; longer ones use a session."""
 
 BEGUN = 30.0
-"""Seconds for a large file's upload to begin, or it goes through this machine."""
+"""Seconds within which a large file's upload must begin; otherwise the file goes through this
+machine.
+"""
 
 BYTES = "application/octet-stream"
 
 
 class GooglePresigner:
-    """Presigner of one bucket, by the keys of its objects. Raises the SDK's exceptions."""
+    """Presigner for one bucket; objects are named by key. Raises the SDK's exceptions."""
 
     def __init__(
         self,
@@ -44,7 +49,9 @@ class GooglePresigner:
         endpoint: str | None,
         retry: Any,
     ) -> None:
-        """`credentials`: None for an emulator. `connected` makes a client with others."""
+        """`credentials` is None for an emulator. `connected` returns a client that uses other
+        credentials.
+        """
         self._client, self._name, self._prefix = client, name, prefix
         self._connected, self._endpoint, self._retry = connected, endpoint, retry
         self._bucket: Any = client.bucket(name)
@@ -59,7 +66,7 @@ class GooglePresigner:
         return PresignedUpload(path=key, requests=(PresignedRequest(url=url),), chunk=CHUNK)
 
     def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest | None:
-        """Presign a download by a token, which lasts at most an hour:
+        """Presign a download with a token, which is valid for at most an hour:
         https://cloud.google.com/storage/docs/json_api/v1/objects/get
         """
         right: dict[str, str | Secret] = {}
@@ -75,10 +82,12 @@ class GooglePresigner:
         return PresignedRequest(url=Secret(url), method="GET", headers=right)
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Do nothing: every file is one request here."""
+        """Do nothing: every upload is a single request."""
 
     def _right(self, key: str) -> dict[str, str | Secret] | None:
-        """Header for all keys of a task's folder, empty for an emulator; None without a token."""
+        """Return the authorization header for all keys in a task's folder; empty for an emulator,
+        None without a token.
+        """
         if self._tokens is None:
             return {}
         start = len(self._prefix) + 1 if self._prefix else 0
@@ -89,7 +98,7 @@ class GooglePresigner:
         return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
 
     def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
-        """Upload of a whole object:
+        """Return the request that uploads a whole object:
         https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart
         """
         mark = uuid.uuid4().hex
@@ -112,7 +121,7 @@ class GooglePresigner:
         )
 
     def _session(self, bucket: Any, key: str) -> str:
-        """Begin an upload; returns its address, which grants that object only, for a week.
+        """Begin an upload. Returns its URL, which allows writing only that object, for a week.
 
         https://cloud.google.com/storage/docs/resumable-uploads#session-uris
         """

@@ -16,14 +16,15 @@ from typing import Any
 from cloudtrain.shell import Secret
 
 ROLE = "inRole:roles/storage.objectCreator"
-"""Role that only creates objects: it cannot read, list, delete or replace one, as replacing needs
-storage.objects.delete: https://cloud.google.com/storage/docs/access-control/iam-roles"""
+"""Role that can only create objects. It cannot read, list, delete or replace them (replacing needs
+storage.objects.delete): https://cloud.google.com/storage/docs/access-control/iam-roles
+"""
 
 READER = "inRole:roles/storage.objectViewer"
-"""Role that reads objects; it cannot list them within a condition on their names."""
+"""Role that can read objects; with a condition on their names, it cannot list them."""
 
 SPARE = 900.0
-"""Seconds for which a token must still be valid when it is given to a node."""
+"""Minimum remaining validity, in seconds, of a token that is given to a node."""
 
 REFUSED = 300.0
 """Seconds before a retry after a refusal."""
@@ -34,7 +35,7 @@ CONNECT = 10.0
 class DownscopedTokens:
     """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory.
 
-    They live as long as the token that they derive from, an hour at most:
+    They are valid as long as the token from which they derive, at most an hour:
     https://cloud.google.com/iam/docs/downscoping-short-lived-credentials
     """
 
@@ -45,14 +46,18 @@ class DownscopedTokens:
         opens: Callable[[Any, str], object],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`opens` begins an upload of a key with such credentials, and raises if refused."""
+        """`opens` begins an upload of a key with the given credentials, and raises an exception if
+        refused.
+        """
         self._credentials, self._bucket = credentials, bucket
         self._opens, self._clock = opens, clock
         self._tokens: dict[str, tuple[Secret | None, float]] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
-        """Token for all keys that start with `folder`; None if Google issues or accepts none."""
+        """Return a token for all keys that start with `folder`; None if Google issues none or the
+        bucket does not accept it.
+        """
         with self._locks.setdefault(folder, threading.Lock()):
             token, until = self._tokens.get(folder, (None, 0.0))
             if self._clock() >= until:
@@ -61,7 +66,7 @@ class DownscopedTokens:
             return token
 
     def reading(self, key: str) -> Secret | None:
-        """Token that reads this key; None if Google issues none."""
+        """Return a token for reading this key; None if Google issues none."""
         token, until = self._asked(key, READER)
         return token if until > self._clock() else None
 
@@ -72,7 +77,9 @@ class DownscopedTokens:
         return token, until
 
     def _asked(self, start: str, role: str) -> tuple[Secret | None, float]:
-        """Token for keys with this prefix, and the time until which it may be handed out."""
+        """Request a token for keys with this prefix. Returns it with the time until which it may be
+        given to nodes.
+        """
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
 
@@ -102,9 +109,9 @@ class DownscopedTokens:
         )
 
     def _is_taken(self, token: str, folder: str) -> bool:
-        """True if the bucket accepts the token: without uniform access it accepts none.
+        """True if the bucket accepts the token; a bucket without uniform access accepts none.
 
-        Checked once, by beginning an upload, which leaves nothing behind.
+        Checked once, by beginning an upload that leaves nothing behind.
         """
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
@@ -121,6 +128,8 @@ class DownscopedTokens:
 
 
 def within(bucket: str, folder: str) -> str:
-    """CEL condition that limits access to `folder`; its strings are written as in JSON."""
+    """Return the CEL condition that limits access to `folder`; strings in CEL are written as in
+    JSON.
+    """
     start = f"projects/_/buckets/{bucket}/objects/{folder}"
     return f"resource.name.startsWith({json.dumps(start, ensure_ascii=False)})"

@@ -15,7 +15,7 @@ from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.shell import Secret
 
 SMALL = 16 << 20
-"""Most bytes of a file that is sent in one request."""
+"""Maximum size in bytes of a file that is sent in one request."""
 
 PART = 10 << 20
 """Bytes of a part of a larger file; S3 accepts 5 MiB to 5 GiB, and 10,000 parts:
@@ -24,13 +24,13 @@ Not boto3's 8 MiB: an upload that boto3 left needs checksums that a node's parts
 
 MOST_PARTS = 10_000
 LONGEST = 7 * 24 * 3600
-"""Longest validity of a signature, in seconds; with temporary credentials it ends with them."""
+"""Maximum validity of a signature, in seconds; one by temporary credentials expires with them."""
 
 
 class S3Presigner:
-    """Presigner of one bucket, by the keys of its objects; thread-safe. Raises boto3's exceptions.
+    """Presigner for one bucket; objects are named by key. Thread-safe. Raises boto3's exceptions.
 
-    `client` works for any region; `make(region, **options)` makes one that signs.
+    `client` works for any region; `make(region, **options)` returns a client that signs.
     """
 
     def __init__(self, bucket: str, client: Any, make: Callable[..., Any]) -> None:
@@ -64,8 +64,8 @@ class S3Presigner:
         return PresignedRequest(url=self._signed("get_object", seconds, Key=key), method="GET")
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Complete a multipart upload. S3 checks each part's ETag; that of a part which it had
-        before is the MD5.
+        """Complete a multipart upload. S3 checks each part's ETag, which for parts from an earlier
+        attempt is the MD5.
         """
         tags = [part.etag or f'"{part.md5}"' for part in parts]
         told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
@@ -83,20 +83,24 @@ class S3Presigner:
         self._open.discard(upload.path)
 
     def give_up(self, key: str) -> None:
-        """Abort uploads of a file that was uploaded another way: their parts are billed."""
+        """Abort the uploads of a file that was uploaded in another way, as their parts
+        are billed.
+        """
         if key in self._open:
             for _, upload, _ in self._uploads(key, key):
                 self._abort(key, upload)
             self._open.discard(key)
 
     def clear(self, prefix: str, *, older: float) -> None:
-        """Abort uploads of any file below that began more than `older` seconds ago."""
+        """Abort uploads of any file below `prefix` that began more than `older` seconds ago."""
         for key, upload, begun in self._uploads(prefix):
             if time.time() - begun > older:
                 self._abort(key, upload)
 
     def _begun(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
-        """Continue an upload that an earlier attempt left, with its parts; abort others."""
+        """Continue an upload that an earlier attempt left, or begin one; abort all others. Returns
+        its ID and existing parts.
+        """
         self._open.add(key)
         chosen, had = "", frozenset[str]()
         for _, upload, _ in self._uploads(key, key):
@@ -112,7 +116,9 @@ class S3Presigner:
         return chosen, had
 
     def _uploads(self, prefix: str, key: str | None = None) -> list[tuple[str, str, float]]:
-        """Key, id and start (Unix time) of uploads; empty if they cannot be listed."""
+        """Return the key, ID and start (Unix time) of unfinished uploads; empty if they cannot be
+        listed.
+        """
         found = []
         with suppress(self._client.exceptions.ClientError):
             pages = self._client.get_paginator("list_multipart_uploads")
@@ -125,7 +131,9 @@ class S3Presigner:
         return found
 
     def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:
-        """A node's names of the existing parts. None: they have other sizes than ours."""
+        """Return the existing parts by the names that nodes give them; None if their sizes differ
+        from ours.
+        """
         blocks = set()
         with suppress(self._client.exceptions.ClientError):
             for number, part_size, etag in self._parts(key, upload):
@@ -156,7 +164,7 @@ class S3Presigner:
         return str(found["ETag"]).strip('"') == f"{digest}-{len(tags)}"
 
     def _signed(self, action: str, seconds: int, **arguments: Any) -> Secret:
-        """Sign only the method, the host and the query: a node adds Content-MD5."""
+        """Sign only the method, host and query, as a node adds Content-MD5."""
         client = self._signer()
         params = {"Bucket": self._bucket, **arguments}
         return Secret(client.generate_presigned_url(action, Params=params, ExpiresIn=seconds))
@@ -168,7 +176,7 @@ class S3Presigner:
             return self._signing
 
     def _region(self) -> str:
-        """The bucket's own region: signatures for another one are refused."""
+        """Return the bucket's own region: S3 refuses signatures for another one."""
         try:
             told = self._client.head_bucket(Bucket=self._bucket)
         except self._client.exceptions.ClientError as error:
@@ -192,11 +200,11 @@ class S3Presigner:
 
 
 def part_length(size: int) -> int:
-    """Bytes of every part except the last, in whole MiB."""
+    """Return the bytes in every part except the last, a multiple of 1 MiB."""
     least = -(-size // MOST_PARTS)
     return max(PART, -(-least // (1 << 20)) << 20)
 
 
 def block(offset: int, md5: bytes) -> str:
-    """Name of a block, as in node/uploader.py."""
+    """Return the name of a block, as in node/uploader.py."""
     return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()

@@ -1,7 +1,7 @@
 """Shared access signatures: the right to write or read one blob for a limited time.
 
-Not the SDK's: it signs only for its own newest version of the service, whose user delegation keys
-an emulator or an older private cloud does not know.
+The SDK's own signatures are not used: they are only for its newest version of the service, whose
+user delegation keys an emulator or an older private cloud does not support.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from urllib.parse import urlencode
 from cloudtrain.shell import Secret
 
 VERSION = "2020-12-06"
-"""Version of the service: since 2019-12-12 a request takes 5,000 MiB, a block 4,000 MiB."""
+"""Version of the service. Since 2019-12-12, a request may have 5,000 MiB and a block 4,000 MiB."""
 
 WRITE, READ = "cw", "r"
 
 WEEK = 7 * 86400.0
-"""Longest validity of a user delegation key, in seconds."""
+"""Maximum validity of a user delegation key, in seconds."""
 
 SKEW = 900.0
 """Seconds by which clocks may differ, as the service's documentation advises."""
@@ -36,7 +36,9 @@ REFUSED = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A signing key in base64. `facts`: a user delegation key's, as the signature names them."""
+    """Signing key in base64. `facts`: the fields of a user delegation key that the signature
+    includes.
+    """
 
     value: Secret
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -54,10 +56,11 @@ def blob_sas(
     https: bool,
     right: str = WRITE,
 ) -> str:
-    """Query that lets its bearer create and write this blob, or read it, and nothing else.
+    """Return a query string that lets its bearer create and write this blob, or read it, and
+    nothing else.
 
-    Without a start it is valid at once, whatever the clocks say. `https`: only over TLS.
-    https://learn.microsoft.com/rest/api/storageservices/create-service-sas
+    It has no start time, so that it is valid at once even if clocks differ. `https`: valid only
+    over TLS. https://learn.microsoft.com/rest/api/storageservices/create-service-sas
     https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
     """
     start, end = "", _text(min(expires, key.expires))
@@ -85,7 +88,7 @@ class AccountKey:
 
 
 class DelegationKey:
-    """Signs with a key that the service issues to a user, requested as rarely as possible."""
+    """Signs with a user delegation key that the service issues, requested as rarely as possible."""
 
     def __init__(self, service: Any, clock: Callable[[], float] = time.time) -> None:
         self._service, self._clock = service, clock
@@ -95,7 +98,9 @@ class DelegationKey:
         self._refused_until = 0.0
 
     def key(self, lasts: float) -> Key:
-        """A key valid for `lasts` seconds, or nearly a week. Raises the service's refusal."""
+        """Return a key that is valid for at least `lasts` seconds, or nearly a week. Raises the
+        service's refusal.
+        """
         with self._lock:
             now = self._clock()
             if self._refusal is not None and now < self._refused_until:
