@@ -328,7 +328,8 @@ def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
 
 
 def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
-    """Nodes that were requested and not seen since, with the Unix time: a cloud may list them late.
+    """Return the nodes that were requested but not seen since, with the Unix time of the request: a
+    cloud may list them late.
 
     Requests in a refused placement were rolled back before PlacementRefused was written, unless the
     rollback failed too (CleanupFailed).
@@ -348,13 +349,15 @@ def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
 
 
 def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
-    """Every node that was ever requested, with its latest creation facts; {} if not recorded."""
+    """Return every node ever requested, with its latest creation facts; {} if these were not
+    recorded.
+    """
     requests = [event for event in _of_this_cluster(lines) if isinstance(event, NodeRequested)]
     return {event.node: event.made or {} for event in requests}
 
 
 def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
-    """Nodes that exist according to the record, with their creation facts."""
+    """Return the nodes that exist according to the record, with their creation facts."""
     found: dict[str, Made] = {}
     asked: set[str] = set()
     for event in _of_this_cluster(lines):
@@ -376,7 +379,9 @@ def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
 
 
 def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
-    """Nodes that were created and whose deletion is not on record: `a-chief0 (i-1) in east-a`."""
+    """Return the nodes that were created and whose deletion is not recorded: `a-chief0 (i-1) in
+    east-a`.
+    """
     made: dict[str, str] = {}
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeCreated):
@@ -486,7 +491,9 @@ def last_use(lines: Iterable[Line]) -> float:
 
 
 def idle_fault(lines: Iterable[Line]) -> str | None:
-    """Error of the last attempt of `limits.idle` to delete the cluster, if not used since."""
+    """Return the error of the last attempt of `limits.idle` to delete the cluster, if the cluster
+    was not used since.
+    """
     relevant = [
         event
         for event in _of_this_cluster(lines)

@@ -54,7 +54,7 @@ class Drift:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Nodes to be replaced."""
+        """Names of the nodes that would have to be replaced."""
         return tuple(dict.fromkeys(name for each in self.changes for name in each.nodes))
 
     def lines(self, config: ClusterConfig) -> list[str]:
@@ -71,7 +71,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class _Field:
-    """How one field is compared, in creation facts, and worded."""
+    """Describes how one field is compared in creation facts and how it is worded."""
 
     name: str
     key: str
@@ -105,7 +105,7 @@ _FIELDS = (
         words={True: "no public address", False: "public address"},
     ),
 )
-"""All fields except placement and lifetime, which belong to the whole cluster."""
+"""All compared fields except placement and lifetime, which belong to the whole cluster."""
 
 
 def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
 
 
 def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
-    """Drift from the record alone, for the nodes that it lists."""
+    """Return the drift of the recorded nodes, from the record alone."""
     planned = {node.name for node in plan.nodes}
     there = {name: facts for name, facts in recorded.items() if name in planned}
     return Drift(
@@ -169,7 +169,7 @@ def refuse_drift(found: Drift, config: ClusterConfig) -> None:
 
 
 def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
-    """Facts of one node: the record's, overridden by what the cloud reports now."""
+    """Return the facts of one node: those recorded, overridden by what the cloud reports now."""
     facts = dict(recorded)
     if not is_cloud(config.provider):
         return facts
@@ -223,8 +223,8 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """True if the file does not name a machine type: a new default does not count as a change of
-    the file.
+    """True if the difference comes from a default rather than from the file: a new default does not
+    count as a change of the file.
     """
     group = config.nodes[node.role]
     if key == "machine":

@@ -17,7 +17,7 @@ SAME = 60.0
 
 
 def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
-    """The new end; None if unchanged.
+    """Return the new end; None if it is unchanged.
 
     It counts from the creation of the cluster. Raises UsageError for one that is in the past.
     """
@@ -56,7 +56,7 @@ def record_move(session: Session, end: ClusterEnd) -> None:
 
 
 def move_ends(session: Session, end: ClusterEnd) -> Session:
-    """Move the end of every running node; those that end then already are left alone."""
+    """Move the end of every running node; skip nodes that already end then."""
     due = [node for node in session.nodes if not ends_at(node, end)]
     if not due:
         return session

@@ -1,4 +1,4 @@
-"""Ownership of clusters: another owner's is only changed on explicit request."""
+"""Ownership of clusters: another owner's cluster is changed only on explicit request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def refuse_other_owners(
 def refuse_other_owners_resources(
     records: Records, provider: Provider, *, owner: str | None
 ) -> None:
-    """Refuse resources of other owners without a node: they may just be creating the first.
+    """Refuse if another owner has resources but no node yet, as they may be creating their first
+    node.
 
     Not queried if the record shows that this machine created something: then the name was free.
     """

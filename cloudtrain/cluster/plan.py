@@ -103,7 +103,7 @@ OTHER_GPUS = (
 
 
 def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
-    """Rented nodes with GPUs, and the TensorFlow that is installed there."""
+    """Yield the rented nodes with GPUs, and the TensorFlow version installed on each."""
     version = plan.config.setup.tensorflow
     if version is None or not is_cloud(plan.config.provider):
         return
@@ -113,7 +113,9 @@ def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
-    """Notes on what was chosen for the user and what will be retired, one line each."""
+    """Return notes on defaults that were chosen and on machines that will be retired, one line
+    each.
+    """
     found: dict[str, None] = {}
     for node in plan.nodes:
         group = plan.config.nodes[node.role]

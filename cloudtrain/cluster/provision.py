@@ -42,14 +42,14 @@ from cloudtrain.task_id import TaskId
 
 
 def ensure_nodes(session: Session) -> Session:
-    """Ensure that every node of the plan exists and runs; lost ones are recreated with their role
+    """Ensure that every node of the plan exists and runs; recreate lost nodes with the same role
     and index.
     """
     return create_nodes(session, session.plan)
 
 
 def start_stopped(session: Session) -> Session:
-    """Start stopped nodes with their disks as they were; create nothing.
+    """Start stopped nodes, whose disks are unchanged; create nothing.
 
     Includes nodes that the config no longer names, but none whose deletion has begun.
     """
@@ -64,7 +64,9 @@ def start_stopped(session: Session) -> Session:
 
 
 def plan_with_existing(session: Session) -> Session:
-    """The session with a plan of every existing node, without those whose deletion has begun."""
+    """Return the session with a plan of every existing node, except those whose deletion
+    has begun.
+    """
     going = nodes_leaving(session.records.events())
     nodes = tuple(node for node in session.nodes if node.name not in going)
     planned = {node.name for node in session.plan.nodes}
@@ -78,7 +80,7 @@ def plan_with_existing(session: Session) -> Session:
 
 
 ANSWERS = Retry(pause=1.0, within=60.0)
-"""Checks of machines whose state only they know (`hosts`), until all answer."""
+"""Retries for machines whose state only they can report (`hosts`), until all answer."""
 
 
 def await_known_states(session: Session) -> Session:
@@ -194,7 +196,7 @@ def refuse_missing_nodes(made: Sequence[Node], plan: Plan) -> None:
 
 
 def merge_created(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
-    """All nodes; for a minute, the cloud's lists may lack those that were just created."""
+    """Return all nodes, including new ones: a cloud's lists may lack them for a minute."""
     new = {node.name for node in made}
     return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
 
@@ -228,7 +230,7 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
 
 
 def shown_journal(session: Session, stage: Stage) -> Journal:
-    """The journal, with each of its events on the console as it happens."""
+    """Return the journal; it also shows each event on the console as it happens."""
 
     planned = {node.name: node for node in session.plan.nodes}
 

@@ -30,7 +30,7 @@ def recorded_drift(plan: Plan) -> Drift:
 def on_record(plan: Plan) -> dict[str, Made]:
     """Nodes that exist according to the record, each with its creation facts.
 
-    What a record of an earlier version lacks is taken from its config.
+    Facts that a record of an earlier version lacks are taken from the recorded config.
     """
     records = Records(plan.config.name)
     if not records.is_open():
@@ -45,7 +45,7 @@ def on_record(plan: Plan) -> dict[str, Made]:
 
 
 def fixed_end(config: ClusterConfig) -> str:
-    """Reason why the end of a running node cannot be moved; "" if it can."""
+    """Return why the end of a running node cannot be moved; "" if it can."""
     cloud = cloud_of(config.provider)
     return cloud.fixed_end if cloud else ""
 
@@ -65,7 +65,7 @@ def lifetime_note(plan: Plan) -> tuple[str, ...]:
 
 
 def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
-    """Drift of the lifetime, on clouds that cannot move the end of a running node."""
+    """Return the drift of the lifetime on clouds that cannot move the end of a running node."""
     config = plan.config
     known = known_end(Records(config.name).events())
     wanted = config.limits.max_lifetime

@@ -52,7 +52,7 @@ class Handle:
         return self._plan
 
     def plan_again(self) -> None:
-        """Compute the plan again, once more is known about its machines."""
+        """Compute the plan again, when more is known about its machines."""
         self._plan = None
 
     @property

@@ -133,7 +133,9 @@ class Agent:
         self.next = 0.0 if more else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
-        """Return the seconds to wait between archives, depending on how near the end is."""
+        """Return the seconds to wait between archives: the shortest interval near the end,
+        otherwise the remaining time divided among the remaining tickets.
+        """
         shortest = number(self.order["rest"])
         if self.noticed or now < self.last:
             return shortest

@@ -1,4 +1,6 @@
-"""Names on nodes and in stores: every version must find those of every other one."""
+"""Names on nodes and in stores. They never change: every version must find what any other version
+wrote.
+"""
 
 AGENT_LOCK = "keeping"
 """Lock of the agent, held as long as it lives. This and the next four are beside a task's work
@@ -10,12 +12,12 @@ LANDED = "landed"
 """The client's report to the agent about its last landing."""
 
 UPLOAD_LOCK = "sending"
-"""Lock of the uploader: one at a time, and the latest wins."""
+"""Lock of the uploader: only one runs at a time, and the latest wins."""
 
 WORK = "work"
 
 NOTICE = "notice"
-"""In an attempt's folder: Unix time of the cloud's preemption notice."""
+"""File in an attempt's folder with the Unix time of the cloud's preemption notice."""
 
 ARCHIVES = "parcels"
 """Folder of archives below a run's prefix in the store. Never a task's name: those end with an

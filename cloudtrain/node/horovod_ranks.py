@@ -1,7 +1,7 @@
 """Starts the Horovod ranks of a worker's node and waits for them.
 
-Run by the Python that has Horovod. It does what `horovodrun --gloo` does, with Horovod's own
-placement and rendezvous, but without SSH between the nodes: each node starts its own ranks.
+Run by the Python that has Horovod installed. Works like `horovodrun --gloo`, with Horovod's own
+placement and rendezvous, but needs no SSH between the nodes: each node starts its own ranks.
 """
 
 import os
@@ -78,7 +78,7 @@ def wait_for(address: str, port: int) -> None:
 
 
 def interface(peer: str) -> str:
-    """The network interface that leads to another node, by its route; nothing is sent."""
+    """Return the network interface on the route to another node. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         own = probe.getsockname()[0]

@@ -181,8 +181,8 @@ def content_range(at: int, length: int, size: int) -> str:
 
 
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
-    """Return the number of bytes that the service has stored, a multiple of 256 KiB. Without a
-    Range header, it has none yet.
+    """Return the number of bytes that the service has stored, rounded down to a multiple of 256 KiB
+    unless complete. Without a Range header, it has stored none yet.
     """
     told = answer.getheader("Range") or ""
     end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0

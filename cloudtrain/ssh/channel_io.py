@@ -69,7 +69,7 @@ def pump_channel(
 
 
 MOST = 64 << 20
-"""Limit in bytes of an output without a handler."""
+"""Maximum bytes of an output that has no handler."""
 
 
 class TooMuch(Exception):

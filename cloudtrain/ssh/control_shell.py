@@ -24,8 +24,8 @@ class StaleShell(Exception):
 
 
 class ControlShell:
-    """Runs one script at a time; `alive` until the shell or its connection ends, or a script is
-    given up.
+    """Runs one script at a time. `alive` until the shell or its connection ends, or a script times
+    out.
     """
 
     def __init__(self, channel: paramiko.Channel) -> None:

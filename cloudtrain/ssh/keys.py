@@ -98,7 +98,8 @@ def write_known_hosts(identity: Identity, nodes: Sequence[Node]) -> None:
 
 
 def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
-    """Entries for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's name.
+    """Return ssh_config entries for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's
+    name.
 
     Raises UsageError for a value that no ssh_config can hold.
     """
@@ -209,7 +210,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _holds(path: Path, text: str) -> bool:
-    """True if the file already has this content, and is not a link."""
+    """True if the file already has this content and is not a link."""
     try:
         return not path.is_symlink() and path.read_bytes() == text.encode()
     except OSError:

@@ -12,7 +12,7 @@ from cloudtrain.shell import Command
 
 
 class RetryingTransport:
-    """Runs a command once a connection can be opened, retried as `away` allows.
+    """Runs a command as soon as a connection can be opened; connecting is retried as `away` allows.
 
     Never runs it twice: a connection that breaks after the command was sent is an error at once.
     """

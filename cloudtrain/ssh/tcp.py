@@ -1,4 +1,4 @@
-"""TCP connection tuned for SSH: small packets leave at once, a dead peer is noticed."""
+"""TCP connection tuned for SSH: small packets are sent at once, and a dead peer is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transport over SSH: one tuned connection per node, kept open, reopened when it broke."""
+"""Transport over SSH: one tuned connection per node, kept open and reopened if it breaks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class SshTransport:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """As Transport.run. Never retried when the connection breaks: the command may have run."""
+        """Same as Transport.run. Never retried if the connection breaks, as the command may have
+        run.
+        """
         link = self._link(node)
         try:
             channel = link.session()
@@ -75,8 +77,8 @@ class SshTransport:
             raise _broken(node, f"{error} while `{_short(line)}` ran") from None
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        """As Transport.ask. The script reads nothing, and its background children must not keep
-        its outputs.
+        """Same as Transport.ask. The script reads nothing, and its background children must not
+        keep its outputs.
         """
         link = self._link(node)
         shell = link.shell()
@@ -101,7 +103,7 @@ class SshTransport:
             raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
-        """As HostKeys.trust."""
+        """Same as HostKeys.trust."""
         with self._lock:
             self._pins[node] = host_keys
             changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]

@@ -209,7 +209,7 @@ class CountingReader(io.RawIOBase):
 
 
 class ChainedReader(io.RawIOBase):
-    """Stream that puts back a beginning that has already been read."""
+    """Stream whose first bytes have already been read: yields these, then the rest."""
 
     def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
         self._first = first

@@ -28,7 +28,9 @@ only if it was created 31 minutes ahead; for a changed schedule the documentatio
 https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown
 """
 CHANGED_LATE = 31 * 60.0
-"""Seconds before a schedule's old time after which a change takes effect only on the next day."""
+"""Minimum seconds before a schedule's old time for a change to take effect on the same day; a later
+change takes effect the next day.
+"""
 LONGEST = 24 * 3600.0
 """Maximum lead time of an end that a schedule can hold, in seconds."""
 SLACK = 60.0
@@ -199,8 +201,8 @@ class Expiries:
         return made
 
     def _submit(self, region: str, vm: str, expires: float) -> str:
-        """Submit the operation and return its ID. A refusal does not fail the VM: the schedule
-        remains as a fallback.
+        """Submit the operation and return its ID; "" if Azure refuses it. A refusal does not fail
+        the VM: the schedule remains as a fallback.
         """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
         answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))

@@ -47,7 +47,7 @@ def provider(config: ClusterConfig) -> HostsProvider:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSlot(TaskId):
-    """One role on one machine; several may share a machine."""
+    """One node's slot on a machine; several slots may share a machine."""
 
     name: str
     host: Host
@@ -65,7 +65,7 @@ class HostsProvider:
         self._config = config
 
     def principal(self) -> Principal | None:
-        """None: there is no account beyond the user who is logged in."""
+        """Return None: there is no account other than the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -211,7 +211,7 @@ class HostsProvider:
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """Nothing to move: only `limits.idle` and `down` end such nodes."""
+        """Do nothing: only `limits.idle` and `down` end such nodes."""
 
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
@@ -279,7 +279,9 @@ def _slots(config: ClusterConfig, cluster: str) -> list[HostSlot]:
 
 
 def _find_node(cluster: str, slot: HostSlot) -> Node | None:
-    """The node on its machine; None if there is none. Raises an error if it cannot be queried."""
+    """Return the slot's node; None if it does not exist. Raises an error if the machine cannot be
+    queried.
+    """
     with open_session(slot.name, slot.host) as ssh:
         return _enrolled(ssh, cluster, slot)
 

@@ -80,7 +80,7 @@ rmdir "$HOME/.cloudtrain" 2>/dev/null || true
 """
     + _FORGET_KEY
 )
-"""`$2`: label of our key, which is removed last, as it gives us access."""
+"""`$2`: label of our key. The key is removed last, as it gives us access."""
 
 REMOVE = (
     r"""

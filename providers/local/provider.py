@@ -57,7 +57,7 @@ class LocalProvider:
         self._user = _user()
 
     def principal(self) -> Principal | None:
-        """None: there is no account beyond the user who is logged in."""
+        """Return None: there is no account other than the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -160,7 +160,7 @@ class LocalProvider:
         expires: float | None,
         tell: Callable[[Node, str], None],
     ) -> None:
-        """Nothing to move: only `limits.idle` and `down` end such nodes."""
+        """Do nothing: only `limits.idle` and `down` end such nodes."""
 
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
@@ -183,7 +183,9 @@ class LocalProvider:
         nodes: Sequence[NodePlan],
         before: Mapping[str, Node],
     ) -> list[spawn.ServerRequest]:
-        """Requests to the fork server. Host keys go to it over a pipe and are on no disk."""
+        """Return the requests to the fork server. Host keys are sent to it through a pipe and never
+        written to disk.
+        """
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
         passed = environment.passed_on(os.environ)
@@ -263,7 +265,7 @@ class LocalProvider:
         _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
 
     def _kill_remains(self, names: set[str], cluster: str) -> None:
-        """Kill what a dead server left running, as a reboot of a machine would."""
+        """Kill processes that a dead server left running, as a reboot of a machine would."""
         tags = {self._tag(cluster, name) for name in names}
         _kill(lambda tag: tag in tags)
 
@@ -289,7 +291,7 @@ class LocalProvider:
         return failure
 
     def _erase(self, matches: Callable[[str], bool], folders: Sequence[Path]) -> None:
-        """Kill and delete, then check: a node is gone only once that was verified."""
+        """Kill the processes and delete the folders, then verify that nothing is left."""
         left: Mapping[int, str] = {}
         for _ in range(3):
             left = processes.kill(matches)
