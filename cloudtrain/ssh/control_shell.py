@@ -24,8 +24,8 @@ class StaleShell(Exception):
 
 
 class ControlShell:
-    """Runs one script at a time. `alive` until the shell or its connection ends, or a script times
-    out.
+    """Runs one script at a time. `alive` until the shell or its connection ends, or a script does
+    not complete.
     """
 
     def __init__(self, channel: paramiko.Channel) -> None:
