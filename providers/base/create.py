@@ -245,8 +245,14 @@ def uninterrupted(work: Callable[[], T]) -> T:
     existing resources.
     """
     result: Future[T] = Future()
-    threading.Thread(target=_fulfil, args=(result, work)).start()
+    worker = threading.Thread(target=_fulfil, args=(result, work))
     interrupts = 0
+    try:
+        worker.start()
+    except KeyboardInterrupt:  # `start` waits for the thread, which may be working already
+        if result.cancel():
+            raise
+        interrupts = 1
     while not result.done():
         try:  # an interrupted Thread.join takes the thread for ended: bpo-45274
             result.exception()
@@ -260,6 +266,8 @@ def uninterrupted(work: Callable[[], T]) -> T:
 
 
 def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
+    if not result.set_running_or_notify_cancel():
+        return
     try:
         result.set_result(work())
     except BaseException as error:  # noqa: BLE001 - raised again in the caller

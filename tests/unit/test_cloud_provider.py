@@ -374,6 +374,30 @@ def interrupting(rig: Rig, arrived: threading.Event) -> None:
     threading.Thread(target=press).start()
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_the_thread_starts_loses_no_work(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working, done = threading.Event(), []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if begun:
+                super().start()
+                working.wait()
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        working.set()
+        threading.Event().wait(0.05)  # longer than the caller takes to see the interrupt
+        done.append("created")
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(work)
+    assert done == (["created"] if begun else [])
+
+
 def test_what_must_not_be_interrupted_is_finished_and_the_interrupt_is_told_then() -> None:
     import os
     import signal
