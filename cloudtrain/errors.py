@@ -44,7 +44,8 @@ Error = TypeVar("Error", bound="CloudtrainError")
 
 
 class CloudtrainError(Exception):
-    """Base class. `hint` says what to do next; message and hint are shown, never a traceback."""
+    """Base class. `hint` says what to do next; message and hint are shown, a traceback
+    only with --debug."""
 
     exit_code = 1
 

@@ -78,7 +78,7 @@ def _spooled(run: str, landed: Mapping[str, Artifact], store: ArtifactStore) -> 
             yield _Spool(file.fileno(), places)
     except OSError as error:
         raise CloudtrainError(
-            f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of the checkpoint",
+            f"cannot copy the checkpoint to {tempfile.gettempdir()}: {error.strerror or error}",
             hint="free some space there, or set TMPDIR to another folder",
         ) from error
 

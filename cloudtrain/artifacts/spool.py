@@ -238,7 +238,7 @@ class _Taker:
                 return self._merge(name, LocalSpool(spool, self.ledger, self.pool))
         except OSError as error:
             raise CloudtrainError(
-                f"{tempfile.gettempdir()}: {error.strerror or error}, for a copy of {name.path}",
+                f"cannot copy {name.path} to {tempfile.gettempdir()}: {error.strerror or error}",
                 hint="free some space there, or set TMPDIR to another folder",
             ) from error
 

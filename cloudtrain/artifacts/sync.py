@@ -70,7 +70,9 @@ def _sync(
     *,
     again: Callable[[str], bool],
 ) -> SyncResult:
-    """`again`: True for files to retry if they change while they are read."""
+    """Sync one task's files in rounds. `again(path)` is true for files to retry if they change
+    while being read.
+    """
     carrier = _Carrier(source, ledger, upload)
     fresh: dict[str, Artifact] = {}
     for number in range(ROUNDS + 1):

@@ -121,7 +121,8 @@ class LeaseRenewer(threading.Thread):
         elif must and self._other is not None:
             raise LeasedError(
                 f"{self._config.name} is in use on another machine: {self._other}",
-                hint=f"wait until it ends; {LASTS:.0f} s after that machine stops it is free",
+                hint="wait until the command there ends; if that machine has stopped, wait "
+                f"{LASTS:.0f} s",
             )
 
     def end(self) -> None:

@@ -161,9 +161,7 @@ def with_same_image(session: Session, plan: Plan) -> Plan:
 
 @contextmanager
 def serial_logs_shown(session: Session) -> Iterator[None]:
-    """On an error inside, show the serial log of nodes that cannot be reached, if their provider
-    has it.
-    """
+    """If the block fails, show the serial logs of unreachable nodes where the provider has them."""
     try:
         yield
     except (NodeError, NodesError) as failure:

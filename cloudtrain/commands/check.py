@@ -232,7 +232,7 @@ def setup(config: ClusterConfig) -> Finding:
 
 
 def command(plan: Plan) -> tuple[Finding, ...]:
-    """Finding if the command cannot be started."""
+    """Return a finding if the command cannot be started, otherwise none."""
     wrong = too_long(plan.config, launched(plan))
     text = "\n".join(str(problem) for problem in wrong)
     return (Finding(what="command", ok=False, text=text, error=UsageError),) if wrong else ()

@@ -18,7 +18,7 @@ from cloudtrain.stores import open_store
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRun:
-    """A run and the way to its store. `records` is None if this machine has none of it."""
+    """A run, and how to open its store. `records` is None if the run has no record here."""
 
     run: Run
     store: Callable[[], ArtifactStore]

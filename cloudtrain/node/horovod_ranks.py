@@ -115,7 +115,7 @@ def copier(slot: SlotInfo, rank: "subprocess.Popen[bytes]") -> threading.Thread:
 
 
 def outcome(ranks: "list[subprocess.Popen[bytes]]") -> int:
-    """Exit code of the first rank that failed, else 0; ends the others, which may wait for it."""
+    """Exit code of the first rank that failed, else 0; ends the others, which may be waiting."""
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = next((code for code in codes if code), 0)

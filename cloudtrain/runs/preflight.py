@@ -44,8 +44,7 @@ def preflight(
     """Return warnings; raises PreflightError with every problem, each naming its node and what to
     do.
 
-    `python` is an interpreter on the node for the probe (any from 3.6; python3 otherwise),
-    `versions` a command that prints a JSON object of package → version, `folder` where the task
+    `versions` is a command that prints a JSON object of package → version, `folder` where the task
     writes. A node that does not answer within `timeout` seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()

@@ -227,8 +227,8 @@ _ROLE = (
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
 _HINTS = {
     "ContainerNotFound": "run `az storage container create`, or set `artifacts.create: true`",
-    "ContainerBeingDeleted": "this takes half a minute or more; then run the command again",
-    "Md5Mismatch": "the data was damaged on its way; run the command again",
+    "ContainerBeingDeleted": "wait half a minute or more, then run the command again",
+    "Md5Mismatch": "the data was damaged in transit; run the command again",
 }
 _NOT_THAT_VERSION = (
     "BlobAlreadyExists",

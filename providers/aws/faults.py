@@ -261,7 +261,7 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     return (
         (
             (http.SSLError, boto.SSLError),
-            Fault(CloudError, "account", "set AWS_CA_BUNDLE to the certificates to trust"),
+            Fault(CloudError, "account", "set AWS_CA_BUNDLE to a file with your CA certificates"),
         ),
         (
             (

@@ -86,7 +86,7 @@ class Tokens:
             raise CredentialsError(f"{asked}: {words.text}", hint=words.hint) from error
         except ValueError as error:  # azure-identity refuses a tenant or an authority
             raise CredentialsError(
-                f"{asked}: {error}", hint="check `endpoints.auth` and AZURE_…"
+                f"{asked}: {error}", hint="check `endpoints.auth` and the AZURE_* variables"
             ) from error
         except Exception as error:
             raise faults.of_exception(asked, error) from error

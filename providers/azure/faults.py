@@ -302,7 +302,9 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     from requests import exceptions as http
     from urllib3.exceptions import HTTPError
 
-    certificates = Fault(CloudError, hint="set REQUESTS_CA_BUNDLE to the certificates to trust")
+    certificates = Fault(
+        CloudError, hint="set REQUESTS_CA_BUNDLE to a file with your CA certificates"
+    )
     return (
         ((http.SSLError,), certificates),
         (

@@ -86,7 +86,7 @@ class Teardown:
         if gone is None:
             raise BusyError(
                 f"resource group {name} is still being deleted",
-                hint="run it again in a few minutes",
+                hint="run the command again in a few minutes",
                 scope="region",
             )
 

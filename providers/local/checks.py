@@ -36,7 +36,9 @@ def writable(folder: Path) -> Finding:
         what="folder",
         ok=good,
         text=f"{folder} is writable" if good else f"{folder} is not writable",
-        hint=None if good else f"make {there} writable, or set CLOUDTRAIN_HOME, CLOUDTRAIN_CACHE",
+        hint=None
+        if good
+        else f"make {there} writable, or set CLOUDTRAIN_HOME or CLOUDTRAIN_CACHE to another folder",
         error=None if good else PermissionsError,
     )
 

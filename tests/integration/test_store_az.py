@@ -429,7 +429,7 @@ def test_two_that_make_one_container_both_go_on(proxy: Between) -> None:
         (403, "KeyBasedAuthenticationNotPermitted", PermissionsError, "Blob Data Contributor"),
         (404, "ContainerNotFound", StoreError, "az storage container create"),
         (409, "ContainerBeingDeleted", StoreError, "half a minute"),
-        (400, "Md5Mismatch", StoreError, "damaged on its way"),
+        (400, "Md5Mismatch", StoreError, "damaged in transit"),
         (412, "LeaseIdMissing", StoreError, "run the command again"),
         (503, "ServerBusy", StoreError, "run the command again"),
     ],

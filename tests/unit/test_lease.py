@@ -112,7 +112,7 @@ def test_another_machine_is_told_who_is_at_work_and_gets_in_once_it_has_ended(
             raised.value
         )
         assert raised.value.exit_code == 2
-        assert "60 s after" in str(raised.value.hint)
+        assert "wait 60 s" in str(raised.value.hint)
     with machines.holding("down"):
         assert machines.on_store()["doing"] == "down"
     assert not (machines.folder / "store" / PLACE).exists()
