@@ -20,10 +20,13 @@ demo: $(VENV)/.made
 		find . -type f -size +0 | sed 's|^\./|  |' | sort
 
 # What one runs after each change: no process, no socket, seconds.
-quick: check units
+quick: $(VENV)/.made-dev
+	@$(MAKE) --no-print-directory --output-sync -j check $(UNIT_PARTS)
 
 units: $(VENV)/.made-dev
-	@$(MAKE) --no-print-directory --output-sync -j $(JOBS) $(patsubst %,unit-part-%,$(shell seq $(JOBS)))
+	@$(MAKE) --no-print-directory --output-sync -j $(UNIT_PARTS)
+
+UNIT_PARTS = $(patsubst %,unit-part-%,$(shell seq $(JOBS)))
 
 # Temporary files are in memory, and bytecode is kept even if the environment switches it off: a
 # file system takes 2 s of CPU time, compiling 5 s.
