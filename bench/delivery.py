@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +42,7 @@ OURS_CODE = """
 import json, sys
 from pathlib import Path
 from cloudtrain.setup.apply import apply
+from cloudtrain.codec import decode
 from cloudtrain.config import load
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.model import Node
@@ -53,7 +54,7 @@ class Silent:
     def done(self, name, text=""): pass
 
 config, nodes, identity = map(Path, sys.argv[1:])
-there = [Node(**fields) for fields in json.loads(nodes.read_text())]
+there = [decode(Node, facts) for facts in json.loads(nodes.read_text())]
 source = code.resolve(load(config))
 with SshTransport(load_identity(identity)) as transport:
     apply(lambda node: code.steps(source, "delivery"), there, transport, Silent())
@@ -77,7 +78,7 @@ class Nodes:
     def describe(self) -> None:
         self.folder.mkdir()
         (self.folder / "config").write_text(ssh_config(self.identity, self.nodes))
-        (self.folder / "nodes.json").write_text(json.dumps([vars(node) for node in self.nodes]))
+        (self.folder / "nodes.json").write_text(json.dumps([asdict(node) for node in self.nodes]))
 
     def clear(self) -> None:
         """Nothing delivered, nothing left to write to the disk."""

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +34,7 @@ OURS = "cloudtrain"
 OURS_CODE = """
 import json, sys, time
 from pathlib import Path
+from cloudtrain.codec import decode
 from cloudtrain.parallel import fan_out
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.model import Node
@@ -41,7 +42,7 @@ from cloudtrain.shell import command
 from cloudtrain.ssh.transport import SshTransport
 
 folder, warm = Path(sys.argv[1]), len(sys.argv) > 2
-nodes = [Node(**fields) for fields in json.loads((folder / "nodes.json").read_text())]
+nodes = [decode(Node, facts) for facts in json.loads((folder / "nodes.json").read_text())]
 with SshTransport(load_identity(folder.parent / "identity")) as ssh:
     def run(node): assert ssh.run(node, command("true")).exit_code == 0
     def ask(node): assert ssh.ask(node, "true").exit_code == 0
@@ -276,7 +277,7 @@ def _describe(size: Path, servers: list[SshdNode]) -> None:
     identity = servers[0].identity
     (size / "names").write_text("".join(f"{node.name}\n" for node in nodes))
     (size / "config").write_text(ssh_config(identity, nodes))
-    (size / "nodes.json").write_text(json.dumps([vars(node) for node in nodes]))
+    (size / "nodes.json").write_text(json.dumps([asdict(node) for node in nodes]))
     hosts = [
         (
             node.name,
