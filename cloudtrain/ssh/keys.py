@@ -189,7 +189,7 @@ def _read(path: Path) -> str:
         raise CredentialsError(f"the key {path} cannot be read: {error}", hint=_REPAIR) from error
 
 
-_REPAIR = "run `cloudtrain up` to recreate missing keys"
+_REPAIR = "run `cloudtrain up` to recreate missing or damaged keys"
 
 
 def _write(path: Path, text: str) -> None:

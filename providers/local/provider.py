@@ -304,7 +304,7 @@ class LocalProvider:
 
     def _cluster_folder(self, cluster: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", cluster):
-            raise UsageError(f"{cluster!r} is not a cluster's name")
+            raise UsageError(f"{cluster!r} is not a valid cluster name")
         return self._root / cluster
 
     def _tag(self, cluster: str, node: str) -> str:

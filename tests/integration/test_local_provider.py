@@ -340,7 +340,7 @@ def test_a_cache_that_cannot_be_made_is_said_so(
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "/etc"])
 def test_a_name_that_leads_elsewhere_is_refused(cluster: LocalCluster, name: str) -> None:
-    with pytest.raises(UsageError, match="not a cluster's name"):
+    with pytest.raises(UsageError, match="not a valid cluster name"):
         cluster.provider.destroy(name, no_journal)
 
 
