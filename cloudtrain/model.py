@@ -124,6 +124,22 @@ class ArtifactRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Input data that every node downloads before the first attempt.
+
+    `source` is a URI: gs://, s3://, az://, file:// (a prefix, a folder, or one object) or https://
+    (one object). `shard`: rank i of n gets every n-th file, in equal counts.
+    """
+
+    source: str
+    shard: bool = False
+    rest: Literal["refuse", "drop"] = "refuse"
+    """With `shard`: what happens to files beyond the largest equal count for each node."""
+    role: str | None = None
+    """Role whose nodes get it; None: all, with `shard` the chief and the workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoints:
     compute: str | None = None
     storage: str | None = None
@@ -170,6 +186,7 @@ class ClusterConfig:
     code: Code = field(default_factory=Code)
     train: Train = field(default_factory=Train)
     artifacts: ArtifactRules = field(default_factory=ArtifactRules)
+    data: Mapping[str, DataSource] = field(default_factory=dict)
     endpoints: Endpoints = field(default_factory=Endpoints)
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[Host, ...] = ()

@@ -123,7 +123,7 @@ def tables() -> str:
     for name in ConfigFile.model_fields:
         section = section_at((name,))
         if section:
-            title = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
+            title = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
             text += table(f"`{title}`", section)
     return text + effects()
 
@@ -145,7 +145,7 @@ def table(title: str, section: type[Section]) -> str:
     place = whole if section is ConfigFile else whole["$defs"][section.__name__]
     lines = [f"\n### {title}\n", f"{section.__doc__}\n"]
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
-    for name, field in section.model_fields.items():
+    for name, field in section.by_key().items():
         kind = type_of(place["properties"][name])
         default = default_of(known.get(name), kind)
         kind = kind.replace("|", "\\|")

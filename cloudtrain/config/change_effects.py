@@ -25,6 +25,7 @@ KINDS: dict[Kind, str] = {
 
 _SETUP = Effect("live", "the next `train` applies it too; what is no longer listed stays installed")
 _RUN = Effect("next run")
+_DATA = Effect("next run", "nodes download what they lack")
 _REPLACE = Effect("replace")
 _HOST = Effect("down first", "more machines can be added")
 
@@ -76,6 +77,10 @@ EFFECT: dict[str, Effect] = {
     "artifacts.paths": _RUN,
     "artifacts.require": _RUN,
     "artifacts.every": _RUN,
+    "data.NAME.from": _DATA,
+    "data.NAME.shard": _DATA,
+    "data.NAME.rest": _DATA,
+    "data.NAME.role": _DATA,
     "endpoints.compute": Effect("down first"),
     "endpoints.storage": _RUN,
     "endpoints.auth": Effect("live", "every command reads it"),

@@ -415,6 +415,7 @@ KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "le
 SuccessChoice = Annotated[
     Literal["chief", "all_workers", "all"], _choice("chief", "all_workers", "all")
 ]
+RestChoice = Annotated[Literal["refuse", "drop"], _choice("refuse", "drop")]
 Close = Annotated[
     Literal["auto", "on", "off"],
     Reads(close, _or_variable("auto | on | off", {"enum": ["auto", "on", "off", True, False]})),

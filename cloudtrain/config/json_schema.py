@@ -23,6 +23,9 @@ def schema() -> dict[str, Any]:
     generated["properties"]["nodes"]["anyOf"][0]["additionalProperties"] = {
         "anyOf": [{"$ref": "#/$defs/NodesEntry"}, {"const": False}, {"type": "null"}]
     }
+    generated["properties"]["data"]["anyOf"][0]["additionalProperties"] = {
+        "anyOf": [{"$ref": "#/$defs/DataEntry"}, {"title": "URI", "type": "string"}]
+    }
     needs_placement = {
         "if": {"properties": {"provider": {"enum": [cloud.name for cloud in clouds()]}}},
         "then": {"required": ["placement"]},

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cloudtrain.cloud import cloud_of, clouds, facts_of
+from cloudtrain.config.data_rules import broken_data_rules
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path, shown
@@ -193,6 +194,10 @@ def _ports(file: ConfigFile) -> Found:
         )
 
 
+def _data(file: ConfigFile) -> Found:
+    return broken_data_rules(file, counts(file))
+
+
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _code,
@@ -202,6 +207,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _hosts,
     _provider,
     _ports,
+    _data,
 )
 
 

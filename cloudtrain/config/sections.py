@@ -11,9 +11,11 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from cloudtrain import model
 from cloudtrain.cloud import clouds
+from cloudtrain.config import data_fields
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.yaml_source import Block, Scalar
 
@@ -44,8 +46,13 @@ class Section(BaseModel):
         return {
             name: None if kinds.is_null(value) else value
             for name, value in node.items()
-            if not (_empty(value) and name in cls.model_fields)
+            if not (_empty(value) and name in cls.by_key())
         }
+
+    @classmethod
+    def by_key(cls) -> dict[str, FieldInfo]:
+        """The section's fields by their keys in the file."""
+        return {info.alias or name: info for name, info in cls.model_fields.items()}
 
     def to_model(self, **changes: Any) -> Any:
         """The section's frozen value of model.py. Raises nothing for a section that is valid."""
@@ -148,8 +155,9 @@ class TrainSection(Section):
 
     of = model.Train
     command: kinds.ShellLine | None = optional(
-        "Shell line to run for every task. `{output}`, `{role}`, `{index}`, `{chief.ip}` and "
-        "`{run}` are filled in; other braces stay. Required in a `train:` section."
+        "Shell line to run for every task. `{output}`, `{role}`, `{index}`, `{chief.ip}`, "
+        "`{data.NAME}` and `{run}` are filled in; other braces stay. Required in a `train:` "
+        "section."
     )
     dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
     env: Environment | None = optional(
@@ -210,6 +218,40 @@ class ArtifactsSection(Section):
         "Globs that must match landed files for the run to succeed."
     )
     every: kinds.DurationOrOff | None = optional("Interval for landing during training.")
+
+
+class DataEntry(Section):
+    """Input data under a name of yours; `NAME: URI` is short for `NAME: {from: URI}`."""
+
+    of = model.DataSource
+    source: data_fields.DataUri | None = Field(
+        default=None,
+        alias="from",
+        description="`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; "
+        "`https://`: one object. Required.",
+    )
+    shard: kinds.Boolean | None = optional(
+        "Give rank i of n every n-th file, in equal counts, instead of all files to every node. "
+        "Ranks are the chief and the workers, or the nodes of `role`. The script must then not "
+        "shard by itself (`AutoShardPolicy.OFF`)."
+    )
+    rest: kinds.RestChoice | None = optional(
+        "Files beyond the largest equal count: `refuse` the dataset, or `drop` them."
+    )
+    role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
+
+
+def _dataset(node: Any) -> Any:
+    """A dataset's short form: its URI alone."""
+    if isinstance(node, Scalar):
+        return DataEntry.model_construct({"source"}, source=data_fields.data_uri(node))
+    return node
+
+
+Data = Annotated[
+    dict[data_fields.DataName, Annotated[DataEntry, BeforeValidator(_dataset)]],
+    BeforeValidator(_mapping),
+]
 
 
 class EndpointsSection(Section):
@@ -303,6 +345,10 @@ class ConfigFile(Section):
     code: CodeSection | None = optional("Source of the code.")
     train: TrainSection | None = optional("The command that runs on every node.")
     artifacts: ArtifactsSection | None = optional("Files to land, and the store.")
+    data: Data | None = optional(
+        "Input data by name, which nodes download before the first attempt: `{data.NAME}` and "
+        "`CLOUDTRAIN_DATA_NAME` are its folder on the node ([data.md](data.md))."
+    )
     endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
     limits: LimitsSection | None = optional("Limits on lifetime and price.")
     hosts: tuple[HostsItem, ...] | None = optional(
@@ -355,4 +401,6 @@ def _plain(value: Any) -> Any:
         return value.to_model()
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value

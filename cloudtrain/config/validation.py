@@ -89,7 +89,7 @@ def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, s
 
 def _unknown(path: Path) -> tuple[str, str | None]:
     section = section_at(path[:-1])
-    names = sorted(section.model_fields) if section else []
+    names = sorted(section.by_key()) if section else []
     meant = nearest(str(path[-1]), names)
     if meant:
         return f"unknown field: did you mean {meant!r}?", meant

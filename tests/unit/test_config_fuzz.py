@@ -73,12 +73,15 @@ scalars = st.one_of(
         ["nan", ".inf", "0o7", "1_000", "2001-01-01", "file:///x", "../..", "~", "\0", "\u2028"]
     ),
 )
+
+
+def keys_at(top: str) -> list[str]:
+    section = section_at((top,))
+    return list(section.by_key()) if section else []
+
+
 field_names = sorted(
-    {
-        name
-        for top in ConfigFile.model_fields
-        for name in getattr(section_at((top,)), "model_fields", {})
-    }
+    {name for top in ConfigFile.model_fields for name in keys_at(top)}
     | set(ConfigFile.model_fields)
     | {"chief", "worker", "ps", "evaluator", "master"}
 )

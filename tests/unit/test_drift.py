@@ -346,8 +346,8 @@ def test_the_effect_of_every_field_of_the_file_is_told() -> None:
     fields = set()
     for name in ConfigFile.model_fields:
         section = section_at((name,))
-        inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]"}.get(name, name)
-        fields |= {f"{inside}.{each}" for each in section.model_fields} if section else {name}
+        inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
+        fields |= {f"{inside}.{each}" for each in section.by_key()} if section else {name}
     assert set(EFFECT) == fields
     compared = {each.name.format(role="ROLE") for each in _FIELDS} | {"placement"}
     told = {name for name, effect in EFFECT.items() if effect.kind == "replace"}
