@@ -98,19 +98,29 @@ def train(
     arguments: Sequence[str] = (),
     detach: bool = False,
     adopt: bool = False,
+    resume: str | None = None,
     console: Console | None = None,
 ) -> Run:
     """Start one run on a cluster that is up, follow it to its end and land its artifacts.
 
-    `arguments` are added to `train.command`. Blocks for the whole run, with `detach` until it has
-    started. On KeyboardInterrupt the run continues, supervised by a background process. Raises
-    RunFailed for a failed run, PreflightError, NotLanded, UsageError, LockedError.
+    `resume`: a run whose last landed checkpoint it begins with: its id, `last`, or the URI of its
+    store. `arguments` are added to `train.command`. Blocks for the whole run, with `detach` until
+    it has started. On KeyboardInterrupt the run continues, supervised by a background process.
+    Raises RunFailed for a failed run, PreflightError, NotLanded, UsageError, LockedError.
     """
     from cloudtrain.commands.train import train
 
     name, config = _target(cluster)
     with _shown(console) as shown:
-        return train(name, config, arguments=arguments, detach=detach, adopt=adopt, console=shown)
+        return train(
+            name,
+            config,
+            arguments=arguments,
+            detach=detach,
+            adopt=adopt,
+            resume=resume,
+            console=shown,
+        )
 
 
 def run(
@@ -119,13 +129,14 @@ def run(
     keep_on_failure: bool = False,
     adopt: bool = False,
     ignore: Collection[str] = (),
+    resume: str | None = None,
     console: Console | None = None,
 ) -> Run:
     """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure.
 
-    Asks for no confirmation. Blocks to the end; KeyboardInterrupt ends the run and takes the
-    cluster down first. Raises what `up`, `train` and `down` raise, NodesError if both the run and
-    `down` failed.
+    `resume` as for `train`. Asks for no confirmation. Blocks to the end; KeyboardInterrupt ends the
+    run and takes the cluster down first. Raises what `up`, `train` and `down` raise, NodesError if
+    both the run and `down` failed.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.run import run
@@ -136,6 +147,7 @@ def run(
             keep_on_failure=keep_on_failure,
             adopt=adopt,
             ignore=ignore,
+            resume=resume,
             console=shown,
         )
 

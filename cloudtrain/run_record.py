@@ -81,6 +81,17 @@ class RunAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResumedFrom:
+    """The landed checkpoint of another run, from which a run begins."""
+
+    run: str
+    store: str
+    """URI of the store; that run's artifacts are below `<store>/<run>`."""
+    step: str
+    """The checkpoint as TensorFlow or Keras names it: `ckpt/ckpt-120`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One training run over all its attempts. `id` sorts by time: `20261121-062404-k3f9`."""
 
@@ -96,6 +107,8 @@ class Run:
     """The code that ran: a commit, or the digest of a folder."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
+    resumed_from: ResumedFrom | None = None
+    """Where an attempt begins as long as no checkpoint of this run has landed (`--resume`)."""
     tasks: tuple[Task, ...]
     """Each in its current attempt."""
     attempts: tuple[RunAttempt, ...] = ()
@@ -133,8 +146,15 @@ class Run:
             "ended": _utc(self.ended),
             "artifacts": self.store or "none",
         }
+        if self.resumed_from is not None:
+            rows["resumed from"] = resumed(self.resumed_from)
         cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
+
+
+def resumed(source: ResumedFrom) -> str:
+    """`ckpt/ckpt-120 of run 20261121-062404-k3f9`."""
+    return f"{source.step} of run {source.run}"
 
 
 def run_to_json(run: Run) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from posixpath import basename, dirname, normpath
 from typing import IO
 
 from cloudtrain import layout
+from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.errors import CloudtrainError, NodeError, StoreError
@@ -31,51 +32,94 @@ _TOLD_BYTES = 1 << 16
 """Bytes read of a file that says which step a checkpoint is of."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredCheckpoint:
+    """A run's last complete checkpoint that landed, in its store."""
+
+    run: str
+    store: ArtifactStore
+    folder: str
+    """`train.checkpoints` of that run."""
+    files: Mapping[str, Artifact]
+    """By path in the folder; never empty."""
+
+
 def put_checkpoints(
-    run: Run, nodes: Mapping[str, Node], folder: str, transport: Transport, store: ArtifactStore
+    run: Run,
+    nodes: Mapping[str, Node],
+    folder: str,
+    transport: Transport,
+    store: ArtifactStore,
+    *,
+    source: StoredCheckpoint | None = None,
 ) -> str | None:
     """Make `folder` in every task's work folder equal to the landed checkpoint; returns its
     description.
 
-    None: nothing has landed, and the folder was deleted everywhere, so that all tasks start alike.
+    `source` is used as long as no checkpoint of the run itself has landed. None: nothing has landed
+    and there is no source; the folder was deleted everywhere, so that all tasks start alike.
     `nodes` by task; their work folders exist, and no task is running except an evaluator, which
     only reads. Raises StoreError, NodeError, NodesError; each node then has either the old folder
     or the new one.
     """
     folder = normpath(folder)
-    landed = landed_checkpoint(run.id, folder, store)
+    own = stored_checkpoint(run.id, store)
+    landed = own if own is not None and own.folder == folder else source
     stop = Stop()
-    with _spooled(run.id, landed, store) as spool:
+    with _spooled(landed, moved=landed is source) as spool:
 
         def work(item: tuple[str, Node]) -> None:
             task, node = item
             target = _Target(node, layout.work_folder(run.cluster, run.id, task), folder, transport)
-            if landed:
-                target.put(landed, spool, stop)
+            if landed is not None:
+                target.put(spool.files, spool, stop)
             else:
                 target.remove()
 
         fan_out(list(nodes.items()), work, name=lambda item: item[1].name, on_interrupt=stop.set)
-        return describe(folder, landed, spool) if landed else None
+        return describe(folder, spool.files, spool.start_of) if landed is not None else None
 
 
-def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> dict[str, Artifact]:
-    """Files of the last complete checkpoint that landed, by path in its folder."""
+def stored_checkpoint(run: str, store: ArtifactStore) -> StoredCheckpoint | None:
+    """The last complete checkpoint that landed; None if there is none. Raises StoreError."""
     manifest = read_manifest(store, run)
-    if manifest is None or manifest.checkpoint is None or manifest.checkpoint.folder != folder:
-        return {}
-    prefix = f"{manifest.checkpoint.task}/{folder}/"
-    return {path[len(prefix) :]: manifest.files[path] for path in manifest.checkpoint.paths}
+    if manifest is None or manifest.checkpoint is None or not manifest.checkpoint.paths:
+        return None
+    prefix = f"{manifest.checkpoint.task}/{manifest.checkpoint.folder}/"
+    return StoredCheckpoint(
+        run=run,
+        store=store,
+        folder=manifest.checkpoint.folder,
+        files={path[len(prefix) :]: manifest.files[path] for path in manifest.checkpoint.paths},
+    )
+
+
+def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> Mapping[str, Artifact]:
+    """Files of the last complete checkpoint that landed, by path in its folder."""
+    landed = stored_checkpoint(run, store)
+    return {} if landed is None or landed.folder != folder else landed.files
+
+
+def step_of(landed: StoredCheckpoint) -> str:
+    """Describe a checkpoint by its small files, without downloading the others."""
+
+    def start_of(path: str) -> bytes:
+        file = landed.files[path]
+        if file.size > _TOLD_BYTES:
+            return b""
+        return b"".join(verified(file, landed.run, landed.store))
+
+    return describe(landed.folder, landed.files, start_of)
 
 
 @contextmanager
-def _spooled(run: str, landed: Mapping[str, Artifact], store: ArtifactStore) -> Iterator[_Spool]:
-    """The checkpoint, downloaded once for any number of nodes."""
+def _spooled(landed: StoredCheckpoint | None, *, moved: bool) -> Iterator[_Spool]:
+    """The checkpoint, downloaded once for any number of nodes; `moved`: to other work folders."""
     try:
         with tempfile.TemporaryFile() as file:
-            places = pack(run, landed, store, file)
+            files, places = pack(landed, file, moved=moved) if landed is not None else ({}, {})
             file.flush()
-            yield _Spool(file.fileno(), places)
+            yield _Spool(file.fileno(), files, places)
     except OSError as error:
         raise CloudtrainError(
             f"cannot copy the checkpoint to {tempfile.gettempdir()}: {error.strerror or error}",
@@ -84,30 +128,37 @@ def _spooled(run: str, landed: Mapping[str, Artifact], store: ArtifactStore) -> 
 
 
 def pack(
-    run: str, landed: Mapping[str, Artifact], store: ArtifactStore, file: IO[bytes]
-) -> dict[str, int]:
-    """Pack the files, each checked against the manifest; returns where the content of each
-    starts.
+    landed: StoredCheckpoint, file: IO[bytes], *, moved: bool = False
+) -> tuple[dict[str, Artifact], dict[str, int]]:
+    """Pack the files, each checked against the manifest; returns them as packed, and where the
+    content of each starts.
     """
-    places = {}
-    for path, each in landed.items():
+    files, places = {}, {}
+    for path, each in landed.files.items():
+        pieces = _checked(landed, each)
+        if moved and basename(path) == "checkpoint" and each.size <= _TOLD_BYTES:
+            content = without_folder(b"".join(pieces))
+            digest = hashlib.sha256(content).hexdigest()
+            each, pieces = replace(each, size=len(content), sha256=digest), iter([content])
         member = tarfile.TarInfo(f"./{path}")
         member.size, member.mtime = each.size, each.mtime // 10**9
         file.write(member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
-        places[path] = file.tell()
-        digest, size = hashlib.sha256(), 0
-        for piece in store.download(f"{run}/{each.at}"):
-            file.write(piece)
-            digest.update(piece)
-            size += len(piece)
-        if (size, digest.hexdigest()) != (each.size, each.sha256):
-            raise StoreError(
-                f"{store.uri}: {shown(each.path)} of run {run} differs from what landed",
-                hint="remove train.checkpoints to start from the beginning",
-            )
-        file.write(b"\0" * (-size % tarfile.BLOCKSIZE))
+        files[path], places[path] = each, file.tell()
+        file.writelines(pieces)
+        file.write(b"\0" * (-each.size % tarfile.BLOCKSIZE))
     file.write(b"\0" * 2 * tarfile.BLOCKSIZE)
-    return places
+    return files, places
+
+
+def _checked(landed: StoredCheckpoint, each: Artifact) -> Iterator[bytes]:
+    """The file's bytes; raises StoreError after the last of them if they are not what landed."""
+    try:
+        yield from verified(each, landed.run, landed.store)
+    except StoreError as error:
+        raise error.copy_with(
+            hint="the checkpoint was changed or damaged in the store: start without it (remove "
+            "train.checkpoints, or --resume)"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -115,6 +166,7 @@ class _Spool:
     """The archive on disk, for many readers at once."""
 
     descriptor: int
+    files: Mapping[str, Artifact]
     places: Mapping[str, int]
 
     def pieces(self) -> Iterator[bytes]:
@@ -123,8 +175,9 @@ class _Spool:
             offset += len(piece)
             yield piece
 
-    def start_of(self, path: str, size: int) -> bytes:
-        return os.pread(self.descriptor, min(size, _TOLD_BYTES), self.places[path])
+    def start_of(self, path: str) -> bytes:
+        size = min(self.files[path].size, _TOLD_BYTES)
+        return os.pread(self.descriptor, size, self.places[path])
 
 
 @dataclass(frozen=True)
@@ -196,16 +249,15 @@ cd "$1" && rm -rf "./$2"
 """
 
 
-def describe(folder: str, landed: Mapping[str, Artifact], spool: _Spool) -> str:
+def describe(folder: str, landed: Mapping[str, Artifact], start_of: Callable[[str], bytes]) -> str:
     """Name of the newest checkpoint in the folder, as TensorFlow or Keras names it."""
     for path in sorted(landed, key=lambda path: (path.count("/"), path)):
-        content = spool.start_of(path, landed[path].size)
         if basename(path) == "checkpoint":
-            name = tensorflow_checkpoint(content)
+            name = tensorflow_checkpoint(start_of(path))
             if name:
                 return normpath(f"{folder}/{dirname(path)}/{name}")
         if basename(path) == "training_metadata.json":
-            step = keras_step(content)
+            step = keras_step(start_of(path))
             if step:
                 return f"{step} in {normpath(f'{folder}/{dirname(path)}')}"
     files = "file" if len(landed) == 1 else "files"
@@ -218,6 +270,20 @@ def tensorflow_checkpoint(content: bytes) -> str | None:
     text = content.decode("utf-8", "replace")
     found = re.search(r'^model_checkpoint_path: "([^"\n]+)"', text, re.MULTILINE)
     return shown(basename(found[1])) if found else None
+
+
+_PATHS = re.compile(rb'^((?:all_)?model_checkpoint_paths?: )"(/[^"\n]*)/([^/"\n]+)"', re.MULTILINE)
+
+
+def without_folder(content: bytes) -> bytes:
+    """A `checkpoint` file that names its checkpoints relative to its own folder.
+
+    A script that saves below an absolute path makes TensorFlow write absolute paths into it
+    (tensorflow/python/checkpoint/checkpoint_management.py, generate_checkpoint_state_proto); in
+    another run's work folder they lead nowhere, and `latest_checkpoint` would find nothing.
+    """
+    folders = {found[2] for found in _PATHS.finditer(content)}
+    return _PATHS.sub(rb'\1"\3"', content) if len(folders) == 1 else content
 
 
 def keras_step(content: bytes) -> str | None:

@@ -61,6 +61,11 @@ role_option = click.option(
 )
 
 
+resume_option = click.option(
+    "--resume",
+    metavar="RUN",
+    help="Begin with the last landed checkpoint of another run: its id, `last`, or a store URI.",
+)
 store_option = click.option(
     "--store",
     metavar="URI",

@@ -12,6 +12,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    resume_option,
     shown,
     yes_option,
 )
@@ -21,6 +22,7 @@ from cloudtrain.cli.target import plan_of
 @click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
 @file_argument()
 @click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
+@resume_option
 @adopt_option
 @yes_option
 @ignore_option
@@ -29,6 +31,7 @@ from cloudtrain.cli.target import plan_of
 def command(
     file: str,
     keep_on_failure: bool,
+    resume: str | None,
     adopt: bool,
     yes: bool,
     as_json: bool,
@@ -44,7 +47,12 @@ def command(
 
     with shown(as_json=as_json) as screen:
         run = run_all(
-            plan, keep_on_failure=keep_on_failure, adopt=adopt, ignore=ignore, console=screen
+            plan,
+            keep_on_failure=keep_on_failure,
+            adopt=adopt,
+            ignore=ignore,
+            resume=resume,
+            console=screen,
         )
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:

@@ -26,7 +26,7 @@ from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import UsageError
 from cloudtrain.retry import Retry, poll_until
-from cloudtrain.run_record import Run, run_to_json
+from cloudtrain.run_record import Run, resumed, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.model import ClusterConfig
@@ -182,6 +182,8 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
     begun = f"{clock(run.created)}, {took}"
     state = run.state if as_of is None else f"{run.state}, as of {clock(as_of)}"
     yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
+    if run.resumed_from is not None:
+        yield f"    resumed from {resumed(run.resumed_from)}"
     last = run.attempts[-1] if run.attempts else None
     if last is not None and last.formed_after is not None and last.ended is None:
         yield f"    cluster formed after {last.formed_after:g} s"

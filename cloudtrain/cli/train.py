@@ -12,6 +12,7 @@ from cloudtrain.cli.options import (
     json_option,
     name_argument,
     print_json,
+    resume_option,
     shown,
 )
 from cloudtrain.cli.target import target_of
@@ -25,11 +26,19 @@ Example:
 @click.command(cls=PassThroughCommand, short_help=COMMANDS["train"], epilog=EPILOG)
 @name_argument()
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
+@resume_option
 @adopt_option
 @json_option
 @debug_option
 @click.pass_context
-def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_json: bool) -> int:
+def command(
+    ctx: click.Context,
+    name: str | None,
+    detach: bool,
+    resume: str | None,
+    adopt: bool,
+    as_json: bool,
+) -> int:
     """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
     run continues, `cloudtrain logs -f` follows it again. Words after `--` are added to
     `train.command` as written.
@@ -40,7 +49,15 @@ def command(ctx: click.Context, name: str | None, detach: bool, adopt: bool, as_
 
     arguments = ctx.meta["passed_on"]
     with shown(as_json=as_json) as screen:
-        run = train(target, config, arguments=arguments, detach=detach, adopt=adopt, console=screen)
+        run = train(
+            target,
+            config,
+            arguments=arguments,
+            detach=detach,
+            adopt=adopt,
+            resume=resume,
+            console=screen,
+        )
         if run.ended is not None:
             screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:

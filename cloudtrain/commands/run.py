@@ -17,14 +17,23 @@ from cloudtrain.commands.billing_notice import report_billed
 from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
+from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
-from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, RunFailed, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    NodesError,
+    NotLanded,
+    RunFailed,
+    StoreError,
+    UsageError,
+)
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Console
-from cloudtrain.run_record import Run
+from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.state import Records
 
 
 def run(
@@ -33,13 +42,15 @@ def run(
     keep_on_failure: bool = False,
     adopt: bool = False,
     ignore: Collection[str] = (),
+    resume: str | None = None,
     console: Console,
 ) -> Run:
     """Create the cluster, train, land, delete the cluster; returns the landed run.
 
     Whatever happens, even an interrupt, ends in `down`. The exceptions: nodes whose artifacts
     cannot be landed are kept (exit 5), and with `keep_on_failure` those of a failed run. An active
-    run of a killed `cloudtrain run` is joined, not started again.
+    run of a killed `cloudtrain run` is joined, not started again. `resume`: the run whose landed
+    checkpoint it begins with (`resume_source`).
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
@@ -51,15 +62,19 @@ def run(
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(handle, ignore)
+        source = None
         if records.active_run() is None:
             refuse_missing_script(config)
+            source = resume_source(handle, resume, console) if resume is not None else None
+        elif resume is not None:
+            refuse_other_beginning(records)
         records.create()
         with open_session(handle, console) as session:
             decide_drift(session, NOTHING)
         record_cluster(config, records)
         make_store(handle, console)
         try:
-            done = up_and_train(handle, console)
+            done = up_and_train(handle, source, console)
         except (NotLanded, StoreError):
             console.warn(
                 f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
@@ -77,10 +92,20 @@ def run(
         return done
 
 
-def up_and_train(handle: Handle, console: Console) -> Run:
+def up_and_train(handle: Handle, source: ResumedFrom | None, console: Console) -> Run:
     with open_session(handle, console) as session:
         session = create_cluster(session, decide_drift(session, NOTHING))
-        return supervise_run(session, joined_run(session) or new_run(session, ()))
+        return supervise_run(session, joined_run(session) or new_run(session, (), source))
+
+
+def refuse_other_beginning(records: Records) -> None:
+    """Raise UsageError if the active run, which is joined, does not resume another."""
+    active = records.active_run()
+    if active is not None and active.resumed_from is None:
+        raise UsageError(
+            f"run {active.id} of {records.name} is active and does not resume another run",
+            hint=f"omit --resume to join it, or end it with `cloudtrain stop-run {records.name}`",
+        )
 
 
 def joined_run(session: Session) -> Run | None:

@@ -22,10 +22,11 @@ from cloudtrain.cluster.session import (
 from cloudtrain.commands.billing_notice import report_billed_on_failure
 from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
+from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
-from cloudtrain.run_record import Run
+from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import attend_in_background, starting_idle_process
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run
@@ -40,12 +41,14 @@ def train(
     arguments: Sequence[str] = (),
     detach: bool = False,
     adopt: bool = False,
+    resume: str | None = None,
     console: Console,
 ) -> Run:
     """Launch a run and return it at its end, or once it has started if `detach`.
 
-    Raises RunFailed, PreflightError, … KeyboardInterrupt is raised again after the run was handed
-    to a background process.
+    `resume`: the run whose landed checkpoint it begins with (`resume_source`). Raises RunFailed,
+    PreflightError, … KeyboardInterrupt is raised again after the run was handed to a background
+    process.
     """
     records = Records(name)
     config = config or recorded_config(records)
@@ -66,8 +69,9 @@ def train(
                     "applies it"
                 )
             refuse_second_run(session)
+            source = resume_source(handle, resume, console) if resume is not None else None
             record_cluster(config, records)
-            run = new_run(session, arguments)
+            run = new_run(session, arguments, source)
             with report_billed_on_failure(session):
                 if not detach:
                     return supervise_run(session, run)
@@ -112,7 +116,9 @@ def is_running(session: Session, name: str) -> bool:
     return node is not None and node.state == "running"
 
 
-def new_run(session: Session, arguments: Sequence[str]) -> Run:
+def new_run(
+    session: Session, arguments: Sequence[str], resumed_from: ResumedFrom | None = None
+) -> Run:
     """A new run on record, with today's code delivered to every node."""
     config = session.config
     if not config.train.command:
@@ -137,6 +143,7 @@ def new_run(session: Session, arguments: Sequence[str]) -> Run:
             created=time.time(),
             code=prepare_nodes(session),
             store=f"{session.store.uri.rstrip('/')}/{run_id}",
+            resumed_from=resumed_from,
         ),
     )
 

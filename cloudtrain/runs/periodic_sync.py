@@ -5,7 +5,7 @@ checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from posixpath import normpath
 
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
@@ -41,7 +41,7 @@ class PeriodicSync:
         self._next = session.clock.now() + self._pause
         self._knows_the_beginning = self._knows_the_end = False
         self._noticed: set[str] = set()
-        self._given: dict[str, Artifact] = {}
+        self._given: Mapping[str, Artifact] = {}
         self._thread: threading.Thread | None = None
 
     def look(self, state: AttemptState) -> None:

@@ -26,6 +26,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.preflight import preflight
+from cloudtrain.runs.resume import source_of
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
     all_ends_known,
@@ -66,7 +67,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
     inputs = launch_inputs(session, create_work_folders(session, run))
-    if again and unstarted and checkpoints is not None:
+    if (again or run.resumed_from) and unstarted and checkpoints is not None:
         restore_checkpoint(session, run, checkpoints)
     if unstarted:
         run = run_preflight(session, run)
@@ -122,11 +123,14 @@ def clear_work_folders(session: Session, run: Run) -> None:
 def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
     """Land the chief's checkpoint and copy it to every task's node.
 
-    A chief on a new node has none: then the last one that landed is used.
+    A chief on a new node has none: then the last one that landed is used, or, before the first, the
+    one from which the run resumes.
     """
     nodes = {task.name: node_of(session, task) for task in run.tasks}
-    take_checkpoint(landing_of(session), run, nodes)
-    step = put_checkpoints(run, nodes, folder, session.transport, session.store)
+    if run.attempts[-1].number > 1:
+        take_checkpoint(landing_of(session), run, nodes)
+    source = source_of(run, session.config)
+    step = put_checkpoints(run, nodes, folder, session.transport, session.store, source=source)
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
     )

@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_in_the_store_is_put_nowhere(cluster: Cluster) -> N
     save(cluster, 1)
     take(cluster)
     (cluster.folder / RUN / "chief0/ckpt/ckpt-1.index").write_text("inDex 1")
-    with pytest.raises(StoreError, match=r"chief0/ckpt/ckpt-1\.index of run .* differs from what"):
+    with pytest.raises(StoreError, match=r"/chief0/ckpt/ckpt-1\.index differs from what"):
         put(cluster)
     assert not (cluster.work("worker0") / "ckpt").exists()
 

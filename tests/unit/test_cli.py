@@ -240,7 +240,7 @@ def test_what_stands_after_the_dashes_reaches_the_command_as_written(verbs: Verb
     )
     assert done.exit_code == 7
     assert cloudtrain("exec", "mnist", "uptime").exit_code == 7
-    attached = {"detach": False, "adopt": False}
+    attached = {"detach": False, "adopt": False, "resume": None}
     assert verbs.calls == [
         ("train", "mnist", None, {"arguments": ("--epochs", "3", "--", "a b"), **attached}),
         ("train", "mnist", None, {"arguments": ("--json",), **attached, "detach": True}),

@@ -1,0 +1,86 @@
+"""A checkpoint of another run, put on the nodes of a new one, whatever became of the first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.artifacts.checkpoints import put_checkpoints, step_of, stored_checkpoint
+from cloudtrain.artifacts.land import take_checkpoint
+from cloudtrain.errors import NodesError, StoreError
+from cloudtrain.model import ClusterConfig, NodeGroup
+from cloudtrain.run_record import ResumedFrom, Run
+from cloudtrain.runs.resume import source_of
+from tests.support.landing_parts import RUN, Cluster
+
+NEW = "20261122-062404-k3f9"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path, workers=1)
+
+
+def saved(cluster: Cluster, state: str) -> None:
+    cluster.write("chief0", "ckpt/ckpt-7.index", "index")
+    cluster.write("chief0", "ckpt/ckpt-7.data-00000-of-00001", b"\0weights" * 1000)
+    cluster.write("chief0", "ckpt/checkpoint", state)
+    take_checkpoint(cluster.landing("ckpt"), cluster.run, cluster.nodes)
+
+
+def put(cluster: Cluster, folder: str) -> str | None:
+    source = stored_checkpoint(RUN, cluster.store)
+    run = replace(cluster.run, id=NEW)
+    for node in cluster.nodes.values():
+        for task in cluster.nodes:
+            work = f".cloudtrain/{run.cluster}/runs/{NEW}/{task}/work"
+            (cluster.transport.home(node) / work).mkdir(parents=True, exist_ok=True)
+    return put_checkpoints(
+        run, cluster.nodes, folder, cluster.transport, cluster.store, source=source
+    )
+
+
+def test_absolute_paths_of_the_old_work_folder_become_relative(cluster: Cluster) -> None:
+    old = cluster.work("chief0") / "ckpt" / "ckpt-7"
+    saved(cluster, f'model_checkpoint_path: "{old}"\nall_model_checkpoint_paths: "{old}"\n')
+    assert put(cluster, "elsewhere") == "elsewhere/ckpt-7"
+    for task in cluster.nodes:
+        work = Path(str(cluster.work(task)).replace(RUN, NEW)) / "elsewhere"
+        assert (work / "checkpoint").read_text() == (
+            'model_checkpoint_path: "ckpt-7"\nall_model_checkpoint_paths: "ckpt-7"\n'
+        )
+        assert (work / "ckpt-7.data-00000-of-00001").read_bytes() == b"\0weights" * 1000
+
+
+def test_paths_of_several_folders_stay_as_they_are(cluster: Cluster) -> None:
+    state = 'model_checkpoint_path: "/a/ckpt-7"\nall_model_checkpoint_paths: "/b/ckpt-7"\n'
+    saved(cluster, state)
+    put(cluster, "ckpt")
+    work = Path(str(cluster.work("chief0")).replace(RUN, NEW))
+    assert (work / "ckpt" / "checkpoint").read_text() == state
+
+
+def test_a_file_that_was_changed_in_the_store_is_used_nowhere(cluster: Cluster) -> None:
+    saved(cluster, 'model_checkpoint_path: "ckpt-7"\n')
+    landed = stored_checkpoint(RUN, cluster.store)
+    assert landed is not None
+    assert step_of(landed) == "ckpt/ckpt-7"
+    cluster.store.upload(f"{RUN}/chief0/ckpt/ckpt-7.index", [b"inded"])
+    with pytest.raises((StoreError, NodesError), match="differs from what landed"):
+        put(cluster, "ckpt")
+    assert not [line for line in cluster.transport.commands if "tar --extract" in line]
+
+
+def test_a_source_that_is_gone_is_an_error_and_no_new_beginning(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    config = ClusterConfig(
+        name="mnist", provider="local", strategy="one_device", nodes={"chief": NodeGroup()}
+    )
+    assert source_of(cluster.run, config) is None
+    source = ResumedFrom(run=RUN, store=(tmp_path / "gone").as_uri(), step="ckpt/ckpt-7")
+    run: Run = replace(cluster.run, id=NEW, resumed_from=source)
+    with pytest.raises(StoreError, match=f"from which run {NEW} resumes is gone"):
+        source_of(run, config)
