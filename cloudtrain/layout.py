@@ -27,6 +27,11 @@ def work_folder(cluster: str, run: str, task: str) -> str:
     return f"{runs_folder(cluster)}/{run}/{task}/work"
 
 
+def environment_folder(cluster: str, run: str, task: str) -> str:
+    """A task's own layer over the environment of `setup:`: what the task installs stays in it."""
+    return f"{runs_folder(cluster)}/{run}/{task}/env"
+
+
 def attempt_folder(cluster: str, run: str, task: str, attempt: int) -> str:
     """Log, exit code, process group and start time of one attempt of one task."""
     return f"{runs_folder(cluster)}/{run}/{task}/attempt-{attempt}"

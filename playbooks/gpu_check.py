@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.playbooks import nvidia, tensorflow
+from cloudtrain.playbooks import nvidia, scripts, tensorflow
 from cloudtrain.playbooks.cuda_links import LINK
 from cloudtrain.shell import script
 from cloudtrain.ship import text
@@ -50,7 +50,12 @@ code=0
 words=$(sees "$4" 2>&1) || code=$?
 case $code in
     0) ;;
-    3) link_cuda "$environment"; sees "$4" || exit 1;;  # what setup.run installed has no links yet
+    3)  # what setup.run installed has no links yet
+        link_cuda "$environment"
+        """
+    + scripts.SEAL
+    + """
+        sees "$4" || exit 1;;
     *) echo "$words" >&2; exit 1;;
 esac
 driver >"$stamp.new"

@@ -133,7 +133,8 @@ for name in ("tensorflow_cpu", "tensorflow"):
 # cache would also use it for another TensorFlow.
 # CMake 4 reads the files of Horovod's gloo only with CMAKE_POLICY_VERSION_MINIMUM. A compiler takes
 # up to 1 GB, and Horovod's own setup starts eight of them.
-_BUILD = """\
+_BUILD = (
+    """\
 set -eu
 environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6 root=$7
 python=$environment/bin/python
@@ -194,6 +195,8 @@ fi
     --no-warn-script-location "$folder"/horovod-*.whl </dev/null
 : >"$built"
 """
+    + scripts.SEAL
+)
 
 # The program reports an extension that cannot be loaded only by omitting its X.
 _CHECK = """\

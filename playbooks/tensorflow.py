@@ -43,8 +43,14 @@ def bin_folder(config: ClusterConfig, node: Node) -> str | None:
 
     As `node.cache`, absolute or relative to the user's home.
     """
+    folder = environment_folder(config, node)
+    return f"{folder}/bin" if folder else None
+
+
+def environment_folder(config: ClusterConfig, node: Node) -> str | None:
+    """The environment that clusters and nodes of a host share; None if `setup:` needs none."""
     wanted = _wanted(config, node)
-    return f"{wanted.folder(node)}/bin" if wanted else None
+    return wanted.folder(node) if wanted else None
 
 
 def environment(config: ClusterConfig, node: Node) -> Mapping[str, str]:
@@ -143,9 +149,12 @@ class _Wanted:
     constraints: tuple[str, ...] = ()
     cuda: tuple[str, ...] = field(default=(), repr=False)
     """Packages to install first; the others keep these versions unless they need other ones."""
+    lines: tuple[str, ...] = field(default=(), repr=False)
+    """`setup.run`, which may install into it: shared only with clusters that have the same."""
 
     def folder(self, node: Node) -> str:
-        text = repr((_RECIPE, self, self.cuda) if self.cuda else (_RECIPE, self))
+        rest = (self.cuda, self.lines) if self.lines else (self.cuda,) if self.cuda else ()
+        text = repr((_RECIPE, self, *rest))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:
@@ -175,7 +184,12 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     if version is None:
         if not own and config.setup.python == "auto":
             return None
-        return _Wanted(label="python", python=_python(config, _ANY_PYTHON), install=own)
+        return _Wanted(
+            label="python",
+            python=_python(config, _ANY_PYTHON),
+            install=own,
+            lines=config.setup.run,
+        )
     legacy = keras_choice(config) == "legacy"
     library = strategy_of(config).library
     given = {*_TENSORFLOW, *(["tf-keras"] if legacy else [])}
@@ -203,6 +217,7 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
+        lines=config.setup.run,
     )
 
 

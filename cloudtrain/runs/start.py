@@ -66,7 +66,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
-    inputs = launch_inputs(session, create_work_folders(session, run))
+    inputs = launch_inputs(session, run, create_work_folders(session, run))
     if (again or run.resumed_from) and unstarted and checkpoints is not None:
         restore_checkpoint(session, run, checkpoints)
     if unstarted:
@@ -231,16 +231,23 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
         raise NodeError(node.name, "the task was stopped before it started")
 
 
-def launch_inputs(session: Session, work: Mapping[str, str]) -> LaunchInputs:
+def launch_inputs(session: Session, run: Run, work: Mapping[str, str]) -> LaunchInputs:
     """What launches need to know of the nodes; `work`: the tasks' work folders by node name."""
     config, nodes = session.config, session.nodes
     return LaunchInputs(
         addresses={node.name: node.internal for node in nodes},
         work=work,
-        bin_folder={node.name: tensorflow.bin_folder(config, node) for node in nodes},
+        bin_folder={task.node: bin_folder(session, run, task) for task in run.tasks},
         extra={node.name: tensorflow.environment(config, node) for node in nodes},
         secrets=secrets_of_tasks(config),
     )
+
+
+def bin_folder(session: Session, run: Run, task: Task) -> str | None:
+    """Folder of the `python` in the task's own layer; None if `setup:` needs no environment."""
+    if tensorflow.environment_folder(session.config, node_of(session, task)) is None:
+        return None
+    return f"{layout.environment_folder(run.cluster, run.id, task.name)}/bin"
 
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
+from cloudtrain.playbooks import tensorflow
 from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command, script
 
 
 def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
-    """Create a work folder for each task; returns their absolute paths by node name."""
+    """Create a work folder for each task, and its layer over the environment of `setup:`; returns
+    the work folders' absolute paths by node name.
+    """
     config = session.config
     by_name = {node.name: node for node in session.nodes}
 
     def work(task: Task) -> str:
         node = by_name[task.node]
-        command = prepare_work(config, run, task)
+        below = tensorflow.environment_folder(config, node)
+        command = prepare_work(config, run, task, below)
         done = AWAY.call(
             lambda: session.transport.run(node, command, timeout=600.0),
             on=NodeUnreachable,
@@ -38,14 +42,19 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
     return {task.node: folder for task, folder in zip(run.tasks, folders, strict=True)}
 
 
-def prepare_work(config: ClusterConfig, run: Run, task: Task) -> Command:
+def prepare_work(
+    config: ClusterConfig, run: Run, task: Task, environment: str | None = None
+) -> Command:
     """Copy the delivered code to the task's own folder, once, and print the absolute path.
 
     `work` is a link to `train.dir` inside that copy, created last: an interrupted copy has none.
+    With an `environment` on the node, the task gets a layer over it.
     """
     source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = layout.work_folder(config.name, run.id, task.name)
-    return script(PREPARE, work, source, config.train.dir)
+    own = layout.environment_folder(config.name, run.id, task.name)
+    layer = (own, environment, ship.START, ship.text("layer.py")) if environment else ()
+    return script(PREPARE, work, source, config.train.dir, *layer)
 
 
 def set_work_aside(run: Run, task: Task) -> Command:
@@ -72,6 +81,7 @@ if ! [ -e "$work" ]; then
     ln -sfn "code/$dir" "$work"
 fi
 mkdir -p "$work/output"
+[ -z "${4:-}" ] || /bin/sh -c "$6" sh "$7" "$4" "$5"
 cd "$work" && pwd -P
 """
 

@@ -88,7 +88,7 @@ class Rig:
         run = save_run(session, next_attempts(run, {"worker0"}))
         again = next(task for task in run.tasks if task.name == "worker0")
         launch = task_launch(
-            session.plan, run, again, launch_inputs(session, create_work_folders(session, run))
+            session.plan, run, again, launch_inputs(session, run, create_work_folders(session, run))
         )
         start_tasks(session, run, (launch,))
         return run, {name: state.pid for name, state in before.items()}

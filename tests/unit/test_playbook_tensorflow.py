@@ -255,7 +255,8 @@ def test_own_lines_are_steps_after_the_environment() -> None:
     environment, own = tensorflow.steps(config(tensorflow="2.21", run=(line,)), node())
     assert environment.once_per_host
     done = own.run.arguments[4]
-    folder = (tensorflow.bin_folder(config(tensorflow="2.21"), node()) or "").removesuffix("/bin")
+    wanted = config(tensorflow="2.21", run=(line,))
+    folder = (tensorflow.bin_folder(wanted, node()) or "").removesuffix("/bin")
     assert own == Step(
         name=f"setup.run: {line}",
         run=script(scripts.OWN_LINE, done, folder, line),

@@ -1,0 +1,67 @@
+"""What a task installs, on local nodes whose clusters share one environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project
+from tests.support.wheels import digest, wheel
+
+NODES = {"chief": {}, "worker": {"count": 1}}
+
+
+@pytest.fixture
+def cache(project: Project, tmp_path: Path) -> Path:
+    project.environment["CLOUDTRAIN_CACHE"] = str(tmp_path / "cache")
+    return tmp_path / "cache" / "venvs"
+
+
+def the_environment(cache: Path) -> Path:
+    (found,) = (path for path in cache.iterdir() if path.is_dir())
+    return found
+
+
+def test_what_tasks_install_ends_with_their_run(project: Project, cache: Path) -> None:
+    wheel(project.code / "wheels", "extra")
+    install = "pip install -q --no-index --disable-pip-version-check wheels/*.whl"
+    mine = project.config(
+        strategy="custom",
+        nodes=NODES,
+        setup={"packages": ["six"]},
+        train={"command": f"{install} && extra && python -c 'import extra, six'", "success": "all"},
+    )
+    assert project.cloudtrain("up", mine).returncode == 0
+    environment = the_environment(cache)
+    before = digest(environment)
+    done = project.cloudtrain("train", mine)
+    assert done.returncode == 0, done.stderr
+    assert digest(environment) == before
+    assert done.stdout.count("/env\n") == 2
+    project.config(
+        strategy="custom",
+        nodes=NODES,
+        setup={"packages": ["six"]},
+        train={"command": "! python -c 'import extra' 2>/dev/null", "success": "all"},
+    )
+    again = project.cloudtrain("train", mine)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_shared_environment_that_was_changed_is_created_again(
+    project: Project, cache: Path
+) -> None:
+    mine = project.config(strategy="custom", nodes={"chief": {}}, setup={"packages": ["six"]})
+    assert project.cloudtrain("up", mine).returncode == 0
+    environment = the_environment(cache)
+    before = digest(environment / "lib")
+    (six,) = environment.glob("lib/*/site-packages/six.py")
+    with six.open("a") as file:
+        file.write("# a task was here\n")
+    done = project.cloudtrain("up", mine)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 3 steps" in done.stderr
+    assert "# a task was here" not in six.read_text()
+    assert digest(environment / "lib") == before
+    assert "nothing to do" in project.cloudtrain("up", mine).stderr
