@@ -15,11 +15,12 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.offline_checks import (
     evaluator_note,
     launched,
-    missing_script,
     setup_problems,
     too_long,
 )
 from cloudtrain.commands.price import price
+from cloudtrain.commands.script_code import missing_script
+from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.commands.trial_machine import try_machine
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import (
@@ -53,7 +54,9 @@ def check(
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
     """Notes on configs that work, but hardly as intended."""
-    found = (evaluator_note(config), tensorflow.keras_warning(config))
+    missing = missing_script(config)  # a finding of its own
+    about_script = [note for note in script_notes(config) if note != missing]
+    found = (evaluator_note(config), tensorflow.keras_warning(config), *about_script)
     return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
 
 

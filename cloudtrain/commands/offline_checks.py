@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import tasks
+from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
-from cloudtrain.errors import CloudtrainError, ConfigError
+from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
-from cloudtrain.playbooks import folder, horovod, requirements, tensorflow
+from cloudtrain.playbooks import horovod, requirements, tensorflow
 from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 
@@ -95,9 +92,8 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
         evaluator_note(config),
-        missing_script(config) if config.code.path is not None else None,
     )
-    return (*filter(None, found), *_unset_secrets(config))
+    return (*filter(None, found), *script_notes(config), *_unset_secrets(config))
 
 
 def evaluator_note(config: ClusterConfig) -> str | None:
@@ -113,81 +109,3 @@ def _unset_secrets(config: ClusterConfig) -> Iterator[str]:
     for name, variable in config.secrets.items():
         if not os.environ.get(variable):
             yield f"secrets.{name}: the environment variable {variable} is not set"
-
-
-# ── the script ───────────────────────────────────────────────────────────────
-
-
-def missing_script(config: ClusterConfig) -> str | None:
-    """Error if the command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
-
-    Not checked for code of a git server, or for a line that does something else first.
-    """
-    wanted = _script(config.train.command)
-    if wanted is None or config.code.git is not None:
-        return None
-    text = f"train.command: {' '.join(wanted)}"
-    if config.code.path is None:
-        if wanted[0] == "-m":
-            return None
-        return f"{text} is not delivered: there is no `code:` (`code: {{path: .}}` is this folder)"
-    root = config.folder / Path(config.code.path).expanduser()
-    inside = PurePosixPath(os.path.normpath(config.train.dir))
-    try:
-        there = {entry.path for entry in folder.entries(config, root)}
-    except CloudtrainError:
-        return None  # reported by the check of `code:`
-    if wanted[0] == "-m":
-        return _missing_module(text, wanted[1], inside, there)
-    path = os.path.normpath(inside / wanted[0])
-    if path in there or path.startswith("../") or _behind_a_link(path, there):
-        return None
-    if (root / path).is_file():
-        return f"{text} is not delivered: .gitignore or .cloudtrainignore excludes it"
-    near = difflib.get_close_matches(path, [name for name in there if name.endswith(".py")], n=1)
-    where = "" if str(inside) == "." else f", train.dir {inside}"
-    meant = f": did you mean {os.path.relpath(near[0], inside)!r}?" if near else ""
-    return f"{text} does not exist in {root}{where}{meant}"
-
-
-def _script(command: str) -> tuple[str, ...] | None:
-    """`("train.py",)` or `("-m", "pkg.task")`; None if the line begins in any other way."""
-    first = re.split(r"[;&|\n]", command, maxsplit=1)[0]
-    try:
-        words = shlex.split(first)
-    except ValueError:
-        return None
-    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-        if words[0].startswith(("PATH=", "PYTHONPATH=")):
-            return None
-        words.pop(0)
-    if not words or not re.fullmatch(r"python[0-9.]*", words[0]):
-        return None
-    rest = words[1:]
-    while rest and re.fullmatch(r"-[uOBEIsS]+", rest[0]):
-        rest.pop(0)
-    if len(rest) > 1 and rest[0] == "-m" and re.fullmatch(r"[A-Za-z_][\w.]*", rest[1]):
-        return ("-m", rest[1])
-    if rest and re.fullmatch(r"(?!/|-)[\w./ -]+\.py", rest[0]):
-        return (rest[0],)
-    return None
-
-
-def _missing_module(text: str, module: str, inside: PurePosixPath, there: set[str]) -> str | None:
-    """Error for a module whose package is delivered; any other may be installed."""
-    package, _, _ = module.partition(".")
-    if not any(name.startswith(f"{os.path.normpath(inside / package)}/") for name in there):
-        return None
-    path = os.path.normpath(inside / module.replace(".", "/"))
-    if path == os.path.normpath(inside / package):
-        return None if f"{path}/__main__.py" in there else f"{text}: {package} has no __main__.py"
-    if {f"{path}.py", f"{path}/__main__.py"} & there or _behind_a_link(path, there):
-        return None
-    near = difflib.get_close_matches(f"{path}.py", sorted(there), n=1)
-    meant = os.path.relpath(near[0], inside).removesuffix(".py").replace("/", ".") if near else ""
-    return f"{text} does not exist in the code" + (f": did you mean {meant!r}?" if meant else "")
-
-
-def _behind_a_link(path: str, there: set[str]) -> bool:
-    """True for a path behind a link, which is delivered as a link: its target is not listed."""
-    return any(str(parent) in there for parent in PurePosixPath(path).parents)

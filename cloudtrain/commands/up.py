@@ -17,7 +17,6 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
 )
 from cloudtrain.commands.check import refuse
-from cloudtrain.commands.offline_checks import missing_script
 from cloudtrain.commands.replace_nodes import (
     NOTHING,
     AllowedChanges,
@@ -26,6 +25,7 @@ from cloudtrain.commands.replace_nodes import (
     delete_nodes,
 )
 from cloudtrain.commands.rollback import report_or_roll_back
+from cloudtrain.commands.script_code import missing_script
 from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
 from cloudtrain.model import Cluster, ClusterConfig, Plan
 from cloudtrain.protocols import Console

@@ -8,5 +8,6 @@ CENTRAL_STORAGE = Strategy(
     name="central_storage",
     example={"chief": 1},
     single_node=True,
+    uses=("tensorflow.*.CentralStorageStrategy",),
     keras_3="fails",  # it trains, with wrong numbers
 )

@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from cloudtrain.strategies.strategy import Strategy
 
-CUSTOM = Strategy(name="custom", example={"reader": 1, "trainer": 2}, deciders="all")
+CUSTOM = Strategy(
+    name="custom",
+    example={"reader": 1, "trainer": 2},
+    deciders="all",
+    uses=("tensorflow.*.replica_device_setter",),  # roles and addresses from its own flags
+)

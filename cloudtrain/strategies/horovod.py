@@ -64,6 +64,7 @@ HOROVOD = Strategy(
     deciders="all",
     environment=environment,
     wrap=line,
+    uses=("horovod.*init",),
     keras_3="fails",
     library=LIBRARY,
 )

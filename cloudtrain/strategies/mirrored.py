@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from cloudtrain.strategies.strategy import Strategy
 
-MIRRORED = Strategy(name="mirrored", example={"chief": 1}, single_node=True)
+MIRRORED = Strategy(
+    name="mirrored",
+    example={"chief": 1},
+    single_node=True,
+    uses=("tensorflow.*.MirroredStrategy",),
+)

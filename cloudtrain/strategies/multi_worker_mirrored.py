@@ -27,5 +27,6 @@ MULTI_WORKER_MIRRORED = Strategy(
     serves=("chief", "worker"),
     # Only the chief has BackupAndRestore's file: the others would start at another epoch and fail.
     restart="all_anew",
+    uses=("tensorflow.*.MultiWorkerMirroredStrategy", "tensorflow.*.CollectiveAllReduceStrategy"),
     keras_3="fit_fails",
 )

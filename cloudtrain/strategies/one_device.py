@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from cloudtrain.strategies.strategy import Strategy
 
-ONE_DEVICE = Strategy(name="one_device", example={"chief": 1}, single_node=True)
+ONE_DEVICE = Strategy(
+    name="one_device",
+    example={"chief": 1},
+    single_node=True,
+    uses=("tensorflow.*.OneDeviceStrategy",),
+)

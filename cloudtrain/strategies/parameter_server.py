@@ -18,5 +18,6 @@ PARAMETER_SERVER = Strategy(
     serves=("worker", "ps"),
     may_lose=("worker",),
     never_exit=("worker", "ps"),
+    uses=("tensorflow.*.ParameterServerStrategy", "tensorflow.*.ParameterServerStrategyV2"),
     keras_3="fit_fails",
 )

@@ -94,6 +94,9 @@ class Strategy:
     wrap: Wrap | None = None
     """Wraps the user's line."""
 
+    uses: tuple[str, ...] = ()
+    """Patterns of the full names by which a script shows that it is written for this strategy."""
+
     # ── a node ──
     keras_3: Literal["works", "fit_fails", "fails"] = "works"
     """Whether it trains with Keras 3: `keras: auto` is tf_keras unless that works. `fit_fails`:

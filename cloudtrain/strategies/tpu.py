@@ -11,4 +11,5 @@ TPU = Strategy(
     tpus=True,
     launched=False,
     gpus=False,
+    uses=("tensorflow.*.TPUStrategy",),
 )

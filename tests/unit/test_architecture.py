@@ -21,6 +21,7 @@ LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround"},
         *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},
+        "script",
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
     {"cluster", "setup", "artifacts"},

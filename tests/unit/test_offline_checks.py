@@ -10,8 +10,9 @@ from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.check import command, refuse_missing_script, setup
-from cloudtrain.commands.offline_checks import LONGEST, missing_script, notes
+from cloudtrain.commands.offline_checks import LONGEST, notes
 from cloudtrain.commands.plan import plan_report
+from cloudtrain.commands.script_code import missing_script
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError, ConfigError, PreflightError
 from cloudtrain.model import ClusterConfig

@@ -1,0 +1,143 @@
+"""Finds the script that a config's command starts, in the code that would be delivered."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.playbooks import folder
+from cloudtrain.script.facts import ScriptFacts
+from cloudtrain.script.module import LARGEST
+from cloudtrain.script.program import Entry, read_program
+from cloudtrain.script.shell_line import Started, started_by
+
+
+class DeliveredFolder:
+    """The files of `code.path`, without those that are ignored."""
+
+    def __init__(self, config: ClusterConfig, root: Path) -> None:
+        self.root = root
+        self.paths = frozenset(entry.path for entry in folder.entries(config, root))
+        self._contents: dict[str, bytes | None] = {}
+
+    def read(self, path: str) -> bytes | None:
+        """At most LARGEST bytes and one more; None if it is not delivered or cannot be read."""
+        if path not in self.paths:
+            return None
+        if path not in self._contents:
+            try:
+                with (self.root / path).open("rb") as file:
+                    self._contents[path] = file.read(LARGEST + 1)
+            except OSError:
+                self._contents[path] = None
+        return self._contents[path]
+
+
+@dataclass(frozen=True)
+class StartedScript:
+    """A command that starts Python code, and the folder that is delivered."""
+
+    config: ClusterConfig
+    started: Started
+    code: DeliveredFolder
+
+    @property
+    def inside(self) -> PurePosixPath:
+        """The folder of the code in which it starts."""
+        place = PurePosixPath(self.config.train.dir) / self.started.folder
+        return PurePosixPath(os.path.normpath(place))
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """The file to read; None if it is missing or not part of the code."""
+        if self.started.file is not None:
+            path = os.path.normpath(self.inside / self.started.file)
+            root = str(PurePosixPath(path).parent)
+            return Entry(path=path, root=root) if path in self.code.paths else None
+        module = self.started.module or ""
+        path = os.path.normpath(self.inside / module.replace(".", "/"))
+        whole = {f"{path}/__main__.py": f"{module}.__main__", f"{path}.py": module}
+        for candidate, name in whole.items():
+            if candidate in self.code.paths:
+                return Entry(path=candidate, root=str(self.inside), module=name)
+        return None
+
+    @cached_property
+    def facts(self) -> ScriptFacts | None:
+        return read_program(self.entry, self.code.read) if self.entry else None
+
+
+def script_of(config: ClusterConfig, command: str) -> StartedScript | None:
+    """None for a line that starts no Python code, or code that is not in a folder here."""
+    started = started_by(command)
+    if started is None or config.code.path is None or config.code.git is not None:
+        return None
+    root = config.folder / Path(config.code.path).expanduser()
+    try:
+        return StartedScript(config, started, DeliveredFolder(config, root))
+    except CloudtrainError:
+        return None  # reported by the check of `code:`
+
+
+def missing_script(config: ClusterConfig) -> str | None:
+    """Error if the command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
+
+    Not checked for code of a git server, or for a line that does something else first.
+    """
+    return _missing(config, config.train.command)
+
+
+def _missing(config: ClusterConfig, command: str) -> str | None:
+    started = started_by(command)
+    if started is None or config.code.git is not None:
+        return None
+    text = f"train.command: {started.words}"
+    if config.code.path is None:
+        if started.file is None:
+            return None
+        return f"{text} is not delivered: there is no `code:` (`code: {{path: .}}` is this folder)"
+    script = script_of(config, command)
+    return explain_missing(script, text) if script else None
+
+
+def explain_missing(script: StartedScript, text: str) -> str | None:
+    """Error, which begins with `text`, if the delivered code lacks the script."""
+    inside, there, root = script.inside, script.code.paths, script.code.root
+    if script.started.file is None:
+        return _missing_module(text, script.started.module or "", inside, there)
+    path = os.path.normpath(inside / script.started.file)
+    if path in there or path.startswith("../") or _behind_a_link(path, there):
+        return None
+    if (root / path).is_file():
+        return f"{text} is not delivered: .gitignore or .cloudtrainignore excludes it"
+    near = difflib.get_close_matches(path, [name for name in there if name.endswith(".py")], n=1)
+    where = "" if str(inside) == "." else f", train.dir {inside}"
+    meant = f": did you mean {os.path.relpath(near[0], inside)!r}?" if near else ""
+    return f"{text} does not exist in {root}{where}{meant}"
+
+
+def _missing_module(
+    text: str, module: str, inside: PurePosixPath, there: frozenset[str]
+) -> str | None:
+    """Error for a module whose package is delivered; any other may be installed."""
+    package, _, _ = module.partition(".")
+    if not any(name.startswith(f"{os.path.normpath(inside / package)}/") for name in there):
+        return None
+    path = os.path.normpath(inside / module.replace(".", "/"))
+    if path == os.path.normpath(inside / package):
+        return None if f"{path}/__main__.py" in there else f"{text}: {package} has no __main__.py"
+    if {f"{path}.py", f"{path}/__main__.py"} & there or _behind_a_link(path, there):
+        return None
+    near = difflib.get_close_matches(f"{path}.py", sorted(there), n=1)
+    meant = os.path.relpath(near[0], inside).removesuffix(".py").replace("/", ".") if near else ""
+    return f"{text} does not exist in the code" + (f": did you mean {meant!r}?" if meant else "")
+
+
+def _behind_a_link(path: str, there: frozenset[str]) -> bool:
+    """True for a path behind a link, which is delivered as a link: its target is not listed."""
+    return any(str(parent) in there for parent in PurePosixPath(path).parents)

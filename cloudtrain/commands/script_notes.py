@@ -1,0 +1,193 @@
+"""Notes of `plan` and `check` on the script: where its source and the config disagree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from cloudtrain.cloud import is_cloud
+from cloudtrain.commands.script_code import StartedScript, explain_missing, script_of
+from cloudtrain.model import ClusterConfig
+from cloudtrain.playbooks import tensorflow_releases
+from cloudtrain.script.arguments import argument_problems
+from cloudtrain.script.facts import ScriptFacts, Use
+from cloudtrain.script.releases import Need, missing_in
+from cloudtrain.script.strategy import strategies_in, strategy_in
+from cloudtrain.strategies import STRATEGIES, strategy_of
+from cloudtrain.tf_config import wants_tf_config
+
+KERAS_3 = (2, 16)
+"""First TensorFlow release with Keras 3: https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1"""
+
+
+def script_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """One line for each disagreement, with `file.py:LINE`. Offline: the source is parsed, never
+    run."""
+    script = script_of(config, config.train.command)
+    if script is None:
+        return ()
+    facts = script.facts
+    if facts is None:
+        missing = explain_missing(script, f"train.command: {script.started.words}")
+        return (missing,) if missing else ()
+    return (
+        *(line for notes in _NOTES for line in notes(config, facts)),
+        *_arguments(script, facts),
+    )
+
+
+def _unreadable(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    version = "{}.{}".format(*sys.version_info[:2])
+    for use in facts.unreadable:
+        yield f"{use}: not checked, as Python {version} cannot parse it: {use.name}"
+
+
+def _strategy(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    own, found = strategy_of(config), strategies_in(facts)
+    any_role = not own.roles and not own.single_node
+    if not found or own.name in found or any_role:
+        return
+    name, use = next(iter(found.items()))
+    is_free = not STRATEGIES[name].roles and not STRATEGIES[name].single_node
+    if is_free and "ps" in own.roles:
+        return  # parameter servers with a session, as in TensorFlow 1
+    what = use.name.removeprefix("tensorflow.")
+    only = strategy_in(facts)
+    advice = f": set `strategy: {only}`" if only and STRATEGIES[only].launched else ""
+    yield f"{use}: {what}, but the config has `strategy: {own.name}`{advice}"
+
+
+def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    version = config.setup.tensorflow
+    if version is None or not tensorflow_releases.VERSION.fullmatch(version):
+        return
+    spans: dict[tuple[object, object], list[Need]] = {}
+    for need in missing_in(tensorflow_releases.release(version), facts):
+        spans.setdefault((need.first, need.last), []).append(need)
+    for first, *others in spans.values():
+        more = f" (and {len(others)} more such names)" if others else ""
+        name = first.name.removeprefix(".")
+        advice = f'set `setup.tensorflow: "{first.advised}"`'
+        yield f"{first.use}: {name}{more} is not in TensorFlow {version}: {first}; {advice}"
+
+
+def _keras(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    version = config.setup.tensorflow
+    if version is None or not tensorflow_releases.VERSION.fullmatch(version):
+        return
+    own = strategy_of(config)
+    if tensorflow_releases.release(version) < KERAS_3 or own.keras_3 == "works":
+        return
+    if own.keras_3 == "fit_fails" and _training_tasks(config) < 2:
+        return
+    use = next((use for use in facts.names if use.name.partition(".")[0] == "keras"), None)
+    if use is not None and use.sure:
+        yield (
+            f"{use}: `import keras` is Keras 3, whatever `setup.keras` says, and its fit does not "
+            f"work with {own.name}: use `from tensorflow import keras`"
+        )
+
+
+def _uris(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if not is_cloud(config.provider):
+        return  # other machines may have credentials of their own
+    overridden = {
+        option.default_uri
+        for option in facts.arguments.options
+        if any(name in config.train.command for name in option.names)
+    }
+    for use in _first_of_each(facts.uris):
+        if use.name not in overridden:
+            yield (
+                f"{use}: {use.name}: nodes have no cloud identity and can read public buckets at "
+                "most: write to {output}, which is landed"
+            )
+
+
+def _first_of_each(uses: tuple[Use, ...]) -> Iterator[Use]:
+    seen: set[str] = set()
+    for use in uses:
+        if use.name not in seen:
+            seen.add(use.name)
+            yield use
+
+
+def _chief(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if not _gets_tf_config(config):
+        return
+    if "chief" not in config.nodes and facts.chief_only:
+        yield (
+            f"{facts.chief_only[0]}: compares the role with 'chief', but the config has none "
+            "(`chief: false`): what only the chief saves is never written; treat worker 0 as the "
+            "chief, or add one to `nodes`"
+        )
+    if "master" not in config.nodes and facts.master_only:
+        yield (
+            f"{facts.master_only[0]}: compares the role with 'master', but the role is called "
+            "'chief' here: what only the master saves is never written"
+        )
+
+
+def _restores(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    use = next((use for use in facts.names if use.name.endswith(".BackupAndRestore")), None)
+    if use is None or config.train.checkpoints is not None:
+        return
+    if not config.train.max_restarts:
+        what = "nothing resumes from it without `train.checkpoints` and `train.max_restarts`"
+    elif strategy_of(config).restart == "all_anew" and _training_tasks(config) > 1:
+        what = "without `train.checkpoints`, each restart starts from the beginning"
+    elif is_cloud(config.provider):
+        what = "without `train.checkpoints`, a restart on a new node starts from the beginning"
+    else:
+        return
+    yield f"{use}: BackupAndRestore: {what}"
+
+
+def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    gets = _gets_tf_config(config)
+    for use in facts.tf_config:
+        if not gets and not use.name:
+            hint = "set `train.tf_config: true`, or read it with os.environ.get"
+            yield f"{use}: TF_CONFIG is not set in this run: {hint}"
+        elif gets and use.name and not _has_key(config, use.name):
+            yield f"{use}: TF_CONFIG has no {use.name!r} here"
+
+
+def _has_key(config: ClusterConfig, key: str) -> bool:
+    first, _, rest = key.partition(".")
+    if first == "cluster":
+        role = rest.partition(".")[0]
+        return not role or role in config.nodes
+    return first == "task" and rest in ("", "type", "index")
+
+
+def _arguments(script: StartedScript, facts: ScriptFacts) -> Iterator[str]:
+    started = script.started
+    standard = frozenset(sys.stdlib_module_names)
+    found = argument_problems(facts, started.arguments, exact=started.exact, standard=standard)
+    for text in found:
+        option = facts.arguments.options[0]
+        later = " (or after `train NAME --`)" if "required" in text else ""
+        yield f"train.command: {text}{later}; {option.file}:{option.line} defines its arguments"
+
+
+def _training_tasks(config: ClusterConfig) -> int:
+    return sum(group.count for role, group in config.nodes.items() if role != "evaluator")
+
+
+def _gets_tf_config(config: ClusterConfig) -> bool:
+    if config.train.tf_config is True:
+        return True
+    return wants_tf_config(config) and _training_tasks(config) > 1
+
+
+_NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
+    _unreadable,
+    _strategy,
+    _releases,
+    _keras,
+    _uris,
+    _chief,
+    _restores,
+    _tf_config,
+)

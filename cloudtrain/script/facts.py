@@ -1,0 +1,83 @@
+"""Values: what a script's source says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One name or text of a script, and its place."""
+
+    name: str
+    """A full dotted name (`tensorflow.distribute.MirroredStrategy`, whatever the script calls
+    TensorFlow), the URI, or the key of TF_CONFIG."""
+    file: str
+    """Path in the delivered code."""
+    line: int
+    sure: bool = True
+    """False in a `try:` or below an `if` on a version or an attribute: other code may replace
+    it."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+Library = Literal["argparse", "absl", "click"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One argument that a script defines."""
+
+    library: Library
+    names: tuple[str, ...]
+    """As written on a command line (`--job-dir`, `-j`); of argparse and click also positional
+    ones."""
+    file: str
+    line: int
+    required: bool = False
+    flag: bool = False
+    """absl and click: true or false without a value, also as `--noNAME` or `--no-NAME`."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """argparse: `nargs`, `action`, … as `add_argument` takes them."""
+    default_uri: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Everything that a program defines for its command line."""
+
+    options: tuple[Option, ...] = ()
+    all_known: bool = True
+    """False if some are computed, or defined where this reader does not look."""
+    tolerant: bool = False
+    """Unknown ones are ignored: `parse_known_args`, `tf.app.run`."""
+    abbreviations: bool = True
+    """argparse: whether `--epo` may stand for `--epochs`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFacts:
+    """What a script and the modules of its own code say; the source of another library is not
+    read."""
+
+    files: tuple[str, ...] = ()
+    """Paths of all modules that were read, the script first."""
+    names: tuple[Use, ...] = ()
+    """TensorFlow's, Keras's and Horovod's names, each once, at its first place."""
+    libraries: frozenset[str] = frozenset()
+    """Top-level packages that are imported and not part of the code."""
+    uris: tuple[Use, ...] = ()
+    """Constants that begin with a bucket's URI, except in help texts and messages."""
+    chief_only: tuple[Use, ...] = ()
+    """Comparisons of a role with 'chief', if nothing treats worker 0 as the chief."""
+    master_only: tuple[Use, ...] = ()
+    """The same with 'master', if nothing speaks of 'chief'."""
+    tf_config: tuple[Use, ...] = ()
+    """Keys of TF_CONFIG that are read with `[…]`, dotted (`task.trial`); "" is TF_CONFIG itself."""
+    arguments: Arguments = field(default_factory=Arguments)
+    unreadable: tuple[Use, ...] = ()
+    """Files that this Python cannot parse; `name` is its reason."""

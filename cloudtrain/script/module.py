@@ -1,0 +1,272 @@
+"""Reads one module: the names it uses, its URIs, the roles it compares with, its arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cloudtrain.script import roles
+from cloudtrain.script.facts import Option, Use
+from cloudtrain.script.names import absolute, aliases
+from cloudtrain.script.options import OptionReader
+from cloudtrain.script.releases import METHODS
+from cloudtrain.strategies import STRATEGIES
+
+LARGEST = 1_000_000
+"""Bytes of a file that is read; a larger one is hardly written by hand."""
+
+_ROOTS = {"tensorflow_core", "tensorflow_estimator", "keras", "tf_keras"} | {
+    pattern.partition(".")[0] for strategy in STRATEGIES.values() for pattern in strategy.uses
+}
+_BUCKET = r"(?:gs|s3|s3a|s3n|abfss?|az|wasbs?)://"
+_URI = re.compile(rf"{_BUCKET}[A-Za-z0-9{{<%]\S*")
+_MESSAGES = frozenset(
+    {
+        *("print", "info", "warning", "warn", "error", "debug", "exception", "critical", "log"),
+        *("startswith", "endswith", "replace", "removeprefix", "lstrip", "strip", "split"),
+        *("match", "search", "compile", "partition", "find", "sub", "fullmatch", "add_parser"),
+    }
+)
+"""Calls whose texts name no file."""
+_TEXTS = frozenset({"help", "description", "epilog", "usage", "metavar", "short_help"})
+
+
+class Unreadable(Exception):
+    """This Python cannot parse the file."""
+
+    def __init__(self, text: str, line: int) -> None:
+        super().__init__(text)
+        self.text, self.line = text, line
+
+
+@dataclass(kw_only=True)
+class ModuleFacts:
+    """What one module says; places are in `file`."""
+
+    file: str
+    names: list[Use] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
+    """Modules, and the names imported from them, which may be modules: `a.b`, `a.b.c`."""
+    uris: list[Use] = field(default_factory=list)
+    roles: roles.Roles = field(default_factory=roles.Roles)
+    tf_config: list[Use] = field(default_factory=list)
+    options: list[Option] = field(default_factory=list)
+    computed: bool = False
+    tolerant: bool = False
+    parsed: bool = False
+    abbreviations: bool = True
+
+
+def parse(source: bytes) -> ast.Module:
+    """Raises Unreadable: it may be Python 2, a newer Python, or too deeply nested."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes are the script's own
+            return ast.parse(source)
+    except SyntaxError as error:
+        raise Unreadable(error.msg or "invalid syntax", error.lineno or 1) from None
+    except (ValueError, RecursionError, MemoryError, LookupError) as error:
+        raise Unreadable(str(error) or type(error).__name__, 1) from None
+
+
+def read_module(source: bytes, file: str, *, package: str, is_main: bool) -> ModuleFacts:
+    """Raises Unreadable. `package` is the module's own package, for relative imports; what is
+    below `if __name__ == "__main__"` counts only with `is_main`.
+    """
+    tree = parse(source)
+    reader = _Reader(tree, file, package, is_main)
+    try:
+        reader.visit(tree)
+    except RecursionError:
+        raise Unreadable("too deeply nested", 1) from None
+    return reader.finished()
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, tree: ast.Module, file: str, package: str, is_main: bool) -> None:
+        self.aliases = aliases(tree, package)
+        self.package, self.is_main = package, is_main
+        self.facts = ModuleFacts(file=file)
+        self.unsure = 0
+        """Depth of `try:` and of `if` on what is there."""
+        self.quiet = 0
+        """Depth of texts for people."""
+        self.options = OptionReader(file, self.aliases)
+        self.tf_config = roles.TfConfigReader(file)
+        self.seen: dict[str, Use] = {}
+
+    def finished(self) -> ModuleFacts:
+        facts, options = self.facts, self.options
+        facts.names = list(self.seen.values())
+        facts.options, facts.computed = options.options, options.computed
+        facts.tolerant, facts.parsed = options.tolerant, options.parsed
+        facts.abbreviations = options.abbreviations
+        facts.tf_config = list(self.tf_config.found.values())
+        return facts
+
+    @contextmanager
+    def _in(self, *, unsure: bool = False, quiet: bool = False) -> Iterator[None]:
+        self.unsure, self.quiet = self.unsure + unsure, self.quiet + quiet
+        try:
+            yield
+        finally:
+            self.unsure, self.quiet = self.unsure - unsure, self.quiet - quiet
+
+    def _use(self, name: str, line: int, sure: bool = True) -> None:
+        use = Use(name=name, file=self.facts.file, line=line, sure=sure and not self.unsure)
+        old = self.seen.get(name)
+        if old is None or (use.sure and not old.sure):
+            self.seen[name] = use
+
+    # ── statements ──
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for each in node.names:
+            self.facts.imports.append(each.name)
+            self._imported(each.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = absolute(node, self.package)
+        self.facts.imports.append(module)
+        self.facts.imports += [f"{module}.{each.name}" for each in node.names]
+        for each in node.names:
+            self._imported(f"{module}.{each.name}", node.lineno)
+
+    def _imported(self, name: str, line: int) -> None:
+        if name.partition(".")[0] in _ROOTS:
+            self._use(name, line)
+
+    def visit_Try(self, node: ast.Try) -> None:
+        with self._in(unsure=bool(node.handlers)):
+            self._all(node.body)
+            for handler in node.handlers:
+                self.visit(handler)
+        self._all([*node.orelse, *node.finalbody])
+
+    def visit_If(self, node: ast.If) -> None:
+        if is_main_guard(node.test) and not self.is_main:
+            self._all(node.orelse)
+            return
+        with self._in(unsure=_asks_what_is_there(node.test)):
+            self.visit(node.test)
+            with self.tf_config.guarded_by(node.test):
+                self._all(node.body)
+            self._all(node.orelse)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):  # a docstring
+            self.visit(node.value)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        with self._in(quiet=True):
+            self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.options.decorated(node)
+        self._all(node.decorator_list)
+        self._all([*node.args.defaults, *filter(None, node.args.kw_defaults)])
+        with self.facts.roles.function():
+            self._all(node.body)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.tf_config.assigned([node.target], node.value)
+            self.visit(node.value)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.tf_config.assigned(node.targets, node.value)
+        self.generic_visit(node)
+
+    def _all(self, nodes: list[ast.stmt] | list[ast.expr]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    # ── expressions ──
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr in METHODS:
+            self._use(f".{node.attr}", node.lineno)
+        if not self._named(node):
+            self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._named(node)
+
+    def _named(self, node: ast.Attribute | ast.Name) -> bool:
+        """Record a name of TensorFlow; False if it is none."""
+        name, sure = self.aliases.resolve(node)
+        if name.partition(".")[0] in _ROOTS:
+            self._use(name, node.lineno, sure)
+        return bool(name)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = called(node)
+        if name == "isinstance":
+            return
+        self.options.call(node)
+        self.visit(node.func)
+        with self._in(quiet=name in _MESSAGES):
+            self._all(node.args)
+        for keyword in node.keywords:
+            with self._in(quiet=name in _MESSAGES or keyword.arg in _TEXTS):
+                self.visit(keyword.value)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.tf_config.subscript(node)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self.facts.roles.compare(node, self.facts.file)
+        with self._in(quiet=True):
+            self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str):
+            self._text(node.value, node.lineno)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        first = node.values[0] if node.values else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            self._text(first.value + ("{…}" if len(node.values) > 1 else ""), node.lineno)
+        with self._in(quiet=True):
+            self.generic_visit(node)
+
+    def _text(self, text: str, line: int) -> None:
+        if not self.quiet and _URI.fullmatch(text.strip()):
+            self.facts.uris.append(Use(name=text.strip(), file=self.facts.file, line=line))
+
+
+def called(node: ast.Call) -> str:
+    """`fit` of `model.fit(…)`."""
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Name)
+        and test.left.id == "__name__"
+    )
+
+
+def _asks_what_is_there(test: ast.expr) -> bool:
+    """True for `hasattr(…)`, `tf.__version__ < …` and the like."""
+    asks: Callable[[str], bool] = lambda name: "version" in name.lower() or name == "hasattr"  # noqa: E731
+    names = (
+        getattr(node, "attr", getattr(node, "id", ""))
+        for node in ast.walk(test)
+        if isinstance(node, ast.Attribute | ast.Name)
+    )
+    return any(asks(name) for name in names)

@@ -1,0 +1,297 @@
+"""What `plan` and `check` note of the script, with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from cloudtrain.cli.plan import as_document
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.check import noted
+from cloudtrain.commands.plan import plan_report
+from cloudtrain.commands.script_notes import script_notes
+from cloudtrain.config import load
+from cloudtrain.model import ClusterConfig
+from tests.support.offline_checks_parts import written
+
+ROOT = Path(__file__).parents[2]
+STRANGERS = ROOT / "tests" / "strangers"
+MACHINE = {"machine": "n1-standard-8"}
+CLOUD: dict[str, Any] = {
+    "provider": "gcp",
+    "project": "p",
+    "placement": ["us-east4-c"],
+    "nodes": {"chief": MACHINE, "worker": {**MACHINE, "count": 1}},
+}
+
+
+def coded(folder: Path, source: str, arguments: str = "", **values: Any) -> ClusterConfig:
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code/train.py").write_text(dedent(source))
+    train = {"command": f"python train.py {arguments}", **values.pop("train", {})}
+    setup = {"tensorflow": "2.21"}
+    return written(folder, **{"code": {"path": "code"}, "setup": setup, "train": train, **values})
+
+
+def notes_of(folder: Path, source: str, arguments: str = "", **values: Any) -> list[str]:
+    return list(script_notes(coded(folder, source, arguments, **values)))
+
+
+def test_they_are_in_plan_its_json_and_check(tmp_path: Path) -> None:
+    config = coded(tmp_path, "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n")
+    note = (
+        "train.py:2: distribute.MirroredStrategy, but the config has `strategy: "
+        "multi_worker_mirrored`: set `strategy: mirrored`"
+    )
+    assert note in as_document(plan_report(make_plan(config)))["notes"]
+    assert note in [finding.text for finding in noted(config)]
+    assert all(finding.ok for finding in noted(config))
+
+
+def test_a_script_that_has_the_configs_strategy_among_others_is_fine(tmp_path: Path) -> None:
+    source = """
+        import tensorflow as tf
+        tf.distribute.MirroredStrategy()
+        tf.distribute.MultiWorkerMirroredStrategy()
+        """
+    assert notes_of(tmp_path, source) == []
+    differs = notes_of(tmp_path, source, strategy="one_device", nodes={"chief": {}})
+    assert differs == [
+        "train.py:3: distribute.MirroredStrategy, but the config has `strategy: one_device`"
+    ]
+    assert notes_of(tmp_path, source, strategy="custom") == []
+
+
+def test_parameter_servers_of_tensorflow_1_are_no_contradiction(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\ntf.compat.v1.train.replica_device_setter()\n"
+    nodes = {"chief": {}, "worker": {}, "ps": {}}
+    assert notes_of(tmp_path, source, strategy="parameter_server", nodes=nodes) == []
+    assert "set `strategy: custom`" in notes_of(tmp_path, source)[0]
+
+
+def test_the_tensorflow_that_its_names_need_is_named_once(tmp_path: Path) -> None:
+    source = """
+        import tensorflow as tf
+        x = tf.placeholder(tf.float32)
+        with tf.Session() as session:
+            tf.estimator.Estimator(f)
+        """
+    assert notes_of(tmp_path, source) == [
+        "train.py:3: tensorflow.placeholder (and 1 more such names) is not in TensorFlow 2.21: "
+        'TensorFlow 1.15 was the last with it; set `setup.tensorflow: "1.15"`',
+        "train.py:5: tensorflow.estimator is not in TensorFlow 2.21: TensorFlow 2.15 was the last "
+        'with it; set `setup.tensorflow: "2.15"`',
+    ]
+    assert notes_of(tmp_path, source, setup={}) == []
+
+
+def test_import_keras_over_several_nodes_is_keras_3(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\nimport keras\n"
+    (note,) = notes_of(tmp_path, source)
+    assert note.startswith("train.py:2: `import keras` is Keras 3, whatever `setup.keras` says")
+    assert notes_of(tmp_path, source, setup={"tensorflow": "2.15"}) == []
+    assert notes_of(tmp_path, source, nodes={"chief": {}}) == []
+    assert notes_of(tmp_path, "from tensorflow import keras\n") == []
+
+
+def test_a_buckets_uri_is_noted_on_a_cloud_alone(tmp_path: Path) -> None:
+    source = """
+        import argparse
+        DATA = "gs://private/data"
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--out", default="gs://private/out")
+        parser.parse_args()
+        """
+    assert [note.split(": nodes")[0] for note in notes_of(tmp_path, source, **CLOUD)] == [
+        "train.py:3: gs://private/data",
+        "train.py:5: gs://private/out",
+    ]
+    (only,) = notes_of(tmp_path, source, "--out {output}", **CLOUD)
+    assert only.startswith("train.py:3: gs://private/data: nodes have no cloud identity")
+    assert notes_of(tmp_path, source) == []
+
+
+def test_a_saver_that_only_knows_the_chief_needs_one(tmp_path: Path) -> None:
+    source = "if kind == 'chief':\n    model.save('x')\n"
+    workers = {"chief": False, "worker": {"count": 2}}
+    (note,) = notes_of(tmp_path, source, nodes=workers)
+    assert note.startswith("train.py:1: compares the role with 'chief', but the config has none")
+    assert notes_of(tmp_path, source) == []
+    assert "called 'chief' here" in notes_of(tmp_path, "if kind == 'master': save()")[0]
+
+
+def test_backup_and_restore_needs_a_checkpoint_folder_and_restarts(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\ntf.keras.callbacks.BackupAndRestore('ckpt')\n"
+    assert "nothing resumes from it without" in notes_of(tmp_path, source)[0]
+    again = {"max_restarts": 2}
+    assert "each restart starts from the beginning" in notes_of(tmp_path, source, train=again)[0]
+    assert notes_of(tmp_path, source, train={"checkpoints": "ckpt"}) == []
+    alone: dict[str, Any] = {"strategy": "mirrored", "nodes": {"chief": {}}, "train": again}
+    assert notes_of(tmp_path, source, **alone) == []
+
+
+def test_keys_of_tf_config_that_are_not_there(tmp_path: Path) -> None:
+    source = """
+        import json, os
+        config = json.loads(os.environ["TF_CONFIG"])
+        n = len(config["cluster"]["worker"]) + len(config["cluster"]["ps"])
+        trial = config["task"]["trial"]
+        kind = config["task"]["type"]
+        """
+    assert notes_of(tmp_path, source) == [
+        "train.py:4: TF_CONFIG has no 'cluster.ps' here",
+        "train.py:5: TF_CONFIG has no 'task.trial' here",
+    ]
+    (unset,) = notes_of(tmp_path, source, nodes={"chief": {}})
+    assert unset.startswith("train.py:3: TF_CONFIG is not set in this run: set `train.tf_config")
+
+
+def test_a_script_that_cannot_be_parsed_is_named(tmp_path: Path) -> None:
+    (note,) = notes_of(tmp_path, "x = 1\nprint 'Python 2'\n")
+    assert note.startswith("train.py:2: not checked, as Python 3.")
+
+
+# ── arguments ────────────────────────────────────────────────────────────────
+
+ARGPARSE = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job-dir", required=True)
+    parser.add_argument("--epochs", "-e", type=int, default=2)
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--sizes", nargs="+", type=int)
+    args = parser.parse_args()
+    """
+CLICK = """
+    import click
+    @click.command()
+    @click.option("--epochs", default=1)
+    @click.option("--fast/--slow", default=False)
+    @click.option("--job-dir", "-j", required=True)
+    def main(epochs, fast, job_dir): pass
+    """
+ABSL = """
+    from absl import app, flags
+    flags.DEFINE_string("job_dir", None, "x")
+    flags.DEFINE_integer("epochs", 1, "x")
+    flags.DEFINE_boolean("fast", False, "x")
+    flags.mark_flag_as_required("job_dir")
+    app.run(main)
+    """
+KNOWN = "train.py:{} defines its arguments"
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "words"),
+    [
+        (ARGPARSE, "--job-dir x -e 3 --fast --sizes 1 2", None),
+        (ARGPARSE, "--job-dir={output} --epo 3", None),
+        (ARGPARSE, "--job-dir x --epcohs 3", "unknown argument --epcohs: did you mean --epochs?"),
+        (ARGPARSE, "--job-dir x --nothing", "unknown argument --nothing;"),
+        (ARGPARSE, "--epochs 3", "the following arguments are required: --job-dir (or after"),
+        (ARGPARSE, "--job-dir x stray", "unrecognized arguments: stray"),
+        (ARGPARSE, "--job-dir", "argument --job-dir: expected one argument"),
+        (ARGPARSE, "$ARGS", None),
+        (ARGPARSE, "--help", None),
+        (CLICK, "-j x --slow --epochs=3", None),
+        (CLICK, "--job-dir x --epoch 3", "unknown argument --epoch: did you mean --epochs?"),
+        (CLICK, "--fast", "the following arguments are required: --job-dir"),
+        (ABSL, "--job_dir=x --nofast -epochs 3 --alsologtostderr", None),
+        (ABSL, "--job_dir=x --job-dir=y", "unknown argument --job-dir;"),
+        (ABSL, "--epochs 1", "the following arguments are required: --job_dir"),
+    ],
+)
+def test_arguments_that_the_script_would_refuse(
+    tmp_path: Path, source: str, arguments: str, words: str | None
+) -> None:
+    found = notes_of(tmp_path, source, arguments)
+    assert [note for note in found if words is None or words not in note] == []
+    assert len(found) == (words is not None)
+    assert all(note.startswith("train.command: ") and "; train.py:" in note for note in found)
+
+
+def test_arguments_that_it_ignores_are_noted_only_if_one_was_meant(tmp_path: Path) -> None:
+    tolerant = ARGPARSE.replace("parse_args()", "parse_known_args()")
+    assert notes_of(tmp_path, tolerant, "--job-dir x --master-type y") == []
+    (note,) = notes_of(tmp_path, tolerant, "--job-dir x --epocsh 3")
+    assert "unknown argument --epocsh is ignored: did you mean --epochs?" in note
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for name in NAMES: parser.add_argument(name)",
+        "parser.add_argument('--x', **more)",
+        "parser.add_argument('--x', action=Own)",
+        "parser.add_subparsers()",
+        "from absl import flags; flags.DEFINE_string('x', '', '')",
+        "args = parser.parse_args(words)",
+    ],
+)
+def test_nothing_is_said_of_arguments_that_are_not_all_in_view(tmp_path: Path, line: str) -> None:
+    source = dedent(ARGPARSE).replace("args = ", f"{line}\nargs = ")
+    assert notes_of(tmp_path, source, "--nothing") == []
+
+
+# ── no false alarm ───────────────────────────────────────────────────────────
+
+PS = {"chief": {}, "worker": {"count": 2}, "ps": {}}
+TWO = {"chief": {}, "worker": {}}
+WORKERS = {"chief": False, "worker": {"count": 2}}
+ONE = {"chief": {}}
+MULTI = "multi_worker_mirrored"
+FITTING: list[tuple[str, str, dict[str, Any], list[str]]] = [
+    ("examples/mirrored.py", "mirrored", ONE, []),
+    ("examples/multi_worker_mirrored.py --output {output} --epochs 8", MULTI, TWO, []),
+    ("examples/parameter_server.py --epochs 200", "parameter_server", PS, []),
+    ("examples/horovod_keras.py --output {output}", "horovod", {"worker": {}}, []),
+    ("tests/strangers/keras_fit_experimental.py", MULTI, TWO, []),
+    ("tests/strangers/ai_platform_trainer.py --job-dir {output} --x=y", MULTI, TWO, []),
+    ("tests/strangers/custom_loop.py", MULTI, TWO, []),
+    ("tests/strangers/estimator.py", MULTI, TWO, ["estimator.py:21: tensorflow.estimator is not"]),
+    ("tests/strangers/parameter_server_v2.py", "parameter_server", PS, []),
+    ("tests/strangers/parameter_server_fit.py", "parameter_server", PS, []),
+    ("tests/strangers/tf_config_popped.py", MULTI, TWO, []),
+    ("tests/strangers/with_evaluator.py", MULTI, {**TWO, "evaluator": {}}, []),
+    ("tests/strangers/mirrored_notebook.py", "mirrored", ONE, []),
+    ("tests/strangers/mirrored_custom_training.py", "mirrored", ONE, []),
+    ("tests/strangers/two_files/main.py", MULTI, WORKERS, []),
+    ("tests/strangers/package -m trainer.task --job-dir {output}", MULTI, TWO, []),
+]
+
+
+@pytest.mark.parametrize(("script", "strategy", "nodes", "expected"), FITTING)
+def test_scripts_that_run_are_left_in_peace(
+    tmp_path: Path, script: str, strategy: str, nodes: dict[str, Any], expected: list[str]
+) -> None:
+    path, _, arguments = script.partition(" ")
+    folder, name = (ROOT / path).parent, (ROOT / path).name
+    if not name.endswith(".py"):
+        folder, name = ROOT / path, ""
+    config = written(
+        tmp_path,
+        strategy=strategy,
+        nodes=nodes,
+        setup={"tensorflow": "2.15" if strategy == "horovod" else "2.21"},
+        code={"path": str(folder)},
+        train={"command": f"python {name} {arguments}", "checkpoints": "ckpt"},
+    )
+    found = script_notes(config)
+    assert len(found) == len(expected)
+    assert all(note.startswith(words) for note, words in zip(found, expected, strict=True))
+
+
+def test_every_script_of_examples_and_strangers_is_among_them() -> None:
+    named = {script.partition(" ")[0] for script, *_ in FITTING}
+    scripts = [*(ROOT / "examples").glob("*.py"), *STRANGERS.glob("*.py")]
+    here = {str(path.relative_to(ROOT)) for path in scripts}
+    assert here - named == {"examples/digits.py"}
+
+
+@pytest.mark.parametrize("name", ["local", "gcp", "aws", "azure", "horovod"])
+def test_the_example_configs_have_no_such_note(name: str) -> None:
+    path = ROOT / "configs" / f"{name}.yaml"
+    assert script_notes(load(path, {"HOME": "/home/user"})) == ()
