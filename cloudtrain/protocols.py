@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from cloudtrain.events import Event
 from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.presign import Presigner
+from cloudtrain.presign import PresignedRequest, Presigner
 from cloudtrain.shell import Command
 
 
@@ -273,6 +273,50 @@ class StoreBackend(ArtifactStore, Protocol):
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         """Write a small file (None: delete it) only if it still has that version ("": does not
         exist). Of several concurrent writers, one succeeds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredObject:
+    """An object as its service lists it. `size` in bytes; checksums in hex, "" if not listed."""
+
+    key: str
+    size: int
+    version: str
+    """ETag or generation; a request for that version fails once the object has changed. "" if the
+    service has none."""
+    md5: str = ""
+    crc32c: str = ""
+    is_folder: bool = False
+    """Stands for a folder, and has no content."""
+    is_archived: bool = False
+    """Must be restored by its owner before it can be read."""
+
+
+class DataStore(Protocol):
+    """Input data under one URI, read with this machine's credentials: a prefix, or one object.
+
+    Objects are named by the service's own keys. Raises StoreError.
+    """
+
+    uri: str
+    prefix: str
+    """Key of the object, or the name of the folder; "" for a whole bucket."""
+
+    def stat(self) -> StoredObject | None:
+        """Return the object with exactly this name; None if there is none."""
+
+    def objects(self) -> Iterator[StoredObject]:
+        """Yield everything inside the folder, as it is listed."""
+
+    def read(self, key: str, version: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield the bytes of that version from `offset`, which is less than its size."""
+
+    def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
+        """Sign a GET of that version for a node, valid for at most that many seconds; None if nodes
+        cannot read it themselves."""
+
+    def location(self) -> str:
+        """Return the region of the data, "" if it is not known."""
 
 
 class Stage(Protocol):

@@ -12,6 +12,7 @@ from cloudtrain.cluster.drift import refuse_drift
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.data_check import data_findings
 from cloudtrain.commands.offline_checks import (
     evaluator_note,
     launched,
@@ -94,6 +95,7 @@ def findings(
         code(config),
         secrets(config),
         store(handle),
+        *data_findings(plan),
     )
 
 

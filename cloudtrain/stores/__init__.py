@@ -41,19 +41,24 @@ KINDS = (
 
 
 def open_store(
-    uri: str, *, endpoint: str | None = None, project: str | None = None
+    uri: str,
+    *,
+    endpoint: str | None = None,
+    project: str | None = None,
+    field: str = "artifacts.store",
 ) -> StoreBackend:
     """Open the store of a URI. Sends no request yet. Raises UsageError.
 
     `endpoint` is a custom address of the store's service, `project` the config's `project:` if the
     store is of the nodes' cloud: the AWS profile for s3, the Google project for a new gs bucket.
+    `field` is the config's field with the URI.
     """
     kind = kind_of(uri)
     if kind is None:
         forms = ", ".join(each.form for each in KINDS)
-        raise UsageError(f"artifacts.store: {uri}: unknown kind of store", hint=f"use {forms}")
+        raise UsageError(f"{field}: {uri}: unknown kind of store", hint=f"use {forms}")
     if kind.package:
-        _refuse_missing(uri, kind)
+        _refuse_missing(uri, kind, field)
     module = importlib.import_module(f"cloudtrain.stores.{kind.module}")
     store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project)
     return store
@@ -74,13 +79,13 @@ def is_on_this_machine(uri: str) -> bool:
     return kind is not None and kind.on_this_machine
 
 
-def _refuse_missing(uri: str, kind: StoreKind) -> None:
+def _refuse_missing(uri: str, kind: StoreKind, field: str) -> None:
     try:
         found = importlib.util.find_spec(kind.package)
     except ModuleNotFoundError:  # its namespace package does not exist
         found = None
     if found is None:
         raise UsageError(
-            f"artifacts.store: {uri}: needs {kind.package}, which is not installed",
+            f"{field}: {uri}: needs {kind.package}, which is not installed",
             hint=f"pip install 'cloudtrain[{kind.extra}]'",
         )

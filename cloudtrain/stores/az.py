@@ -19,8 +19,8 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.presign import Presigner
-from cloudtrain.protocols import Swapped
+from cloudtrain.presign import PresignedRequest
+from cloudtrain.protocols import StoredObject, Swapped
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
@@ -72,7 +72,7 @@ class _Container:
         service = _service(account, endpoint)
         signer = signer_of(service)
         self._container: Any = service.get_container_client(container)
-        self.presigner: Presigner | None = (
+        self.presigner = (
             AzurePresigner(account, container, self._container, signer, clock) if signer else None
         )
 
@@ -112,6 +112,38 @@ class _Container:
     def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for blob in self._container.list_blobs(name_starts_with=prefix or None):
             yield blob.name, blob.size, bytes(blob.content_settings.content_md5 or b"").hex()
+
+    def stat(self, key: str) -> StoredObject | None:
+        try:
+            return _described(self._container.get_blob_client(key).get_blob_properties())
+        except self._errors.ResourceNotFoundError:  # also the container: the listing tells
+            return None
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """List blobs. Folders of a hierarchical namespace are blobs with this metadata:
+        https://learn.microsoft.com/azure/storage/blobs/storage-blobs-list
+        """
+        found = self._container.list_blobs(name_starts_with=prefix or None, include=["metadata"])
+        yield from map(_described, found)
+
+    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
+        from azure.core import MatchConditions
+
+        blob = self._container.get_blob_client(key)
+        yield from blob.download_blob(
+            offset=offset, etag=version, match_condition=MatchConditions.IfNotModified
+        ).chunks()
+
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest | None:
+        if self.presigner is None:
+            return None
+        return self.presigner.sign_read(key, version, expires_in=expires_in)
+
+    def location(self) -> str:
+        """Return nothing: the account's region is not known to its blob service."""
+        return ""
 
     def copy(self, source: str, target: str) -> None:
         try:
@@ -215,6 +247,18 @@ class _Container:
             hint = f"create one with `az storage account create --name {self._account} …`"
             return StoreError(words, hint=hint)
         return StoreError(f"{code}: {words}" if code else words, hint=_AGAIN)
+
+
+def _described(blob: Any) -> StoredObject:
+    tag = str(blob.etag)
+    return StoredObject(
+        key=blob.name,
+        size=blob.size,
+        version=tag if tag.startswith('"') else f'"{tag}"',
+        md5=bytes(blob.content_settings.content_md5 or b"").hex(),
+        is_folder=(blob.metadata or {}).get("hdi_isfolder") == "true",
+        is_archived=blob.blob_tier == "Archive",
+    )
 
 
 _AGAIN = "run the command again to continue"

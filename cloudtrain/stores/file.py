@@ -38,7 +38,7 @@ class FileStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.root = _folder(uri)
+        self.root = folder_of(uri)
         self.presigner: Presigner | None = None  # a folder of this machine
 
     def create(self, location: str | None) -> bool:
@@ -172,16 +172,16 @@ def _small(path: Path) -> tuple[str, bytes, float] | None:
         return f"{facts.st_mtime_ns}-{facts.st_ino}", file.read(_CHUNK), facts.st_mtime
 
 
-def _folder(uri: str) -> Path:
+def folder_of(uri: str) -> Path:
     """Return the folder of a URI, percent-encoded or not. The path starts at the third slash."""
     path = os.fsdecode(unquote_to_bytes(uri[len("file://") :]))
     if not path.startswith("/"):
         raise UsageError(
-            f"artifacts.store: {uri}: has a host or a relative path",
+            f"{uri}: has a host or a relative path",
             hint="write a folder on this machine with three slashes: file:///absolute/path",
         )
     if "\0" in path:
-        raise UsageError(f"artifacts.store: {uri}: a path cannot contain a NUL byte")
+        raise UsageError(f"{uri}: a path cannot contain a NUL byte")
     return Path(path)
 
 

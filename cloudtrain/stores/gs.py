@@ -18,8 +18,8 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.presign import Presigner
-from cloudtrain.protocols import Swapped
+from cloudtrain.presign import PresignedRequest
+from cloudtrain.protocols import StoredObject, Swapped
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
@@ -72,7 +72,7 @@ class _Bucket:
         self._of_somebody = credentials is not None
         self._client = self._connected(credentials, project or found)
         self._bucket: Any = self._client.bucket(name)
-        self.presigner: Presigner | None = GooglePresigner(
+        self.presigner = GooglePresigner(
             self._client,
             name,
             prefix,
@@ -138,6 +138,35 @@ class _Bucket:
         """List objects; an object composed of others has no MD5."""
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
             yield blob.name, blob.size, base64.b64decode(blob.md5_hash or "").hex()
+
+    def stat(self, key: str) -> StoredObject | None:
+        blob = self._bucket.blob(key)
+        try:
+            blob.reload(retry=self._retry)
+        except self._api.NotFound:  # also the bucket: the listing tells
+            return None
+        return _described(blob)
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_DESCRIPTION):
+            yield _described(blob)
+
+    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
+        blob = self._bucket.blob(key, generation=int(version))
+        with blob.open("rb", chunk_size=PART) as file:
+            file.seek(offset)
+            while data := file.read(CHUNK):
+                yield data
+
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest | None:
+        return self.presigner.sign_read(key, version, inside=inside, expires_in=expires_in)
+
+    def location(self) -> str:
+        """Return the bucket's location: `US-EAST4`, or `US` for a multi-region."""
+        self._bucket.reload(retry=self._retry)
+        return str(self._bucket.location or "").lower()
 
     def copy(self, source: str, target: str) -> None:
         """Copy within the store. A large object takes several calls:
@@ -252,3 +281,14 @@ def _words(error: Exception) -> str:
 
 
 _FIELDS = "items(name,size,md5Hash),nextPageToken"
+_DESCRIPTION = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
+
+
+def _described(blob: Any) -> StoredObject:
+    return StoredObject(
+        key=blob.name,
+        size=blob.size,
+        version=str(blob.generation),
+        md5=base64.b64decode(blob.md5_hash or "").hex(),
+        crc32c=base64.b64decode(blob.crc32c or "").hex(),
+    )

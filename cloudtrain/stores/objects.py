@@ -18,13 +18,30 @@ from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.protocols import Swapped
+from cloudtrain.protocols import StoredObject, Swapped
 
 CHECKS = ".cloudtrain-check/"
 """Prefix of the objects that `check` writes; they are not artifacts."""
 
 
-class Bucket(Protocol):
+class DataBucket(Protocol):
+    """One bucket or container as a source of data. Raises the SDK's own exceptions."""
+
+    def stat(self, key: str) -> StoredObject | None: ...
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]: ...
+
+    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]: ...
+
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest | None:
+        """`inside`: start of the names of all objects of this data."""
+
+    def location(self) -> str: ...
+
+
+class Bucket(DataBucket, Protocol):
     """One bucket or container; objects are named by their full keys. Raises the SDK's own
     exceptions.
     """
@@ -64,15 +81,15 @@ class ObjectStore:
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
         self.presigner: Presigner | None = (
-            _Presigner(bucket, self._key, self._explained) if bucket.presigner else None
+            _Presigner(bucket, self._key, self.explained) if bucket.presigner else None
         )
 
     def create(self, location: str | None) -> bool:
-        with self._explained(""):
-            return self._bucket.create(location)
+        with self.explained(""):
+            return self.bucket.create(location)
 
     def check(self) -> None:
         path = f"{CHECKS}{uuid.uuid4().hex}"
@@ -85,8 +102,8 @@ class ObjectStore:
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         stream = CountingReader(data)
-        with self._explained(path):
-            self._bucket.put(self._key(path), stream)
+        with self.explained(path):
+            self.bucket.put(self._key(path), stream)
         return Artifact(
             path=path,
             size=stream.size,
@@ -95,42 +112,42 @@ class ObjectStore:
         )
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        start = self._prefix + encode_key(prefix)
-        with self._explained(prefix):
-            for key, size, md5 in self._bucket.keys(start):
-                path = decode_key(key[len(self._prefix) :])
+        start = self.prefix + encode_key(prefix)
+        with self.explained(prefix):
+            for key, size, md5 in self.bucket.keys(start):
+                path = decode_key(key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(path=path, size=size, sha256="", md5=md5)
 
     def download(self, path: str) -> Iterator[bytes]:
-        with self._explained(path):
-            yield from self._bucket.get(self._key(path))
+        with self.explained(path):
+            yield from self.bucket.get(self._key(path))
 
     def copy(self, source: str, target: str) -> None:
-        with self._explained(source):
-            self._bucket.copy(self._key(source), self._key(target))
+        with self.explained(source):
+            self.bucket.copy(self._key(source), self._key(target))
 
     def delete(self, path: str) -> None:
-        with self._explained(path):
-            self._bucket.delete(self._key(path))
+        with self.explained(path):
+            self.bucket.delete(self._key(path))
 
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
-        with self._explained(path):
-            return self._bucket.swap(self._key(path), data, version)
+        with self.explained(path):
+            return self.bucket.swap(self._key(path), data, version)
 
     def _key(self, path: str) -> str:
         if not is_inside(path):
             raise StoreError(f"{self.uri}: {path!r} is not a path inside the store")
-        return self._prefix + encode_key(path)
+        return self.prefix + encode_key(path)
 
     @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def explained(self, path: str) -> Iterator[None]:
         try:
             yield
         except CloudtrainError:
             raise
         except Exception as error:
-            explained = self._bucket.explain(error)
+            explained = self.bucket.explain(error)
             if explained is None:
                 raise
             where = f"{self.uri}: {path}" if path else self.uri

@@ -18,7 +18,8 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.protocols import Swapped
+from cloudtrain.presign import PresignedRequest
+from cloudtrain.protocols import StoredObject, Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner
 
@@ -55,8 +56,8 @@ class S3Store(ObjectStore):
     def check(self) -> None:
         """Check the store; also aborts uploads older than a week, whose parts S3 keeps billing."""
         super().check()
-        with self._explained(""):
-            self._clear(self._prefix)
+        with self.explained(""):
+            self._clear(self.prefix)
 
 
 class _Bucket:
@@ -106,6 +107,51 @@ class _Bucket:
         for page in pages.paginate(Bucket=self._name, Prefix=prefix):
             for found in page.get("Contents", ()):
                 yield found["Key"], found["Size"], self._md5(found)
+
+    def stat(self, key: str) -> StoredObject | None:
+        try:
+            found = self._client.head_object(Bucket=self._name, Key=key)
+        except self._errors.ClientError as error:
+            if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "403"):
+                return None  # without the right to list, S3 answers 403: the listing explains it
+            raise
+        size = found["ContentLength"]
+        return StoredObject(
+            key=key,
+            size=size,
+            version=found["ETag"],
+            is_archived=found.get("StorageClass") in _ARCHIVED
+            and 'ongoing-request="false"' not in found.get("Restore", ""),
+        )
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """List objects. An ETag is not returned as MD5: with KMS it is none, and a listing does
+        not show that.
+        """
+        pages = self._client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._name, Prefix=prefix):
+            for found in page.get("Contents", ()):
+                yield StoredObject(
+                    key=found["Key"],
+                    size=found["Size"],
+                    version=found["ETag"],
+                    is_archived=found.get("StorageClass") in _ARCHIVED,
+                )
+
+    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
+        wanted = {"Range": f"bytes={offset}-"} if offset else {}
+        found = self._client.get_object(Bucket=self._name, Key=key, IfMatch=version, **wanted)
+        body = found["Body"]
+        with body:
+            yield from body.iter_chunks(CHUNK)
+
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest | None:
+        return self.presigner.sign_read(key, version, expires_in=expires_in)
+
+    def location(self) -> str:
+        return self.presigner.region()
 
     def _md5(self, found: Mapping[str, Any]) -> str:
         """Return the ETag if it is the MD5; else "". It is no MD5 for multipart uploads, with KMS
@@ -224,6 +270,10 @@ class _Bucket:
             return StoreError(str(error), hint="check that the store is reachable")
         return None
 
+
+_ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
+"""Storage classes that must be restored before a read:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html"""
 
 _NOT_THAT_VERSION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "NoSuchKey")
 _BLOCKED = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

@@ -27,6 +27,10 @@ chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads
 SOON = 2 * 3600.0
 """Maximum validity in seconds of uploads with a token; longer ones use a session."""
 
+WEEK = 7 * 86400.0
+"""Maximum validity of a V4 signature, in seconds:
+https://cloud.google.com/storage/docs/access-control/signed-urls"""
+
 BEGUN = 30.0
 """Seconds within which a large file's upload must begin; otherwise the file goes through this
 machine.
@@ -81,6 +85,41 @@ class GooglePresigner:
         )
         return PresignedRequest(url=Secret(url), method="GET", headers=right)
 
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest | None:
+        """Sign a GET of one generation: with a token that reads what starts with `inside`, valid
+        for at most an hour, else with a service account's own key.
+
+        Objects that are stored compressed are sent as stored:
+        https://cloud.google.com/storage/docs/transcoding
+        """
+        headers: dict[str, str | Secret] = {"Accept-Encoding": "gzip"}
+        if self._tokens is not None:
+            token = self._tokens.reading_below(inside, key, self._opened)
+            if token is None:
+                return self._signed_by_key(key, version, headers, expires_in)
+            headers["Authorization"] = Secret(f"Bearer {token.reveal()}")
+        url = (
+            f"{self._client._connection.API_BASE_URL}/storage/v1/b/{quote(self._name, safe='')}"
+            f"/o/{quote(key, safe='')}?alt=media&generation={version}"
+        )
+        return PresignedRequest(url=Secret(url), method="GET", headers=headers)
+
+    def _signed_by_key(
+        self, key: str, version: str, headers: dict[str, str | Secret], expires_in: float
+    ) -> PresignedRequest | None:
+        """Sign with the private key of a service account, if this machine has it."""
+        from google.oauth2 import service_account
+
+        if not isinstance(self._client._credentials, service_account.Credentials):
+            return None
+        blob = self._bucket.blob(key, generation=int(version))
+        url = blob.generate_signed_url(
+            version="v4", expiration=int(min(expires_in, WEEK)), method="GET"
+        )
+        return PresignedRequest(url=Secret(url), method="GET", headers=headers)
+
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
         """Do nothing: every upload is a single request."""
 
@@ -132,6 +171,10 @@ class GooglePresigner:
             ours = urlsplit(self._endpoint)
             url = urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
         return url
+
+    def _opened(self, credentials: Any, key: str) -> object:
+        """Read an object's description."""
+        return self._connected(credentials).bucket(self._name).blob(key).reload()
 
     def _begun(self, credentials: Any, key: str) -> object:
         return self._session(self._connected(credentials).bucket(self._name), key)

@@ -70,9 +70,28 @@ class DownscopedTokens:
         token, until = self._asked(key, READER)
         return token if until > self._clock() else None
 
+    def reading_below(
+        self, start: str, key: str, opens: Callable[[Any, str], object]
+    ) -> Secret | None:
+        """Return a token for reading all keys that begin with `start`; None if Google issues none
+        or the bucket does not accept it, which is checked once on `key`.
+        """
+        name = f"{READER} {start}"
+        with self._locks.setdefault(name, threading.Lock()):
+            token, until = self._tokens.get(name, (None, 0.0))
+            if self._clock() >= until:
+                token, until = self._asked(start, READER)
+                refused = token is None or until <= self._clock()
+                if token is None or refused or not self._is_taken(token.reveal(), key, opens):
+                    token, until = None, self._clock() + REFUSED
+                self._tokens[name] = (token, until)
+            return token
+
     def _made(self, folder: str) -> tuple[Secret | None, float]:
         token, until = self._asked(folder, ROLE)
-        if token is None or until <= self._clock() or not self._is_taken(token.reveal(), folder):
+        key = f"{folder}.cloudtrain-{uuid.uuid4().hex}"
+        refused = token is None or until <= self._clock()
+        if token is None or refused or not self._is_taken(token.reveal(), key, self._opens):
             return None, self._clock() + REFUSED
         return token, until
 
@@ -108,10 +127,10 @@ class DownscopedTokens:
             universe_domain=self._credentials.universe_domain,
         )
 
-    def _is_taken(self, token: str, folder: str) -> bool:
+    def _is_taken(self, token: str, key: str, opens: Callable[[Any, str], object]) -> bool:
         """True if the bucket accepts the token; a bucket without uniform access accepts none.
 
-        Checked once, by beginning an upload that leaves nothing behind.
+        Checked once: for writing, by beginning an upload that leaves nothing behind.
         """
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
@@ -121,7 +140,7 @@ class DownscopedTokens:
         universe = self._credentials.universe_domain
         alone = made.Credentials(token, universe_domain=universe)
         try:
-            self._opens(alone, f"{folder}.cloudtrain-{uuid.uuid4().hex}")
+            opens(alone, key)
         except (GoogleAPIError, GoogleAuthError, OSError):  # OSError: those of requests
             return False
         return True

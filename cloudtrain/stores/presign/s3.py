@@ -63,6 +63,12 @@ class S3Presigner:
         seconds = max(1, min(int(expires_in), LONGEST))
         return PresignedRequest(url=self._signed("get_object", seconds, Key=key), method="GET")
 
+    def sign_read(self, key: str, version: str, *, expires_in: float) -> PresignedRequest:
+        """Sign a GET of that version: the condition is part of the signature."""
+        seconds = max(1, min(int(expires_in), LONGEST))
+        url = self._signed("get_object", seconds, Key=key, IfMatch=version)
+        return PresignedRequest(url=url, method="GET", headers={"If-Match": version})
+
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
         """Complete a multipart upload. S3 checks each part's ETag, which for parts from an earlier
         attempt is the MD5.
@@ -172,10 +178,10 @@ class S3Presigner:
     def _signer(self) -> Any:
         with self._lock:
             if self._signing is None:
-                self._signing = self._make(self._region(), **self._options())
+                self._signing = self._make(self.region(), **self._options())
             return self._signing
 
-    def _region(self) -> str:
+    def region(self) -> str:
         """Return the bucket's own region: S3 refuses signatures for another one."""
         try:
             told = self._client.head_bucket(Bucket=self._bucket)

@@ -1,0 +1,1 @@
+"""Input data of a config's `data:`: listed and signed here, downloaded by the nodes."""

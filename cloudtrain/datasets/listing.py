@@ -1,0 +1,185 @@
+"""Lists a dataset: every object with its version, and names that are safe as files on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote, urlsplit
+
+from cloudtrain.cloud import cloud_of
+from cloudtrain.cluster.session import is_of_the_nodes_cloud
+from cloudtrain.datasets.dataset import DataFile, Dataset
+from cloudtrain.errors import CloudtrainError, NoBucketError, PermissionsError, StoreError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.paths import shown
+from cloudtrain.protocols import DataStore, StoredObject
+from cloudtrain.stores import scheme_of
+from cloudtrain.stores.data import open_data
+
+MOST_FILES = 2_000_000
+"""A dataset with more files is refused: about 1 GB of memory here, and hours on any node."""
+
+LONGEST_NAME, LONGEST_PATH = 255, 3000
+"""Bytes of a name and of a path on a node (NAME_MAX and PATH_MAX of Linux, with space for the
+folder of the dataset)."""
+
+
+def list_dataset(config: ClusterConfig, name: str) -> Dataset:
+    """List a dataset of the config, with the credentials of this machine.
+
+    Raises StoreError for a dataset without objects, with a name that no file can have, or with an
+    object that cannot be read; CredentialsError, PermissionsError.
+    """
+    with named(name):
+        return _listed(config, name, open_source(config, name))
+
+
+def open_source(config: ClusterConfig, name: str) -> DataStore:
+    """The store of a dataset. `endpoints.storage` and `project` apply to it if they apply to a
+    store of the same service.
+    """
+    uri = config.data[name].source
+    return open_data(
+        uri,
+        endpoint=config.endpoints.storage if _has_the_endpoint(config, uri) else None,
+        project=config.project if is_of_the_nodes_cloud(uri, config) else None,
+    )
+
+
+def _has_the_endpoint(config: ClusterConfig, uri: str) -> bool:
+    if config.artifacts.store is not None:
+        return scheme_of(config.artifacts.store) == scheme_of(uri)
+    cloud = cloud_of(config.provider)
+    return cloud is None or cloud.store_scheme == scheme_of(uri)
+
+
+def _listed(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
+    source = config.data[name]
+    as_folder = source.source.endswith("/")
+    single = None if as_folder else store.stat()
+    below = iter(store.objects())
+    try:
+        first = next(below, None)
+    except PermissionsError:
+        if single is None:
+            raise
+        first = None  # one object needs no right to list
+    if single is not None and not single.is_folder:
+        if first is not None:
+            raise StoreError(
+                f"{source.source}: is an object, and objects are below it too",
+                hint=f"write {source.source}/ for those below it",
+            )
+        path = _file_name(source.source, single.key)
+        files = [_file(single, path)]
+        return Dataset(name=name, source=source, files=tuple(files), base=single.key, single=True)
+    if first is None:
+        raise StoreError(f"no object under {source.source}", hint="check the URI")
+    start = store.prefix.rstrip("/") + "/" if store.prefix else ""
+    found = _files(_chained(first, below), start)
+    return Dataset(name=name, source=source, files=_sorted(source.source, found), base=start)
+
+
+def _chained(first: StoredObject, rest: Iterable[StoredObject]) -> Iterator[StoredObject]:
+    yield first
+    yield from rest
+
+
+def _files(objects: Iterable[StoredObject], start: str) -> Iterator[DataFile]:
+    for found in objects:
+        path = found.key[len(start) :]
+        is_marker = not found.size and (not path or path.endswith("/"))
+        if not (found.is_folder or is_marker):
+            yield _file(found, path)
+
+
+def _file(found: StoredObject, path: str) -> DataFile:
+    fault = name_fault(path)
+    if fault is not None:
+        raise StoreError(f"{shown(found.key)}: {fault}", hint="rename or move this object")
+    if found.is_archived:
+        raise StoreError(f"{shown(found.key)}: is archived", hint="restore it, then try again")
+    return DataFile(
+        path=path,
+        size=found.size,
+        version=found.version,
+        md5=found.md5,
+        crc32c=found.crc32c,
+    )
+
+
+def _sorted(source: str, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    """Sort the files by path; refuse a file that is also the folder of another."""
+    found = []
+    for file in files:
+        found.append(file)
+        if len(found) > MOST_FILES:
+            raise StoreError(
+                f"{source}: has more than {MOST_FILES:,} objects",
+                hint="pack them into fewer files, such as TFRecords or tar",
+            )
+    if not found:
+        raise StoreError(f"no object under {source}, only empty folders", hint="check the URI")
+    found.sort(key=lambda file: file.path)
+    names = {file.path for file in found}
+    for file in found:
+        at = file.path.find("/")
+        while at >= 0:
+            if file.path[:at] in names:
+                raise StoreError(
+                    f"{shown(file.path[:at])} and {shown(file.path)}: one would be both a file "
+                    "and a folder",
+                    hint="rename or move one of the two objects",
+                )
+            at = file.path.find("/", at + 1)
+    return tuple(found)
+
+
+def _file_name(uri: str, key: str) -> str:
+    if scheme_of(uri) == "https":
+        return unquote(urlsplit(uri).path.rpartition("/")[2])
+    return key.rpartition("/")[2]
+
+
+def name_fault(path: str) -> str | None:
+    """Why no file on a node can have this path; None if one can."""
+    names = path.split("/")
+    if path.startswith("/"):
+        return "its path is absolute below the prefix"
+    if path.endswith("/"):
+        return "its name ends with /, yet it has content"
+    if "" in names:
+        return "its path contains //"
+    if {".", ".."}.intersection(names):
+        return "its path contains . or .. as a folder"
+    if any(ord(c) < 32 or ord(c) == 127 for c in path):
+        return "its name contains a control character"
+    try:
+        size = max(len(name.encode()) for name in names)
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    if size > LONGEST_NAME:
+        return f"a part of its name has {size} bytes; files take at most {LONGEST_NAME}"
+    if len(path.encode()) > LONGEST_PATH:
+        return f"its path has more than {LONGEST_PATH} bytes"
+    return None
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Name the dataset in errors, with hints for reading."""
+    try:
+        yield
+    except CloudtrainError as error:
+        changes = {"message": f"data.{name}: {error.message.removeprefix('data: ')}"}
+        if isinstance(error, NoBucketError):
+            changes["hint"] = "check the name: the bucket or container must exist"
+        elif isinstance(error, PermissionsError) and not error.message.startswith(("/", "https:")):
+            changes["hint"] = READERS
+        raise error.copy_with(**changes) from None
+
+
+READERS = (
+    "you need to list and read it: roles/storage.objectViewer (gs), s3:ListBucket and s3:GetObject "
+    "(s3), Storage Blob Data Reader (az)"
+)
