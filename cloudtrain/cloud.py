@@ -65,6 +65,52 @@ class Preemption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenQuery:
+    """How a node gets a token of its identity: an HTTP GET of `address` + `path`, whose JSON answer
+    has the token under `key`.
+
+    The other fields are as in Preemption.
+    """
+
+    address: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token_path: str = ""
+    token_headers: Mapping[str, str] = field(default_factory=dict)
+    token_header: str = ""
+    key: str
+    listed: bool = False
+    """The answer of `path` is a name; the JSON is below it."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeIdentity:
+    """What `identity:` takes on a cloud, with its source."""
+
+    word: str
+    """In words, with its article: `the name or ARN of an instance profile`."""
+    example: str
+    pattern: str
+    """Pattern of the value, without regard to case. Equal groups mean the same identity."""
+    token: TokenQuery
+    source: str
+
+    def accepts(self, value: str) -> bool:
+        return re.fullmatch(self.pattern, value, re.IGNORECASE) is not None
+
+    def same(self, one: str | None, other: str | None) -> bool:
+        """True if both name the same identity; None and "" name none."""
+        if not one or not other:
+            return not one and not other
+        return self._key(one) == self._key(other)
+
+    def _key(self, value: str) -> tuple[str, ...]:
+        found = re.fullmatch(self.pattern, value, re.IGNORECASE)
+        return tuple(each.lower() for each in found.groups() if each) if found else (value,)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Leftover:
     """What an expired node leaves behind, billed until `down`: its disk and address."""
 
@@ -108,6 +154,10 @@ class Cloud(ProviderFacts):
     """Environment variable that is the default of `project:`."""
     store_scheme: str
     """URI scheme of its own artifact store."""
+    bucket_schemes: tuple[str, ...] = ()
+    """URI schemes under which scripts name buckets of this cloud."""
+    identity: NodeIdentity | None = None
+    """None: nodes cannot get an identity."""
     machines: Path
     """Dated table of its machine types and prices, written by tools/catalog.py."""
     gpuhunt: str = ""

@@ -181,6 +181,9 @@ class ClusterConfig:
     project: str | None = None
     placement: tuple[str, ...] = ()
     network: Network = field(default_factory=Network)
+    identity: str | None = None
+    """An existing identity of the account, which every node gets: `Cloud.identity` says in which
+    form."""
     image: str = "auto"
     setup: Setup = field(default_factory=Setup)
     code: Code = field(default_factory=Code)
@@ -294,6 +297,9 @@ class Node(TaskId):
     spot: bool = False
     disk_gb: int | None = None
     """Size of the root disk, if the cloud lists it."""
+    identities: tuple[str, ...] | None = None
+    """Identities that the cloud lists for it, whoever attached them; None if it lists none of any
+    node."""
     created: float | None = None
     """Unix time, as reported by the cloud."""
     expires: float | None = None

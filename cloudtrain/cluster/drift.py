@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
@@ -104,6 +104,7 @@ _FIELDS = (
         key="private",
         words={True: "no public address", False: "public address"},
     ),
+    _Field(name="identity", key="identity", words={None: "no identity"}, form="identity {}"),
 )
 """All compared fields except placement and lifetime, which belong to the whole cluster."""
 
@@ -124,6 +125,7 @@ def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
         "image": config.image,
         "subnet": config.network.subnet,
         "private": config.network.private,
+        "identity": config.identity,
         "lifetime": config.limits.max_lifetime,
     }
 
@@ -183,6 +185,10 @@ def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig)
         facts["placement"] = node.placement
     if node.disk_gb and planned.disk_gb and node.disk_gb < planned.disk_gb:
         facts["disk_gb"] = node.disk_gb
+    # One that somebody else attached (a policy of the account) is no drift of ours.
+    if node.identities is not None and config.identity is not None:
+        own = [each for each in node.identities if _same_identity(config, each, config.identity)]
+        facts["identity"] = config.identity if own else ", ".join(node.identities) or None
     return facts
 
 
@@ -223,16 +229,23 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """True if the difference comes from a default rather than from the file: a new default does not
-    count as a change of the file.
+    """True if the difference comes from a default rather than from the file, which does not count
+    as a change of the file, or from another spelling.
     """
     group = config.nodes[node.role]
+    if key == "identity":
+        return _same_identity(config, facts[key], config.identity)
     if key == "machine":
         same = facts.get("accelerator", node.accelerator and str(node.accelerator))
         return group.machine is None and same == (node.accelerator and str(node.accelerator))
     if key == "accelerator":  # determined by the machine that it comes with
         return group.accelerator is None and facts.get("machine") == node.machine
     return False
+
+
+def _same_identity(config: ClusterConfig, one: str | None, other: str | None) -> bool:
+    cloud = cloud_of(config.provider)
+    return cloud is not None and cloud.identity is not None and cloud.identity.same(one, other)
 
 
 def serves(wish: str, place: str) -> bool:

@@ -12,6 +12,7 @@ from cloudtrain.cluster.drift import refuse_drift
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.bucket_notes import bucket_notes, unusable
 from cloudtrain.commands.data_check import data_findings
 from cloudtrain.commands.offline_checks import (
     evaluator_note,
@@ -50,14 +51,21 @@ def check(
     """
     handle = Handle(plan.config, plan)
     found = findings(handle, deep=deep, ignore=ignore)
-    return (*found, *script(plan.config), *noted(plan.config), *drift_finding(handle.plan))
+    offline = (*script(plan.config), *buckets(plan.config), *noted(plan.config))
+    return (*found, *offline, *drift_finding(handle.plan))
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
     """Notes on configs that work, but hardly as intended."""
     missing = missing_script(config)  # a finding of its own
     about_script = [note for note in script_notes(config) if note != missing]
-    found = (evaluator_note(config), tensorflow.keras_warning(config), *about_script)
+    refused = unusable(config)
+    found = (
+        evaluator_note(config),
+        tensorflow.keras_warning(config),
+        *about_script,
+        *(note for note in bucket_notes(config) if note not in refused),
+    )
     return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
 
 
@@ -249,6 +257,13 @@ def script(config: ClusterConfig) -> tuple[Finding, ...]:
     return (
         (Finding(what="script", ok=False, text=missing, error=PreflightError),) if missing else ()
     )
+
+
+def buckets(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Finding on URIs that no program on the nodes can open."""
+    found = unusable(config)
+    text = "\n".join(found)
+    return (Finding(what="buckets", ok=False, text=text, error=UsageError),) if found else ()
 
 
 def code(config: ClusterConfig) -> Finding:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import tasks
+from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
 from cloudtrain.errors import ConfigError
@@ -93,7 +94,8 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         tensorflow.keras_warning(config),
         evaluator_note(config),
     )
-    return (*filter(None, found), *script_notes(config), *_unset_secrets(config))
+    about_run = (*script_notes(config), *bucket_notes(config))
+    return (*filter(None, found), *about_run, *_unset_secrets(config))
 
 
 def evaluator_note(config: ClusterConfig) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from cloudtrain.cloud import is_cloud
+from cloudtrain.cloud import cloud_of, is_cloud
+from cloudtrain.commands.bucket_notes import INSTEAD
 from cloudtrain.commands.script_code import StartedScript, explain_missing, script_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow_releases
@@ -89,19 +90,23 @@ def _keras(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 
 def _uris(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
-    if not is_cloud(config.provider):
+    cloud = cloud_of(config.provider)
+    if cloud is None:
         return  # other machines may have credentials of their own
+    opened = cloud.bucket_schemes if config.identity is not None else ()
     overridden = {
         option.default_uri
         for option in facts.arguments.options
         if any(name in config.train.command for name in option.names)
     }
     for use in _first_of_each(facts.uris):
-        if use.name not in overridden:
-            yield (
-                f"{use}: {use.name}: nodes have no cloud identity and can read public buckets at "
-                "most: write to {output}, which is landed"
-            )
+        if use.name in overridden or use.name.partition("://")[0] in opened:
+            continue
+        way = "" if config.identity else "; or set `identity:`"
+        yield (
+            f"{use}: {use.name}: nodes have no cloud identity for it and can read public buckets "
+            f"at most: {INSTEAD}{way}"
+        )
 
 
 def _first_of_each(uses: tuple[Use, ...]) -> Iterator[Use]:

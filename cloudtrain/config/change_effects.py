@@ -38,6 +38,10 @@ EFFECT: dict[str, Effect] = {
     "network.ssh_from": Effect("live", "each `up` updates the firewall"),
     "network.private": _REPLACE,
     "network.close": Effect("live", "for nodes created from then on"),
+    "identity": Effect(
+        "replace",
+        "a running node would keep tokens of the old one, and GCP changes stopped VMs only",
+    ),
     "strategy": Effect("next run", "roles that it adds or removes: as `count`"),
     "nodes.ROLE.count": Effect(
         "live", "`up` adds nodes; surplus nodes are deleted only by `up --shrink`"

@@ -164,6 +164,11 @@ def duration_or_off(node: Any) -> float | None:
         raise InvalidValue(error.args[0], "`off` disables it") from None
 
 
+def identity(node: Any) -> str | None:
+    value = line(node)
+    return None if value.lower() in ("none", "off", "false") else value
+
+
 def accelerator(node: Any) -> Accelerator:
     found = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]{0,63})(?::([1-9][0-9]?))?", text(node))
     if not found:
@@ -371,6 +376,7 @@ EnvironmentValue = Annotated[
 ]
 Line = Annotated[str, Reads(line, _texts("text"))]
 ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]
+Identity = Annotated[str | None, Reads(identity, _texts("none | identity"))]
 Boolean = Annotated[bool, Reads(boolean, _or_variable("true | false", {"type": "boolean"}))]
 Price = Annotated[float, Reads(positive, _or_variable("number > 0", _SECONDS))]
 Duration = Annotated[float, Reads(duration, _or_variable("duration", _SECONDS, _WITH_UNIT))]

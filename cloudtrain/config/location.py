@@ -53,10 +53,11 @@ def _is_current(config: ClusterConfig, path: Path) -> bool:
         now = load(path)
     except (CloudtrainError, OSError):
         return False
-    return (now.nodes, now.network, now.placement, now.image, now.limits) == (
+    return (now.nodes, now.network, now.placement, now.image, now.limits, now.identity) == (
         config.nodes,
         config.network,
         config.placement,
         config.image,
         config.limits,
+        config.identity,
     )

@@ -178,6 +178,26 @@ def _provider(file: ConfigFile) -> Found:
     )
 
 
+def _identity(file: ConfigFile) -> Found:
+    """Rules on `identity`: its form on the cloud; on machines that are not rented, none is given.
+
+    The value is not repeated, as it may come from a variable.
+    """
+    if file.identity is None or file.provider is None:
+        return
+    cloud = cloud_of(file.provider)
+    if cloud is None:
+        yield (
+            ("identity",),
+            f"is only for a cloud: with provider {file.provider} a script has the credentials of "
+            "the machine that it runs on",
+        )
+    elif cloud.identity is None:
+        yield ("identity",), f"is not supported on {cloud.title}"
+    elif not cloud.identity.accepts(file.identity):
+        yield ("identity",), f"must be {cloud.identity.word}, such as {cloud.identity.example}"
+
+
 def _ports(file: ConfigFile) -> Found:
     """Rules on ports: on one machine every task has a port of its own, counted up from
     `train.port`.
@@ -206,6 +226,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _roles,
     _hosts,
     _provider,
+    _identity,
     _ports,
     _data,
 )

@@ -333,6 +333,12 @@ class ConfigFile(Section):
         "cloud."
     )
     network: NetworkSection | None = optional("Network of the nodes, and who can reach them.")
+    identity: kinds.Identity | None = optional(
+        "An existing identity for every node, for scripts that use buckets themselves: "
+        + "; ".join(f"{each.name}: {each.identity.word}" for each in clouds() if each.identity)
+        + ". What it may do, every process on every node may do until the node is deleted. "
+        "Default: `none`."
+    )
     strategy: kinds.StrategyChoice | None = optional(
         "TensorFlow's distribution strategy, which determines the roles. Required. `tpu` is not "
         "supported yet."

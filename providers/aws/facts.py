@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Preemption
+from cloudtrain.cloud import Cloud, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.aws.families import FAMILIES
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
@@ -15,6 +15,27 @@ FACTS = Cloud(
     project_word="profile",
     project_variable="AWS_PROFILE",
     store_scheme="s3",
+    bucket_schemes=("s3", "s3a"),
+    identity=NodeIdentity(
+        word="the name or ARN of an instance profile",
+        example="trainer",
+        pattern=r"(?:arn:aws[a-z-]*:iam::\d{12}:instance-profile/(?:[!-.0-~]+/)*)?"
+        r"([\w+=,.@-]{1,128})",
+        token=TokenQuery(
+            address="http://169.254.169.254",
+            path="/latest/meta-data/iam/security-credentials/",
+            token_path="/latest/api/token",
+            token_headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"},
+            token_header="X-aws-ec2-metadata-token",
+            key="AccessKeyId",
+            listed=True,
+            source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/"
+            "instance-metadata-security-credentials.html",
+        ),
+        # instanceProfileNameType of botocore's model of IAM
+        source="https://docs.aws.amazon.com/IAM/latest/APIReference/API_GetInstanceProfile.html, "
+        "2026-11-22",
+    ),
     machines=Path(__file__).parent / "machines.csv",
     gpuhunt="aws",
     default_machine="m6i.xlarge",

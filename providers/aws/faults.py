@@ -65,6 +65,33 @@ _IN_USE = Fault(
 _TAKEN = Fault(NameTakenError, "region")
 _SUPPORT = "see https://console.aws.amazon.com/billing for what is missing, or ask AWS Support"
 
+NO_PROFILE = "InvalidIamInstanceProfile"
+"""Our code for EC2's InvalidParameterValue with such words: EC2 has no code of its own for it."""
+_WORDS = (
+    # terraform-provider-aws#24281 and cluster-api-provider-aws#3439 quote the first, read
+    # 2026-11-22; the second is EC2's text for a profile without a role, by general knowledge.
+    (
+        re.compile(r"Invalid IAM Instance Profile|has no associated IAM Roles", re.IGNORECASE),
+        NO_PROFILE,
+        Fault(
+            PermissionsError,
+            "account",
+            "check `identity`: `aws iam get-instance-profile --instance-profile-name NAME` must "
+            "show one role; a role's name is not a profile's",
+        ),
+    ),
+    (
+        re.compile(r"not authorized to perform: iam:PassRole"),
+        "",
+        Fault(
+            PermissionsError,
+            "account",
+            "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)",
+        ),
+    ),
+)
+"""Messages that say more than their codes: pattern, our code if EC2's is too general, fault."""
+
 _SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
 
 CODES: Mapping[str, Fault] = {
@@ -210,8 +237,10 @@ UNKNOWN_ACTION = frozenset(
 def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
     """Return the error for an HTTP error response. Names in `headers` are in lower case."""
     code, message = _words(body)
+    own, fault = next(((o, f) for p, o, f in _WORDS if p.search(message)), ("", None))
+    code = own or code
     return _error(
-        _of_code(code) or _of_status(status),
+        fault or _of_code(code) or _of_status(status),
         asked,
         message or f"HTTP {status} without a message",
         code=code or f"HTTP {status}",

@@ -45,6 +45,7 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
             placement=zone or region,
             machine=xml.text(instance, "instanceType"),
             spot=xml.text(instance, "instanceLifecycle") == "spot",
+            identities=tuple(filter(None, [_profile(instance)])),
             created=xml.unix(xml.text(instance, "launchTime")),
             expires=ours.expires,
             owner=ours.owner,
@@ -53,6 +54,10 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
         id=xml.text(instance, "instanceId"),
         error=faults.of_reason(name, xml.text(reason, "code"), xml.text(reason, "message")),
     )
+
+
+def _profile(instance: Tree) -> str:
+    return xml.text(xml.part(instance, "iamInstanceProfile"), "arn")
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:

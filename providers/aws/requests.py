@@ -68,7 +68,7 @@ def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
 
 def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:
     """Build the request for one instance, which is deleted when it shuts down, has no instance
-    profile and requires IMDSv2.
+    profile unless `identity` names one, and requires IMDSv2 from the instance itself (one hop).
     """
     node, spot, network = order.node, order.node.spot, order.network
     image = network.images[node.name]
@@ -99,6 +99,7 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         ],
         "BlockDeviceMapping": [{"DeviceName": image.root, "Ebs": disk}],
         "InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": market} if spot else None,
+        "IamInstanceProfile": instance_profile(order.plan.config.identity),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "Placement": {
@@ -108,6 +109,13 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "UserData": user_data(order.user_data),
         **tagged(kinds, {"Name": node.name, **order.labels}),
     }
+
+
+def instance_profile(identity: str | None) -> dict[str, str] | None:
+    """Return the parameter for an instance profile's name or ARN; None if there is none."""
+    if identity is None:
+        return None
+    return {"Arn" if identity.startswith("arn:") else "Name": identity}
 
 
 def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:

@@ -9,8 +9,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NotFoundError, TransientError
-from cloudtrain.providers.aws import listing, requests, xml
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NotFoundError,
+    PermissionsError,
+    TransientError,
+)
+from cloudtrain.providers.aws import faults, listing, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import ClusterNetwork
 from cloudtrain.providers.base import labels
@@ -78,13 +85,21 @@ def _with_parameters(order: LaunchRequest[ClusterNetwork], token: str) -> str:
 def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm | None:
     """Return the instance created with this token, now or earlier; None if it has ended."""
 
+    unknown: CloudError | None = None
+
     def ask() -> Vm | None:
+        nonlocal unknown
         try:
             return _run(ec2, order, token)
         except NotFoundError as error:
             if error.code == "IdempotentInstanceTerminated":
                 raise
-            return None  # the security or placement group is new and not known everywhere
+            unknown = None
+        except PermissionsError as error:
+            if error.code != faults.NO_PROFILE:
+                raise
+            unknown = error
+        return None  # the security or placement group, or the profile, is new: not known everywhere
 
     try:
         machine = ec2.timing.until(ask, within=ec2.timing.listing)
@@ -92,6 +107,8 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
         if error.code == "IdempotentInstanceTerminated":
             return None
         raise
+    if machine is None and unknown is not None:
+        raise unknown
     if machine is None:
         raise NotFoundError(
             f"{order.node.name}: its security group {order.network.group} is not known to EC2",

@@ -142,6 +142,8 @@ def _inside(
     if proximity is not None:
         yield _resource(arm, proximity, requests.proximity(region, tags))
     known = skus.of(region) or {}
+    named = plan.config.identity
+    identity = None if named is None else paths.identity(arm.subscription, named)
     for node in plan.nodes:
         sku = known.get((node.machine or "").lower())
         address = None if wanted.private else group.address(node.name, place.zone)
@@ -167,6 +169,7 @@ def _inside(
             user_data="#cloud-config\n",
             public_key=_some_key(),
             proximity=proximity,
+            identity=identity,
         )
         needs = [group.nic(node.name), *filter(None, [proximity])]
         yield _resource(arm, group.vm(node.name), machine, *needs)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Leftover, Preemption
+from cloudtrain.cloud import Cloud, Leftover, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.azure.families import FAMILIES
 
 LEFTOVER = Leftover(
@@ -33,6 +33,25 @@ FACTS = Cloud(
     project_word="subscription",
     project_variable="AZURE_SUBSCRIPTION_ID",
     store_scheme="az",
+    bucket_schemes=("az", "abfs", "abfss", "wasb", "wasbs"),
+    identity=NodeIdentity(
+        word="the resource id, or GROUP/NAME, of a user-assigned managed identity",
+        example="ml-identities/trainer",
+        pattern=r"/subscriptions/[0-9a-f-]{36}/resourceGroups/([-\w.()]{1,90})"
+        r"/providers/Microsoft\.ManagedIdentity/userAssignedIdentities/([a-z0-9][\w-]{2,127})"
+        r"|([-\w.()]{1,90})/([a-z0-9][\w-]{2,127})",
+        token=TokenQuery(
+            address="http://169.254.169.254",
+            path="/metadata/identity/oauth2/token?api-version=2018-02-01"
+            "&resource=https%3A%2F%2Fstorage.azure.com%2F",
+            headers={"Metadata": "true"},
+            key="access_token",
+            source="https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/"
+            "how-to-use-vm-token",
+        ),
+        source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
+        "resource-name-rules (Microsoft.ManagedIdentity), 2026-11-22",
+    ),
     machines=Path(__file__).parent / "machines.csv",
     gpuhunt="azure",
     default_machine="Standard_D4s_v3",

@@ -52,6 +52,14 @@ _RATE = Fault(RateError)
 _TRANSIENT = Fault(TransientError, "region")
 _UNKNOWN_USER = Fault(CredentialsError, hint=LOG_IN)
 _DENIED = Fault(PermissionsError, hint=_ROLE)
+_ATTACH = Fault(
+    PermissionsError,
+    hint="assign Managed Identity Operator on the identity to yourself (docs/azure.md)",
+)
+_NO_IDENTITY = Fault(
+    PermissionsError,
+    hint="check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant",
+)
 _UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
 _DISABLED = Fault(PermissionsError, hint=_SUPPORT)
 _LOCKED = Fault(PermissionsError, hint="it is locked: run `az lock list`, then `az lock delete`")
@@ -122,6 +130,7 @@ CODES: Mapping[str, Fault] = {
     "LinkedAccessCheckFailed": _DENIED,
     "DenyAssignmentAuthorizationFailed": _DENIED,
     "Forbidden": _DENIED,
+    "FailedIdentityOperation": _NO_IDENTITY,
     "RequestDisallowedByPolicy": Fault(
         PermissionsError, "region", "see `az policy state list` for the policy that forbids it"
     ),
@@ -199,6 +208,10 @@ _MEANINGS = (
     ("OperationNotAllowed", r"being |in progress|marked for deletion|has to wait", _IN_USE),
     ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
     ("BadRequest", r"\bquota\b", _LIMIT),
+    ("LinkedAuthorizationFailed", r"userAssignedIdentities/assign", _ATTACH),
+    # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
+    # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
+    ("FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)", _TRANSIENT),
 )
 """Codes with several meanings, which the message distinguishes."""
 

@@ -77,6 +77,7 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Vm | None:
             machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
             spot=str(properties.get("priority", "")).lower() == "spot",
             disk_gb=_disk_gb(properties),
+            identities=tuple((vm.get("identity") or {}).get("userAssignedIdentities") or ()),
             created=unix_time(properties.get("timeCreated")),
             expires=known.expires,
             owner=known.owner,

@@ -17,6 +17,7 @@ VERSIONS = (
     (r"/providers/microsoft\.computeschedule/", "2025-05-01"),
     (r"/providers/microsoft\.authorization/", "2022-04-01"),
     (r"/providers/microsoft\.storage/", "2024-01-01"),
+    (r"/providers/microsoft\.managedidentity/", "2024-11-30"),
     (r"/providers/microsoft\.features/", "2021-07-01"),
     (r"/providers/microsoft\.resources/deployments", "2025-04-01"),
     (r"/(resourcegroups|resources|providers)\b", "2025-04-01"),
@@ -101,6 +102,15 @@ class Group:
 
 def group_name(cluster: str, region: str) -> str:
     return f"cloudtrain-{cluster}-{region}"
+
+
+def identity(subscription: str, value: str) -> str:
+    """Return the ID of a user-assigned identity, given as its ID or as GROUP/NAME."""
+    if value.startswith("/"):
+        return value
+    group, _, name = value.partition("/")
+    kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
+    return f"{Group(subscription, group).path}/providers/{kind}/{name}"
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:

@@ -151,8 +151,11 @@ def machine(
     user_data: str,
     public_key: str,
     proximity: str | None,
+    identity: str | None = None,
 ) -> Body:
-    """VM without an identity; its disk, NIC and address are deleted with it."""
+    """VM whose disk, NIC and address are deleted with it. `identity`: ID of its only identity; none
+    by default.
+    """
     image = image_of(image, node)
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},
@@ -180,7 +183,10 @@ def machine(
         properties["billingProfile"] = {"maxPrice": -1}
     if proximity is not None:
         properties["proximityPlacementGroup"] = {"id": proximity}
-    return {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+    body = {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+    if identity is not None:
+        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {identity: {}}}
+    return body
 
 
 def _os_disk(node: NodePlan, image: str) -> Body:

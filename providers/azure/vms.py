@@ -74,6 +74,8 @@ class Vms:
             network.group.nic(node.name),
             network.group.vm(node.name),
         )
+        named = order.plan.config.identity
+        identity = None if named is None else paths.identity(self._arm.subscription, named)
         machines = [
             requests.machine(
                 region,
@@ -85,6 +87,7 @@ class Vms:
                 user_data=order.user_data,
                 public_key=order.public_key,
                 proximity=network.proximity,
+                identity=identity,
             )
             for image in network.images.get(node.name)
             or requests.images_of(order.plan.config.image, node)

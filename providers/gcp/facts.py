@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Preemption
+from cloudtrain.cloud import Cloud, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.gcp.families import FAMILIES
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
@@ -15,6 +15,21 @@ FACTS = Cloud(
     project_word="project",
     project_variable="GOOGLE_CLOUD_PROJECT",
     store_scheme="gs",
+    bucket_schemes=("gs",),
+    identity=NodeIdentity(
+        word="the e-mail address of a service account",
+        example="trainer@PROJECT.iam.gserviceaccount.com",
+        pattern=r"([a-z0-9][a-z0-9-]*@(?:[a-z0-9][a-z0-9.-]*\.)?gserviceaccount\.com)",
+        token=TokenQuery(
+            address="http://metadata.google.internal",
+            path="/computeMetadata/v1/instance/service-accounts/default/token",
+            headers={"Metadata-Flavor": "Google"},
+            key="access_token",
+            source="https://cloud.google.com/compute/docs/access/authenticate-workloads",
+        ),
+        # `name` and `email` of IAM's discovery document, ServiceAccount
+        source="https://iam.googleapis.com/$discovery/rest?version=v1, 2026-11-22",
+    ),
     machines=Path(__file__).parent / "machines.csv",
     gpuhunt="gcp",
     default_machine="e2-standard-4",

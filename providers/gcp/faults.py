@@ -43,6 +43,13 @@ class Fault:
 LOGIN = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
 ENABLE = "run `gcloud services enable compute.googleapis.com --project PROJECT`, then wait a minute"
 BILLING = "link an active billing account: https://console.cloud.google.com/billing"
+ATTACH = (
+    "grant roles/iam.serviceAccountUser on the service account of `identity` to yourself "
+    "(docs/gcp.md)"
+)
+NO_ACCOUNT = (
+    "check `identity`: `gcloud iam service-accounts list` shows a project's service accounts"
+)
 GOOGLE_CLOSED = "see https://console.cloud.google.com/billing for why it was disabled"
 QUOTA_PROJECT = (
     "you may not use the quota project: run `gcloud auth application-default set-quota-project "
@@ -170,6 +177,17 @@ STATUSES: dict[int, Fault] = {
 }
 
 _WORDS = (
+    # The operation's codes differ (EXTERNAL_RESOURCE_NOT_FOUND, SERVICE_ACCOUNT_ACCESS_DENIED and
+    # none are quoted); the words are those of GoogleCloudPlatform/pubsec-declarative-toolkit#607
+    # and terraform-google-managed-instance-group#40, read 2026-11-22.
+    (
+        re.compile(r"of type 'serviceAccount' was not found"),
+        Fault(PermissionsError, hint=NO_ACCOUNT),
+    ),
+    (
+        re.compile(r"does not have access to service account"),
+        Fault(PermissionsError, hint=ATTACH),
+    ),
     (re.compile(r"[Ll]ocation .* is not found or access is unauthorized"), CAPACITY),
     (
         re.compile(r"does not have enough resources available|currently unavailable in the"),

@@ -51,6 +51,7 @@ def to_vm(instance: Json) -> Vm | None:
         machine=last(instance.get("machineType")),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
         disk_gb=_disk_gb(instance),
+        identities=tuple(str(each.get("email")) for each in instance.get("serviceAccounts") or ()),
         created=timestamp(instance.get("creationTimestamp")),
         expires=_ends(instance) or parsed.expires,
         owner=parsed.owner,

@@ -26,6 +26,8 @@ LONGEST = 120 * 24 * 3600
 SHORTEST = 30
 """Limits of `maxRunDuration`, in seconds."""
 
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
 NOTICE = "120"
 """Seconds from the preemption notice to the signal that ends the VM; without it there is no notice.
 `Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
@@ -168,7 +170,7 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
         "networkInterfaces": [_interface(order)],
         "scheduling": _scheduling(order, now),
         "metadata": {"items": _metadata(order, image)},
-        "serviceAccounts": [],  # no identity: an intruder on the node has no access to the project
+        "serviceAccounts": service_accounts(order.plan.config.identity),
     }
     if wanted.attached and wanted.gpus:
         body["guestAccelerators"] = [
@@ -187,6 +189,16 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
     if _policy(order) is not None:
         body["resourcePolicies"] = [_policy(order)]
     return body
+
+
+def service_accounts(identity: str | None) -> list[Json]:
+    """Return the service account of a VM; none without `identity`, so that an intruder on the node
+    has no access to the project.
+
+    Its IAM roles decide what it may do; the scope only admits all of them, as Google recommends:
+    https://cloud.google.com/compute/docs/access/service-accounts#scopes_best_practice
+    """
+    return [{"email": identity, "scopes": [SCOPE]}] if identity else []
 
 
 def least_disk(node: NodePlan, image: GcpImage) -> int:

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
     {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
     {
-        *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround"},
+        *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
         *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},
         "script",
     },

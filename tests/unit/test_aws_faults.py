@@ -78,6 +78,40 @@ def test_each_code_is_of_its_class_however_wide_it_reaches(
             assert error.message == "RunInstances in us-east-1: its own words"
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "own", "hint"),
+    [
+        (
+            "InvalidParameterValue",
+            "Value (trainer) for parameter iamInstanceProfile.name is invalid. Invalid IAM "
+            "Instance Profile name",
+            faults.NO_PROFILE,
+            "aws iam get-instance-profile",
+        ),
+        (
+            "InvalidParameterValue",
+            "IAM Instance Profile arn:aws:iam::123456789012:instance-profile/trainer has no "
+            "associated IAM Roles",
+            faults.NO_PROFILE,
+            "must show one role",
+        ),
+        (
+            "UnauthorizedOperation",
+            "You are not authorized to perform this operation. User: u is not authorized to "
+            "perform: iam:PassRole on resource: r",
+            "UnauthorizedOperation",
+            "allow iam:PassRole",
+        ),
+    ],
+)
+def test_an_identity_that_cannot_be_attached_is_said_to_be_the_reason(
+    code: str, words: str, own: str, hint: str
+) -> None:
+    error = refusal(code, words)
+    assert (type(error), error.exit_code, error.code) == (PermissionsError, 4, own)
+    assert hint in str(error.hint)
+
+
 def test_no_code_of_the_table_is_without_a_class() -> None:
     for code in sorted(faults.CODES):
         error = refusal(code)

@@ -52,6 +52,18 @@ def sent(order: LaunchRequest[ClusterNetwork]) -> dict[str, str]:
     return fields
 
 
+@pytest.mark.parametrize(
+    ("identity", "key"),
+    [("trainer", "Name"), ("arn:aws:iam::123456789012:instance-profile/trainer", "Arn")],
+)
+def test_an_instance_gets_the_profile_that_the_file_names(identity: str, key: str) -> None:
+    wanted = plan()
+    wanted = replace(wanted, config=replace(wanted.config, identity=identity))
+    fields = sent(order(wanted))
+    assert fields[f"IamInstanceProfile.{key}"] == identity
+    assert not any("IamInstanceProfile" in name for name in sent(order(plan())))
+
+
 def test_an_instance_is_asked_for_with_all_that_it_needs_and_no_more() -> None:
     assert sent(order(plan(disk=100), placement_group="cloudtrain-mnist-us-east-1a")) == {
         "MinCount": "1",

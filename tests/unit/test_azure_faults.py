@@ -82,6 +82,43 @@ def test_each_code_is_of_its_class_with_its_reach(
         assert error.message == f"{ASKED}: {code}: its own words"
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "hint"),
+    [
+        (
+            "FailedIdentityOperation",
+            "Identity operation for resource '/subscriptions/s/…/mnist-chief0' failed with error "
+            "'Failed to perform resource identity operation. Status: 'BadRequest'. Response: "
+            '\'{"error":{"code":"BadRequest","message":"Resource \'/subscriptions/s/…/x\' was '
+            "not found.\"}}'.'.",
+            PermissionsError,
+            "az identity show",
+        ),
+        (
+            "FailedIdentityOperation",
+            "Failed to perform resource identity operation. Status: 'InternalServerError'.",
+            TransientError,
+            "",
+        ),
+        (
+            "LinkedAuthorizationFailed",
+            "The client has permission to perform action 'Microsoft.Compute/virtualMachines/write' "
+            "on scope '/x'; however, it does not have permission to perform action "
+            "'Microsoft.ManagedIdentity/userAssignedIdentities/assign/action' on the linked "
+            "scope(s) '/y'",
+            PermissionsError,
+            "Managed Identity Operator",
+        ),
+    ],
+)
+def test_an_identity_that_cannot_be_attached_is_said_to_be_the_reason(
+    code: str, words: str, kind: type[CloudError], hint: str
+) -> None:
+    error = refusal(code, words, 400)
+    assert type(error) is kind
+    assert hint in str(error.hint or "")
+
+
 def test_no_code_of_the_table_is_without_a_class() -> None:
     for code in sorted(faults.CODES):
         error = refusal(code)

@@ -57,6 +57,7 @@ def machine(**changes: Any) -> requests.Body:
         ("compute.ProximityPlacementGroup", requests.proximity("eastus", TAGS)),
         ("compute.VirtualMachine", machine()),
         ("compute.VirtualMachine", machine(node=node(), proximity=None)),
+        ("compute.VirtualMachine", machine(identity=paths.identity("s", "ids/trainer"))),
         ("compute.VirtualMachineUpdate", {"tags": TAGS}),
     ],
 )
@@ -68,6 +69,17 @@ def test_azure_knows_each_property_of_each_body(name: str, body: requests.Body) 
     spoiled = {**body, "nonsense": 1}
     with pytest.raises(Refusal, match="nonsense"):
         azure_models.checked(model, spoiled)
+
+
+def test_a_vm_has_the_identity_that_the_file_names_and_no_other() -> None:
+    id = "/subscriptions/s/resourceGroups/ids/providers/Microsoft.ManagedIdentity/"
+    id += "userAssignedIdentities/trainer"
+    assert paths.identity("s", "ids/trainer") == paths.identity("other", id) == id
+    assert machine(identity=id)["identity"] == {
+        "type": "UserAssigned",
+        "userAssignedIdentities": {id: {}},
+    }
+    assert "identity" not in machine()
 
 
 def test_first_boot_data_comes_as_azure_wants_it() -> None:

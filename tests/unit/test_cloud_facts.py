@@ -17,8 +17,10 @@ from cloudtrain.cloud import (
     Cloud,
     Family,
     Leftover,
+    NodeIdentity,
     Preemption,
     ProviderFacts,
+    TokenQuery,
     cloud_of,
     clouds,
     facts_of,
@@ -30,6 +32,8 @@ from tests.standins.cloud import DESCRIPTIONS
 ROOT = Path(__file__).parents[2]
 ROWS = [pytest.param(row, id=row.name) for row in providers()]
 CLOUDS = [pytest.param(row, id=row.name) for row in clouds()]
+AZURE_ID = "/subscriptions/00000000-1111-2222-3333-444444444444"
+AZURE_KIND = "/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
 every_provider = pytest.mark.parametrize("row", ROWS)
 every_cloud = pytest.mark.parametrize("cloud", CLOUDS)
 
@@ -163,6 +167,53 @@ def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
 
 
 @every_cloud
+def test_what_the_field_identity_takes(cloud: Cloud) -> None:
+    form = cloud.identity
+    assert form is not None
+    assert cloud.store_scheme in cloud.bucket_schemes
+    assert form.accepts(form.example.replace("PROJECT", "my-project"))
+    assert not form.accepts("two words")
+    assert re.compile(form.pattern).groups, "what tells two apart"
+    assert form.word.startswith("the ")
+    assert "https://" in form.source
+
+
+@pytest.mark.parametrize(
+    ("cloud", "one", "other", "same"),
+    [
+        ("aws", "trainer", "arn:aws:iam::123456789012:instance-profile/ml/trainer", True),
+        ("aws", "trainer", "arn:aws:iam::123456789012:instance-profile/trainer2", False),
+        ("azure", "Ids/Trainer", f"{AZURE_ID}/resourcegroups/ids{AZURE_KIND}/trainer", True),
+        ("azure", "other/trainer", f"{AZURE_ID}/resourceGroups/ids{AZURE_KIND}/trainer", False),
+        ("gcp", "a@p.iam.gserviceaccount.com", "a@p.iam.gserviceaccount.com", True),
+        ("gcp", "a@p.iam.gserviceaccount.com", "b@p.iam.gserviceaccount.com", False),
+        ("gcp", "a@p.iam.gserviceaccount.com", "", False),
+        ("gcp", None, "", True),
+    ],
+)
+def test_two_spellings_of_one_identity_are_the_same(
+    cloud: str, one: str | None, other: str | None, same: bool
+) -> None:
+    row = cloud_of(cloud)
+    assert row is not None
+    assert row.identity is not None
+    assert row.identity.same(one, other) is same
+
+
+@every_cloud
+def test_how_a_node_asks_for_a_token_of_its_identity(cloud: Cloud) -> None:
+    assert cloud.identity is not None
+    how = cloud.identity.token
+    assert re.fullmatch(r"http://[\w.]+", how.address), "a link-local service, without a path"
+    assert how.path.startswith("/")
+    assert how.path.endswith("/") == how.listed
+    assert bool(how.token_path) == bool(how.token_header) == bool(how.token_headers)
+    assert bool(how.headers) != bool(how.token_path), "no browser sends it by accident"
+    assert how.key
+    assert how.source.startswith("https://")
+
+
+@every_cloud
 def test_what_a_node_leaves_that_has_ended(cloud: Cloud) -> None:
     left = cloud.leftover
     if left is None:
@@ -193,7 +244,7 @@ def test_azure_alone_goes_on_billing_the_address_of_a_node_that_is_stopped() -> 
 
 def test_every_field_is_asserted_here() -> None:
     text = Path(__file__).read_text()
-    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover)
+    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover, NodeIdentity, TokenQuery)
     names = {field.name for row in rows for field in fields(row)}
     assert [name for name in sorted(names) if f".{name}" not in text] == []
 

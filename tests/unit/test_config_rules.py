@@ -354,3 +354,67 @@ def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
     assert problems(tmp_path, INI) == [
         "c.yaml:3: hosts: TensorFlow 2 has no role 'master': use 'chief'"
     ]
+
+
+# ── identity ─────────────────────────────────────────────────────────────────
+
+HERE = {
+    "gcp": "provider: gcp\nplacement: [us-east4-c]",
+    "aws": "provider: aws\nplacement: [us-east-1a]",
+    "azure": "provider: azure\nplacement: [eastus]",
+}
+AZURE_ID = (
+    "/subscriptions/00000000-1111-2222-3333-444444444444/resourceGroups/ids/providers/"
+    "Microsoft.ManagedIdentity/userAssignedIdentities/trainer"
+)
+
+
+def identified(provider: str, identity: str) -> str:
+    return cluster("one_device", "{chief: }", f"{HERE[provider]}\nidentity: {identity}")
+
+
+@pytest.mark.parametrize(
+    ("provider", "identity"),
+    [
+        ("gcp", "trainer@my-project.iam.gserviceaccount.com"),
+        ("gcp", "123-compute@developer.gserviceaccount.com"),
+        ("gcp", "trainer@my-project.example.com.iam.gserviceaccount.com"),
+        ("aws", "trainer"),
+        ("aws", "arn:aws-cn:iam::123456789012:instance-profile/ml/trainer"),
+        ("azure", "ids/trainer"),
+        ("azure", AZURE_ID),
+    ],
+)
+def test_an_identity_is_named_as_its_cloud_names_it(
+    tmp_path: Path, provider: str, identity: str
+) -> None:
+    assert read(tmp_path, identified(provider, identity)).identity == identity
+
+
+@pytest.mark.parametrize("nothing", ["none", "None", "off", "", "~"])
+def test_no_identity_is_the_default(tmp_path: Path, nothing: str) -> None:
+    assert read(tmp_path, identified("gcp", nothing)).identity is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "identity", "words"),
+    [
+        ("gcp", "trainer", "must be the e-mail address of a service account, such as trainer@"),
+        ("gcp", "me@example.com", "must be the e-mail address of a service account"),
+        ("aws", "arn:aws:iam::123456789012:role/trainer", "must be the name or ARN of an instance"),
+        ("azure", "trainer", "must be the resource id, or GROUP/NAME, of a user-assigned managed"),
+    ],
+)
+def test_another_form_is_refused_at_its_line(
+    tmp_path: Path, provider: str, identity: str, words: str
+) -> None:
+    (problem,) = problems(tmp_path, identified(provider, identity))
+    assert problem.startswith(f"c.yaml:3: identity: {words}")
+
+
+def test_machines_that_are_not_rented_take_no_identity(tmp_path: Path) -> None:
+    text = cluster("one_device", "{chief: }", "provider: local\nidentity: trainer")
+    assert problems(tmp_path, text) == [
+        "c.yaml:2: identity: is only for a cloud: with provider local a script has the credentials "
+        "of the machine that it runs on"
+    ]

@@ -20,6 +20,8 @@ from tests.support.drift_parts import FIRST, User, cloudtrain, user, worker
 
 __all__ = ["user"]
 
+ACCOUNT = "trainer@p.iam.gserviceaccount.com"
+
 
 @pytest.mark.parametrize(
     ("changes", "at", "there", "wanted"),
@@ -42,6 +44,7 @@ __all__ = ["user"]
             "public address",
             "no public address",
         ),
+        ({"identity": ACCOUNT}, "identity:", "no identity", f"identity {ACCOUNT}"),
     ],
 )
 def test_a_change_that_nodes_cannot_follow_is_refused_with_its_line(

@@ -30,6 +30,34 @@ from cloudtrain.errors import (
 )
 from cloudtrain.providers.gcp import faults
 
+
+@pytest.mark.parametrize(
+    ("code", "words", "hint"),
+    [
+        (
+            "EXTERNAL_RESOURCE_NOT_FOUND",
+            "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found.",
+            "gcloud iam service-accounts list",
+        ),
+        (
+            "SERVICE_ACCOUNT_ACCESS_DENIED",
+            "The user does not have access to service account 'x@p.iam.gserviceaccount.com'.  "
+            "User: 'me@p.example'.  Ask a project owner to grant you the iam.serviceAccountUser "
+            "role on the service account",
+            "roles/iam.serviceAccountUser",
+        ),
+    ],
+)
+def test_a_service_account_that_cannot_be_attached_is_said_to_be_the_reason(
+    code: str, words: str, hint: str
+) -> None:
+    of_operation = faults.of_operation("making", [{"code": code, "message": words}], new_vm=True)
+    of_answer = faults.of_answer("asking", 400, {"error": {"message": words}})
+    for error in (of_operation, of_answer):
+        assert (type(error), error.exit_code) == (PermissionsError, 4)
+        assert hint in str(error.hint)
+
+
 FIXTURES = Path(library.__file__).parent / "test/compute/fixtures/gce"
 
 # The table of the facts that the drivers were built from, in Google's own spellings.

@@ -63,6 +63,18 @@ def metadata(made: dict[str, Any]) -> dict[str, str]:
     return {item["key"]: item["value"] for item in made["metadata"]["items"]}
 
 
+def test_a_node_has_the_service_account_that_the_file_names_and_iam_decides() -> None:
+    asked = wish()
+    email = "trainer@p.iam.gserviceaccount.com"
+    named = replace(asked.plan, config=replace(asked.plan.config, identity=email))
+    made = requests.instance(replace(asked, plan=named), "p", now=NOW)
+    method, _ = api().route("POST", "/compute/v1/projects/p/zones/us-east4-c/instances")
+    api().take(method, json.dumps(made).encode())
+    scope = "https://www.googleapis.com/auth/cloud-platform"
+    assert made["serviceAccounts"] == [{"email": email, "scopes": [scope]}]
+    assert {**made, "serviceAccounts": []} == body()
+
+
 def test_a_node_is_an_instance_with_labels_and_an_end_and_no_identity() -> None:
     made = body()
     user_data = metadata(made)

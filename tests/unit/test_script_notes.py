@@ -111,7 +111,16 @@ def test_a_buckets_uri_is_noted_on_a_cloud_alone(tmp_path: Path) -> None:
     ]
     (only,) = notes_of(tmp_path, source, "--out {output}", **CLOUD)
     assert only.startswith("train.py:3: gs://private/data: nodes have no cloud identity")
+    assert only.endswith("or set `identity:`")
     assert notes_of(tmp_path, source) == []
+
+
+def test_with_an_identity_only_another_clouds_buckets_are_noted(tmp_path: Path) -> None:
+    given = {**CLOUD, "identity": "trainer@my-project.iam.gserviceaccount.com"}
+    assert notes_of(tmp_path, 'DATA = "gs://private/data"\n', **given) == []
+    (note,) = notes_of(tmp_path, 'DATA = "s3://private/data"\n', **given)
+    assert note.startswith("train.py:1: s3://private/data: nodes have no cloud identity for it")
+    assert "`identity:`" not in note
 
 
 def test_a_saver_that_only_knows_the_chief_needs_one(tmp_path: Path) -> None:
