@@ -119,8 +119,18 @@ def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
 
 
 def write_manifest(store: ArtifactStore, manifest: Manifest) -> None:
-    text = json.dumps(to_json(manifest), indent=1)
-    store.upload(f"{manifest.run}/{NAME}", [text.encode("ascii")])
+    store.upload(f"{manifest.run}/{NAME}", [_text(manifest).encode("ascii")])
+
+
+def _text(manifest: Manifest) -> str:
+    """Return the manifest as JSON, one line for each file.
+
+    No `indent=`: with it json encodes in Python, which takes seconds for 10,000 files.
+    """
+    document = to_json(manifest)
+    files = ",\n  ".join(map(json.dumps, document.pop("files")))
+    rest = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in document.items())
+    return f'{{\n{rest} "files": [\n  {files}\n ]\n}}'
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:

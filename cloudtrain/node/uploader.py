@@ -88,9 +88,9 @@ class Uploader:
         try:
             for request in requests:
                 length = size - done if request["length"] is None else request["length"]
-                part = read(request, source, done, length, whole)
+                kept = read(source, done, length, whole)
+                parts.append(self.parts.submit(self.part, request, source, done, length, kept, had))
                 done += length
-                parts.append(self.parts.submit(self.part, part, had))
             receipts = [each.result() for each in parts]
         finally:
             for each in parts:
@@ -103,7 +103,22 @@ class Uploader:
             "receipts": receipts,
         }
 
-    def part(self, part: "web.Part", had: "collections.abc.Set[str]") -> "dict[str, object]":
+    def part(
+        self,
+        request: "dict[str, object]",
+        source: int,
+        offset: int,
+        length: int,
+        kept: bytes,
+        had: "collections.abc.Set[str]",
+    ) -> "dict[str, object]":
+        """Send one part. Its MD5 is computed here, in one thread for each part: MD5 is slower than
+        SHA-256 on current processors, and a single thread would limit the upload.
+        """
+        md5 = hashlib.md5(kept)
+        for piece in () if kept else web.pieces(source, offset, length):
+            md5.update(piece)
+        part = web.Part(request, source, offset, length, md5.digest(), kept)
         receipt = {
             "etag": "",
             "block": part.block,
@@ -189,15 +204,11 @@ def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
     return end if end == size else end - end % (1 << 18)
 
 
-def read(
-    request: "dict[str, object]", source: int, offset: int, length: int, whole: "hashlib._Hash"
-) -> web.Part:
-    """The part with its MD5, and its bytes if they are few; also updates the digest `whole`."""
-    md5 = hashlib.md5()
+def read(source: int, offset: int, length: int, whole: "hashlib._Hash") -> bytes:
+    """Update the digest `whole` with a part; returns its bytes if they are few."""
     kept = b""
     for piece in web.pieces(source, offset, length):
         whole.update(piece)
-        md5.update(piece)
         if length <= IN_MEMORY:
             kept += piece
-    return web.Part(request, source, offset, length, md5.digest(), kept)
+    return kept

@@ -10,8 +10,9 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import PermissionsError, StoreError, UsageError
@@ -25,6 +26,8 @@ PARTIAL = ".partial"
 
 _CHUNK = 1 << 20
 _STALE = 24 * 3600.0
+
+_T = TypeVar("_T")
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
@@ -78,13 +81,12 @@ class FileStore:
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         target = self._file(path)
-        partial = self.root / PARTIAL / uuid.uuid4().hex
+        partial = self.root / PARTIAL / os.urandom(16).hex()
         with _explained(target):
-            partial.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _in_folder(partial.parent, lambda: _created(partial))
             try:
-                size, digest = _write(partial, data)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                partial.replace(target)
+                size, digest = _write(descriptor, data)
+                _in_folder(target.parent, lambda: partial.replace(target))
             except BaseException:
                 partial.unlink(missing_ok=True)
                 raise
@@ -95,9 +97,10 @@ class FileStore:
         folder, _, name = prefix.rpartition("/")
         if folder and not is_inside(folder):
             return
+        start = len(str(self.root).rstrip("/")) + 1
         with _explained(self.root / folder):
             for entry in _walk(self.root / folder, name):
-                path = Path(entry.path).relative_to(self.root).as_posix()
+                path = entry.path[start:]
                 if not path.startswith(f"{PARTIAL}/"):
                     yield Artifact(path=path, size=entry.stat().st_size, sha256="")
 
@@ -207,10 +210,24 @@ def _opened(root: Path, path: str) -> int:
     return descriptor
 
 
-def _write(path: Path, data: Iterable[bytes]) -> tuple[int, str]:
-    """Write a file and sync it to the disk; returns its size and SHA-256."""
+def _in_folder(folder: Path, work: Callable[[], _T]) -> _T:
+    """Do work that needs the folder; create it only if it turns out to be missing, which is faster
+    for many files.
+    """
+    try:
+        return work()
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return work()
+
+
+def _created(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
+    """Write a file, sync it to the disk, and close it; returns its size and SHA-256."""
     size, digest = 0, hashlib.sha256()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         for chunk in data:
             view = memoryview(chunk)
