@@ -16,6 +16,7 @@ from cloudtrain.cli.process import end
 
 COMMANDS = {
     "init": "Write a commented config to start from.",
+    "import": "Read another tool's file into a config.",
     "check": "Find problems that would stop `up` or `train`.",
     "plan": "Show every planned node, TF_CONFIG and command; offline.",
     "up": "Create the cluster and set it up; run again to repair it.",
@@ -34,6 +35,8 @@ COMMANDS = {
     "gc": "Delete orphaned clusters in your accounts.",
     "completion": "Print the shell completion script.",
 }
+MODULES = {"import": "import_file"}
+"""Modules that cannot be named as their command."""
 HIDDEN = frozenset({"attend", "idle"})
 """Background processes, not for users: the supervisor of a detached run, and what ends an idle
 cluster."""
@@ -118,7 +121,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
-        module = importlib.import_module(f"cloudtrain.cli.{cmd_name.replace('-', '_')}")
+        name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        module = importlib.import_module(f"cloudtrain.cli.{name}")
         command = module.command
         assert isinstance(command, click.Command)
         return command

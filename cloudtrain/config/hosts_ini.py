@@ -31,14 +31,16 @@ def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Proble
         reason = own or f"cannot read {shown(written.source)!r}: {why or 'it is not UTF-8 text'}"
         missing = tree.without("hosts")
         return missing, [Problem(file=place.file, line=place.line, field="hosts", text=reason)]
-    ini = _Ini(shown(written.source, 200), text)
+    ini = Ini(shown(written.source, 200), text)
     hosts = ini.hosts(place)
     copy = tree.without("hosts")
     copy.put("hosts", hosts, place)
     return _with_port(copy, ini), ini.problems
 
 
-class _Ini:
+class Ini:
+    """An INI `[cluster]` file: its hosts, the ports that they name, and what is wrong with it."""
+
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self.text = text
@@ -96,7 +98,7 @@ class _Ini:
         self.problems.append(Problem(file=self.file, line=line, field=field, text=text))
 
 
-def _with_port(tree: Block, ini: _Ini) -> Block:
+def _with_port(tree: Block, ini: Ini) -> Block:
     """Set the file's port unless the YAML has a `train.port` of its own."""
     train = tree.get("train")
     if not ini.ports or not isinstance(train, Block) or "port" in train:

@@ -1,0 +1,73 @@
+"""Reads other tools' descriptions of a training into a config of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from cloudtrain.config.yaml_source import parse, shown
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.importers.ai_platform import is_ai_platform, read_ai_platform
+from cloudtrain.importers.cluster_ini import is_cluster_ini, read_cluster_ini
+from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.finish import Imported, finish
+from cloudtrain.importers.options import Options
+from cloudtrain.importers.submit_line import WHERE, Submit, read_submit
+from cloudtrain.importers.values import Values, values_of
+
+__all__ = ["Imported", "Options", "import_job"]
+
+KINDS = (
+    "an AI Platform config.yaml (trainingInput:)",
+    "an INI file with [cluster]",
+)
+"""What can be read, as an unrecognized file's error lists it."""
+
+
+def import_job(data: bytes | None, file: str, submit: str | None, options: Options) -> Imported:
+    """The config that a file, a submit line or both describe.
+
+    Raises UsageError for what is not recognized, ConfigError for what cannot be mapped at all.
+    """
+    line = read_submit(submit) if submit is not None else None
+    return finish(_draft(data, file, line, options), options)
+
+
+def _draft(data: bytes | None, file: str, line: Submit | None, options: Options) -> Draft:
+    if data is None:
+        if line is None:
+            raise UsageError("nothing to import", hint="name a FILE, pass --submit, or both")
+        return read_ai_platform(Values(WHERE), line, options)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = ""
+    if is_cluster_ini(text):
+        return read_cluster_ini(text, file, options)
+    tree, problems = parse(_readable(data, text), file, {})
+    if problems and not tree:
+        raise ConfigError(problems, hint=f"`import` reads {'; '.join(KINDS)}")
+    values = values_of(tree, file)
+    values.problems.extend(problems)
+    if is_ai_platform(values):
+        return read_ai_platform(values, line, options)
+    raise UsageError(
+        f"{shown(file, 200)} is nothing that `import` reads",
+        hint=f"it reads {'; '.join(KINDS)}",
+    )
+
+
+def _readable(data: bytes, text: str) -> bytes:
+    """JSON as YAML reads it: without tabs between values, and characters beyond 16 bits whole."""
+    if not text.lstrip().startswith("{"):
+        return data
+    try:
+        json.loads(text)
+    except ValueError:
+        return data
+    whole = re.sub(
+        r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}",
+        lambda found: json.loads(f'"{found[0]}"'),
+        text,
+    )
+    return whole.replace("\t", " ").encode("utf-8", "surrogatepass")

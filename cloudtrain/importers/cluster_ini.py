@@ -1,0 +1,84 @@
+"""Maps an INI `[cluster]` with `chief=`, `worker=`, `ps=` lists of `host:port`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from cloudtrain.cloud import providers
+from cloudtrain.config.hosts_ini import Ini
+from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation
+from cloudtrain.errors import ConfigError
+from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.options import Options
+from cloudtrain.importers.values import Value
+
+
+def is_cluster_ini(text: str) -> bool:
+    return re.search(r"^\s*\[cluster\]\s*$", text, re.MULTILINE) is not None
+
+
+def read_cluster_ini(text: str, file: str, options: Options) -> Draft:
+    """Existing machines; all on this machine are local nodes. Raises ConfigError for a file that
+    `hosts:` would refuse, too."""
+    draft = Draft(kind="an INI [cluster] file", file=file)
+    ini = Ini(file, text)
+    hosts = [host for host in ini.hosts(SourceLocation(file, 1)) if isinstance(host, Block)]
+    if ini.problems:
+        raise ConfigError(ini.problems)
+    for section, line in _other_sections(text):
+        draft.lose(Value(text="", file=file, line=line, field=section), "not mapped")
+    found = [(_text(host, "address"), _role(draft, host, file), host.place.line) for host in hosts]
+    is_local = options.provider is None and all(_is_here(address) for address, _, _ in found)
+    names = {row.name for row in providers() if row.takes_hosts}
+    if not is_local and (options.provider is None or options.provider in names):
+        draft.put("provider", next(iter(names)))
+        listed = [{"address": address, "role": role} for address, role, _ in found]
+        draft.put("hosts", listed, comment="user and key: ~/.ssh/config, or user: and key: here")
+    else:
+        draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
+        for role in dict.fromkeys(role for _, role, _ in found):
+            line = next(at for _, each, at in found if each == role)
+            count = sum(each == role for _, each, _ in found)
+            draft.role(role, count, Value(text="", file=file, line=line, field=role))
+    _put_port(draft, ini, file, is_local=is_local)
+    return draft
+
+
+def _put_port(draft: Draft, ini: Ini, file: str, *, is_local: bool) -> None:
+    line = ini.line_of("[cluster]")
+    where = Value(text="", file=file, line=line, field="cluster")
+    if len(ini.ports) == 1:
+        draft.put("train.port", next(iter(ini.ports)), where)
+    elif ini.ports and not is_local:
+        ports = ", ".join(map(str, sorted(ini.ports)))
+        draft.put("train.port", min(ini.ports), where)
+        draft.lose(where, f"has different ports ({ports}): train.port is one for all tasks")
+
+
+def _role(draft: Draft, host: Block, file: str) -> str:
+    """The role; TensorFlow 1's `master` is TensorFlow 2's chief."""
+    role = _text(host, "role")
+    if role != "master":
+        return role
+    where = Value(text="", file=file, line=host.place.line, field=role)
+    draft.lose(where, "is `chief` here: a script that looks for `master` must be changed")
+    return "chief"
+
+
+def _text(host: Block, key: str) -> str:
+    value = host[key]
+    return value.source if isinstance(value, Scalar) else ""
+
+
+def _is_here(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _other_sections(text: str) -> list[tuple[str, int]]:
+    lines = enumerate(text.splitlines(), 1)
+    found = ((re.match(r"\s*(\[[^\]]+\])", line), number) for number, line in lines)
+    return [(match[1], number) for match, number in found if match and match[1] != "[cluster]"]

@@ -1,0 +1,111 @@
+"""The config under construction: values by path, each with its origin and a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.config.yaml_source import Path, dotted
+from cloudtrain.importers.values import Value
+from cloudtrain.model import Problem
+
+Plain = str | int | bool | list[Any] | dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One value of the config. `origin` is where the source says it."""
+
+    value: Plain
+    origin: Value | None = None
+    comment: str = ""
+    fill_in: bool = False
+    """The source has no such value: the user must."""
+
+
+@dataclass
+class Draft:
+    """What an importer has found so far."""
+
+    kind: str
+    """The source's kind, in words."""
+    file: str
+    entries: dict[Path, Entry] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    gpus: int = 0
+    """The most GPUs of any node."""
+    code: str = ""
+    """Absolute path of the folder with the code; "": not known."""
+    entry: tuple[str, ...] = ()
+    """The script that runs, `("train.py",)` or `("-m", "trainer.task")`."""
+    tpu: bool = False
+    container: tuple[str, ...] = ()
+    """Words that the image starts by itself: ENTRYPOINT and CMD."""
+    workdir: str = ""
+    """The image's working folder."""
+
+    def put(
+        self,
+        path: str | Path,
+        value: Plain | None,
+        origin: Value | None = None,
+        comment: str = "",
+        *,
+        fill_in: bool = False,
+    ) -> None:
+        """Set a value, unless it is None."""
+        if value is None:
+            return
+        at = tuple(path.split(".")) if isinstance(path, str) else path
+        self.entries[at] = Entry(value=value, origin=origin, comment=comment, fill_in=fill_in)
+
+    def get(self, path: str) -> Any:
+        entry = self.entries.get(tuple(path.split(".")))
+        return entry.value if entry else None
+
+    def has(self, *path: str) -> bool:
+        return any(key[: len(path)] == path for key in self.entries)
+
+    def lose(self, origin: Value, text: str) -> None:
+        """Report what the source says and the config does not."""
+        self.problems.append(origin.problem(text))
+
+    def counts(self) -> dict[str, int]:
+        """Number of nodes by role; 0 for a role that is explicitly off."""
+        found: dict[str, int] = {}
+        for path, entry in self.entries.items():
+            if path[0] == "nodes" and len(path) > 1:
+                role = str(path[1])
+                found.setdefault(role, 1)
+                if len(path) == 2 and entry.value is False:
+                    found[role] = 0
+                elif path[2:] == ("count",) and isinstance(entry.value, int):
+                    found[role] = entry.value
+        return found
+
+    def role(self, role: str, count: int, origin: Value | None = None) -> None:
+        """Add a role with so many nodes; none adds nothing."""
+        if count > 0:
+            self.put(("nodes", role, "count"), count, origin)
+
+    def rename_role(self, old: str, new: str) -> None:
+        self.entries = {
+            (path[0], new, *path[2:]) if path[:2] == ("nodes", old) else path: entry
+            for path, entry in self.entries.items()
+        }
+
+    def without(self, field_name: str) -> Iterator[Entry]:
+        """Remove the entry of a field, or those below it, or the one that it is part of; yield
+        what was removed."""
+        for path in list(self.entries):
+            name = dotted(path)
+            if (
+                name == field_name
+                or name.startswith((f"{field_name}.", f"{field_name}["))
+                or field_name.startswith((f"{name}.", f"{name}["))
+            ):
+                yield self.entries.pop(path)
+
+    def fill_ins(self) -> tuple[str, ...]:
+        return tuple(dotted(path) for path, entry in self.entries.items() if entry.fill_in)

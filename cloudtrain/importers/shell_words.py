@@ -1,0 +1,213 @@
+"""Reads a shell's line into words whose variables stay visible, and writes words as a line of ours.
+
+Only what submit lines use: quotes, backslashes, variables, substitutions, operators and comments
+(https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html, Token Recognition).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+VARIABLE = ("\ue000", "\ue001")
+"""Around a variable's name in a word."""
+SUBSTITUTION = ("\ue002", "\ue003")
+"""Around the text of a `$(…)`."""
+OPERATORS = "\ue004"
+"""Before an operator such as `&&`, which is a word of its own."""
+OURS = ("\ue005", "\ue006")
+"""Around the name of a placeholder of ours, such as output."""
+_PRIVATE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006"
+_SAFE = re.compile(r"[\w@%+=:,./\ue005\ue006-]+", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_MARKED = re.compile("\ue000([^\ue000-\ue004]*)\ue001|\ue002([^\ue000-\ue004]*)\ue003")
+_PLACEHOLDER = re.compile(r"\{(?=[a-z][A-Za-z0-9_.]*\})")
+_FILLED = r"(output|role|index|run|chief\.ip|data\.[A-Za-z0-9_-]+|[a-z]+\.hosts)\}"
+
+
+def clean(text: str) -> str:
+    """The text without the characters that this module uses as marks."""
+    return text.translate({ord(mark): None for mark in _PRIVATE})
+
+
+def words(line: str) -> list[str]:
+    """Words of a shell's line. An operator or the end of a command is a word that begins with
+    OPERATORS. Raises ValueError for a quote or a bracket that is not closed.
+    """
+    return _Lexer(clean(line).replace("\r\n", "\n")).words()
+
+
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.found: list[str] = []
+        self.word: list[str] | None = None
+
+    def words(self) -> list[str]:
+        while self.at < len(self.text):
+            self.step()
+        self.end()
+        return self.found
+
+    def step(self) -> None:
+        char = self.text[self.at]
+        if char in " \t":
+            self.at += 1
+            self.end()
+        elif char == "#" and self.word is None:
+            end = self.text.find("\n", self.at)
+            self.at = len(self.text) if end < 0 else end
+        elif char in ";&|<>\n()":
+            self.end()
+            run = re.match(r"[;&|<>\n()]+", self.text[self.at :])
+            assert run
+            self.at += run.end()
+            self.found.append(OPERATORS + run[0])
+        elif char == "'":
+            self.add(self.until("'"))
+        elif char == '"':
+            self.at += 1
+            self.quoted()
+        elif char == "\\":
+            self.escape(self.text[self.at + 1 : self.at + 2])
+        elif char in "$`":
+            self.add(self.dollar())
+        else:
+            self.at += 1
+            self.add(char)
+
+    def escape(self, after: str) -> None:
+        self.at += 2
+        if after != "\n":
+            self.add(after)
+
+    def quoted(self) -> None:
+        self.add("")
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == '"':
+                self.at += 1
+                return
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`", "\n"):
+                self.escape(self.text[self.at + 1])
+            elif char in "$`":
+                self.add(self.dollar())
+            else:
+                self.at += 1
+                self.add(char)
+        raise ValueError('a " is not closed')
+
+    def dollar(self) -> str:
+        rest = self.text[self.at :]
+        if rest[0] == "`":
+            return SUBSTITUTION[0] + self.until("`") + SUBSTITUTION[1]
+        if rest.startswith("$("):
+            return SUBSTITUTION[0] + self.bracket("(", ")") + SUBSTITUTION[1]
+        if rest.startswith("${"):
+            inside = self.bracket("{", "}")
+            name = _NAME.match(inside)
+            mark = VARIABLE if name and name[0] == inside else SUBSTITUTION
+            return mark[0] + inside + mark[1]
+        name = _NAME.match(rest[1:])
+        if not name:
+            self.at += 1
+            return "$"
+        self.at += 1 + name.end()
+        return VARIABLE[0] + name[0] + VARIABLE[1]
+
+    def bracket(self, opening: str, closing: str) -> str:
+        depth, start = 0, self.at + 2
+        for end in range(self.at + 1, len(self.text)):
+            depth += {opening: 1, closing: -1}.get(self.text[end], 0)
+            if depth == 0:
+                self.at = end + 1
+                return self.text[start:end]
+        raise ValueError(f"a ${opening} is not closed")
+
+    def until(self, quote: str) -> str:
+        end = self.text.find(quote, self.at + 1)
+        if end < 0:
+            raise ValueError(f"a {quote} is not closed")
+        found = self.text[self.at + 1 : end]
+        self.at = end + 1
+        return found
+
+    def add(self, text: str) -> None:
+        self.word = self.word or []
+        self.word.append(text)
+
+    def end(self) -> None:
+        if self.word is not None:
+            self.found.append("".join(self.word))
+        self.word = None
+
+
+def unknown(word: str) -> list[str]:
+    """Variables and substitutions in a word, as a shell writes them."""
+    return [f"${name}" if name else f"$({text})" for name, text in _MARKED.findall(word)]
+
+
+def filled(word: str, known: dict[str, str]) -> str:
+    """The word with the variables that are known; the others stay marked."""
+    return _MARKED.sub(lambda found: known.get(found[1] or "", found[0]), word)
+
+
+def without_marks(word: str) -> str:
+    """The parts of a word that are known."""
+    return _MARKED.sub("", word)
+
+
+def plain(word: str) -> str:
+    """The word as a shell writes it, for messages."""
+    return _MARKED.sub(lambda found: f"${found[1]}" if found[1] else f"$({found[2]})", word)
+
+
+def shell_line(argv: list[str]) -> str:
+    """A command line that runs these words, as a config writes it.
+
+    Braces that would be a placeholder of ours and `${` stay as they are for the program; a
+    variable of the submitting shell becomes `${NAME:-FILL_IN_NAME}`.
+    """
+    return " ".join(map(_quoted, argv))
+
+
+def script_line(text: str) -> str:
+    """A shell's own line as a config writes it: the node's shell expands its variables.
+
+    `${index}` is `${index:-}`, as `{index}` would be filled; `placeholders` finds the rest.
+    """
+    return re.sub(rf"\$\{{{_FILLED}", r"${\1:-}", text).replace("${", "$${")
+
+
+def placeholders(text: str) -> list[str]:
+    """What cloudtrain would fill in a shell's own line."""
+    return [f"{{{name}}}" for name in re.findall(rf"(?<!\$)\{{{_FILLED}", text)]
+
+
+def _quoted(word: str) -> str:
+    quoted = word if _SAFE.fullmatch(word) else shlex.quote(word)
+    if "{" in word:
+        quoted = _PLACEHOLDER.sub("{''", quoted)
+    return marked_text(quoted.replace("${", "$${"))
+
+
+def marked_text(text: str) -> str:
+    """A text with its marks as a config writes them."""
+
+    def written(found: re.Match[str]) -> str:
+        name = found[1] or ""
+        is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        return f"${{{name}:-FILL_IN_{name}}}" if is_name else "FILL_IN"
+
+    return _MARKED.sub(written, text).replace(OURS[0], "{").replace(OURS[1], "}")
+
+
+def ours(name: str) -> str:
+    """A placeholder of ours in a word: `{output}`."""
+    return OURS[0] + name + OURS[1]
+
+
+def literal(text: str) -> str:
+    """A text as a config's value: `${` stays as it is."""
+    return text.replace("${", "$${")

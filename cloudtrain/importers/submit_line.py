@@ -1,0 +1,137 @@
+"""Reads a `gcloud … submit` or `gcloud ai custom-jobs create` line: its job, flags and arguments.
+
+Flags: https://cloud.google.com/sdk/gcloud/reference/ai-platform/jobs/submit/training and
+https://cloud.google.com/sdk/gcloud/reference/ai/custom-jobs/create
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cloudtrain.errors import UsageError
+from cloudtrain.importers import shell_words
+from cloudtrain.importers.values import Value
+
+WHERE = "--submit"
+"""Stands for the file in messages on the line."""
+
+SWITCHES = frozenset(
+    {
+        *("stream-logs", "async", "quiet", "q", "enable-web-access", "enable-dashboard-access"),
+        *("use-chief-in-tf-config", "user-output-enabled", "log-http"),
+    }
+)
+"""Flags that take no value unless it is written with `=`."""
+
+IGNORED = frozenset(
+    {
+        *("stream-logs", "async", "quiet", "q", "format", "verbosity", "account", "configuration"),
+        *("user-output-enabled", "log-http", "staging-bucket", "config", "enable-web-access"),
+        *("enable-dashboard-access", "flatten", "filter", "trace-token", "billing-project"),
+    }
+)
+"""Flags that say nothing about the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit:
+    """One submit line. A variable of the submitting shell stays marked (`shell_words`)."""
+
+    is_vertex: bool
+    job: Value | None
+    flags: tuple[tuple[str, Value], ...]
+    """Names without dashes, with `_` as `-`; repeated flags several times."""
+    arguments: tuple[Value, ...]
+    """What follows ` -- `."""
+
+    def flag(self, name: str) -> Value | None:
+        """The last value of a flag."""
+        return next((value for each, value in reversed(self.flags) if each == name), None)
+
+    def all(self, name: str) -> list[Value]:
+        return [value for each, value in self.flags if each == name]
+
+
+def read_submit(line: str) -> Submit:
+    """Raises UsageError for a line that submits no training."""
+    try:
+        found = shell_words.words(line)
+    except ValueError as error:
+        raise UsageError(f"--submit cannot be read: {error}") from None
+    found, known = _command(found)
+    found = [shell_words.filled(word, known) for word in found]
+    head = [word for word in found if word not in ("alpha", "beta")]
+    if head[1:5] in (["ai-platform", "jobs", "submit", "training"],) or head[1:5] in (
+        ["ml-engine", "jobs", "submit", "training"],
+    ):
+        return _submit(head[5:], is_vertex=False)
+    if head[1:4] == ["ai", "custom-jobs", "create"]:
+        return _submit(head[4:], is_vertex=True)
+    raise UsageError(
+        "--submit is no line that submits a training",
+        hint='pass --submit "gcloud ai-platform jobs submit training JOB …" or '
+        '--submit "gcloud ai custom-jobs create …"',
+    )
+
+
+def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words from `gcloud` to the command's end, and the variables that were set before."""
+    known: dict[str, str] = {}
+    for at, word in enumerate(found):
+        if word == "gcloud" or word.endswith("/gcloud"):
+            rest = found[at:]
+            end = next(
+                (n for n, each in enumerate(rest) if each.startswith(shell_words.OPERATORS)),
+                len(rest),
+            )
+            return rest[:end], known
+        assignment = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)
+        if assignment:
+            known[assignment[1]] = shell_words.filled(assignment[2], known)
+    return [], known
+
+
+def _submit(found: list[str], *, is_vertex: bool) -> Submit:
+    at = found.index("--") if "--" in found else len(found)
+    flags: list[tuple[str, Value]] = []
+    job: Value | None = None
+    rest = iter(found[:at])
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            job = job or _value(word, "JOB")
+            continue
+        name, equals, text = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        if not equals:
+            is_switch = name in SWITCHES or name.startswith("no-")
+            text = "true" if is_switch else next(rest, "")
+        flags.append((name, _value(text, f"--{name}")))
+    return Submit(
+        is_vertex=is_vertex,
+        job=job,
+        flags=tuple(flags),
+        arguments=tuple(_value(word, "-- …") for word in found[at + 1 :]),
+    )
+
+
+def _value(text: str, field: str) -> Value:
+    return Value(text=text, file=WHERE, line=None, field=field)
+
+
+def pairs(value: Value) -> dict[str, Value]:
+    """gcloud's `count=1,type=nvidia-tesla-t4`."""
+    found = (part.partition("=") for part in value.text.split(","))
+    return {
+        name.strip(): Value(
+            text=text.strip(), file=value.file, line=value.line, field=f"{value.field} {name}"
+        )
+        for name, _, text in found
+        if name.strip()
+    }
+
+
+def config_of(line: str) -> str | None:
+    """The file that the line's `--config` names."""
+    found = read_submit(line).flag("config")
+    return found.text if found and not shell_words.unknown(found.text) else None
