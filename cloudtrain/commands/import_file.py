@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloudtrain.cloud import providers
-from cloudtrain.errors import UsageError
+from cloudtrain.commands.script_code import script_of
+from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.submit_line import WHERE, config_of
+from cloudtrain.model import ClusterConfig
+from cloudtrain.script.strategy import strategy_in
 from cloudtrain.strategies import STRATEGIES
 
 
@@ -38,6 +41,7 @@ def import_file(
         base=output.absolute().parent if output else here,
         provider=provider,
         strategy=strategy,
+        strategy_in_code=strategy_in_code,
     )
     data = _read(file) if file else None
     found = import_job(data, str(file) if file else WHERE, submit, options)
@@ -47,6 +51,16 @@ def import_file(
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}") from None
     return found
+
+
+def strategy_in_code(config: ClusterConfig) -> str | None:
+    """The strategy that the config's script uses, if its code is in a folder here."""
+    try:
+        script = script_of(config, config.train.command)
+        facts = script.facts if script else None
+    except CloudtrainError:
+        return None
+    return strategy_in(facts) if facts else None
 
 
 def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:

@@ -229,7 +229,6 @@ def _put_command(
         )
         if google_job.known(draft, module):
             draft.put("train.command", line_of(["python", "-m", module.text, *words]), module)
-            draft.entry = ("-m", module.text)
     elif own or draft.container:
         base = own or list(draft.container)
         put_command(draft, [*base, *words], config.whole() or output)

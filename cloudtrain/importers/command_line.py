@@ -41,20 +41,6 @@ def relative_to_workdir(words: list[str], workdir: str) -> list[str]:
     ]
 
 
-def put_entry(draft: Draft, words: list[str]) -> None:
-    """Remember the script of `python FILE` or `python -m MODULE`."""
-    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-        words = words[1:]
-    if len(words) == 3 and words[0] in _SHELLS and words[1].endswith("c"):
-        words = re.split(r"&&|;", words[2])[-1].split()
-    if words and _PYTHON.fullmatch(words[0]):
-        rest = [word for word in words[1:] if word not in ("-u", "-O", "-B")]
-        if rest[:1] == ["-m"] and len(rest) > 1:
-            draft.entry = ("-m", rest[1])
-        elif rest and rest[0].endswith(".py"):
-            draft.entry = (rest[0],)
-
-
 def is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -74,7 +60,6 @@ def name_uris(draft: Draft, origin: Value, text: str) -> None:
 
 def put_code(draft: Draft, folder: Path, base: Path, origin: Value | None) -> None:
     """Deliver a local folder; `base` is the folder of the config."""
-    draft.code = str(folder)
     relative = os.path.relpath(folder, base)
     draft.put("code.path", shell_words.literal(relative), origin)
 
@@ -83,7 +68,7 @@ def put_command(draft: Draft, words: list[str], origin: Value | None) -> None:
     """train.command by a container's words, and the script that they run."""
     words = relative_to_workdir(words, draft.workdir)
     if words:
-        for name in shell_words.placeholders(words[-1]) if words[0] in _SHELLS and origin else ():
-            draft.lose(origin, f"{name} in its shell line is filled in by cloudtrain")
+        if words[0] in _SHELLS and origin is not None:
+            for name in shell_words.placeholders(words[-1]):
+                draft.lose(origin, f"{name} in its shell line is filled in by cloudtrain")
         draft.put("train.command", line_of(words), origin)
-        put_entry(draft, words)

@@ -35,13 +35,10 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     gpus: int = 0
     """The most GPUs of any node."""
-    code: str = ""
-    """Absolute path of the folder with the code; "": not known."""
-    entry: tuple[str, ...] = ()
-    """The script that runs, `("train.py",)` or `("-m", "trainer.task")`."""
     tpu: bool = False
     container: tuple[str, ...] = ()
     """Words that the image starts by itself: ENTRYPOINT and CMD."""
+    asked_the_code: bool = False
     workdir: str = ""
     """The image's working folder."""
 

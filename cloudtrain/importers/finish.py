@@ -51,9 +51,9 @@ def finish(draft: Draft, options: Options) -> Imported:
         except ConfigError as error:
             _repair(draft, error, options)
             continue
+        config = replace(config, source=str(options.base / f"{config.name}.yaml"))
         problems = tensorflow.problems(config)
-        if not problems:
-            config = replace(config, source=draft.file)
+        if not problems and not _takes_the_codes_strategy(draft, config, options):
             return Imported(
                 kind=draft.kind,
                 text=text,
@@ -61,7 +61,8 @@ def finish(draft: Draft, options: Options) -> Imported:
                 unmapped=tuple(draft.problems),
                 fill_in=draft.fill_ins(),
             )
-        _repair(draft, ConfigError(problems), options)
+        if problems:
+            _repair(draft, ConfigError(problems), options)
     raise ConfigError([Problem(file=draft.file, line=None, field="", text="cannot be imported")])
 
 
@@ -127,6 +128,18 @@ def _strategy(draft: Draft, options: Options) -> tuple[str, None, str]:
     if options.strategy:
         return options.strategy, None, ""
     return _by_roles(draft)
+
+
+def _takes_the_codes_strategy(draft: Draft, config: ClusterConfig, options: Options) -> bool:
+    """Whether the strategy was just read from the script; asked once."""
+    if options.strategy or draft.asked_the_code or options.strategy_in_code is None:
+        return False
+    draft.asked_the_code = True
+    found = options.strategy_in_code(config)
+    if found is None or not STRATEGIES[found].launched:
+        return False
+    draft.put("strategy", found, comment="as the code has it")
+    return True
 
 
 def _by_roles(draft: Draft) -> tuple[str, None, str]:

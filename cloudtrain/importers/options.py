@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from cloudtrain.model import ClusterConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,3 +19,5 @@ class Options:
     base: Path
     provider: str | None = None
     strategy: str | None = None
+    strategy_in_code: Callable[[ClusterConfig], str | None] | None = None
+    """The strategy that the script of a config uses; None if it cannot be told."""

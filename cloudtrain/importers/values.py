@@ -42,7 +42,8 @@ class Values:
 
     def put(self, path: Path, value: Value) -> None:
         """Add a value; one at the same path is replaced."""
-        self._store.values[(*self.prefix, *path)] = value
+        whole = (*self.prefix, *path)
+        self._store.values[whole] = value
 
     def at(self, *path: str | int) -> Values:
         below = (*self.prefix, *path)

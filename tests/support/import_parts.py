@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.import_file import strategy_in_code
 from cloudtrain.commands.plan import PlanReport, plan_report
 from cloudtrain.config import load
 from cloudtrain.importers import Imported, Options, import_job
@@ -41,6 +42,7 @@ class Desk:
             base=self.folder,
             provider=provider,
             strategy=strategy,
+            strategy_in_code=strategy_in_code,
         )
         data = None if source is None else source.encode()
         found = import_job(data, file, submit, options)

@@ -400,6 +400,30 @@ def test_on_another_cloud_the_machines_are_named(desk: Desk) -> None:
     assert "n1-standard-8 is no machine of aws" in lost(found)[0]
 
 
+def test_the_strategy_comes_from_the_code_if_it_is_here(desk: Desk) -> None:
+    script = "import tensorflow as tf\ns = tf.distribute.{}()\n"
+    line = f"{SUBMIT} --package-path trainer --module-name trainer.task"
+    for name, strategy in [
+        ("MirroredStrategy", "mirrored"),
+        ("MultiWorkerMirroredStrategy", "multi_worker_mirrored"),
+    ]:
+        desk.write({"trainer/__init__.py": "", "trainer/task.py": script.format(name)})
+        found = desk.imported(None, line)
+        assert found.config.strategy == strategy
+        assert "as the code has it" in found.text
+    assert desk.imported(None, line, strategy="one_device").config.strategy == "one_device"
+
+
+def test_a_strategy_of_the_code_that_the_roles_forbid_is_named(desk: Desk) -> None:
+    desk.write({"trainer/task.py": "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"})
+    found = desk.imported(
+        training(*CUSTOM, "workerCount: 1", "workerType: n1-standard-8"),
+        f"{SUBMIT} --package-path trainer --module-name trainer.task",
+    )
+    assert found.config.strategy == "multi_worker_mirrored"
+    assert lost(found)[0].startswith("config.yaml: mirrored, as the code has it, does not fit:")
+
+
 def test_a_strategy_can_be_given_and_must_fit(desk: Desk) -> None:
     both = training(*CUSTOM, "workerCount: 1", "workerType: n1-standard-8")
     assert desk.imported(both, strategy="custom").config.strategy == "custom"
