@@ -77,6 +77,9 @@ class Setup:
     keras: Literal["auto", "3", "legacy"] = "auto"
     packages: tuple[str, ...] = ()
     requirements: str | None = None
+    """A file of this machine, or `code:FILE` in the delivered code."""
+    install: tuple[str, ...] = ()
+    """Folders of the delivered code that pip installs."""
     run: tuple[str, ...] = ()
 
 
@@ -103,7 +106,7 @@ class Train:
     spot_retries: int | None = None
     retry_exit_codes: tuple[int, ...] = ()
     success: Literal["chief", "all_workers", "all"] | None = None
-    tf_config: Literal["auto"] | bool = "auto"
+    tf_config: Literal["auto", "estimator"] | bool = "auto"
     checkpoints: str | None = None
     start_timeout: float = 120.0
     stall_timeout: float | None = None

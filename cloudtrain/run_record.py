@@ -78,6 +78,8 @@ class RunAttempt:
     """Whether all serving tasks have opened their ports; None if not known."""
     formed_after: float | None = None
     """Seconds from the start of the tasks until the last port was open."""
+    tolerated: tuple[Cause, ...] = ()
+    """Failures that the run went on without: of its evaluator, of workers that may be lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

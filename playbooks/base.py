@@ -72,7 +72,7 @@ def packages(config: ClusterConfig) -> tuple[str, ...]:
     if config.code.git is not None:
         named.append("git")
     setup = config.setup
-    if setup.tensorflow or setup.packages or setup.requirements:
+    if setup.tensorflow or setup.packages or setup.requirements or setup.install:
         named.append("python3-venv")  # also installs uv, which provides other Pythons
     return tuple(named)
 

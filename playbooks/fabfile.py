@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.playbooks import base as base_playbook
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.playbooks import gpu_check
+from cloudtrain.playbooks import code_packages, gpu_check
 from cloudtrain.playbooks import horovod as horovod_playbook
 from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
@@ -68,6 +68,18 @@ def gpus(c: Connection, file: str, role: str = "chief") -> None:
 def code(c: Connection, file: str, role: str = "chief") -> None:
     """Deliver the code of `code:` to a machine."""
     _onto(c, role, file, lambda config, _: _code_steps(config))
+
+
+@task(help=HELP)  # type: ignore[untyped-decorator]
+def packages(c: Connection, file: str, role: str = "chief") -> None:
+    """Deliver the code; install what it requires and itself."""
+    _onto(c, role, file, _package_steps)
+
+
+def _package_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
+    source = code_playbook.resolve(config)
+    delivered = code_playbook.steps(source, config.name)
+    return (*delivered, *code_packages.steps(config, node, source.digest))
 
 
 def _code_steps(config: ClusterConfig) -> Sequence[Step]:

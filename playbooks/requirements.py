@@ -9,6 +9,9 @@ from pathlib import Path
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 
+CODE = "code:"
+"""Prefix of a file in the delivered code."""
+
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _INCLUDE = re.compile(r"\s*(?:-r\s*|--requirement(?:\s+|=))(.+?)\s*(?:\s#.*)?$")
 
@@ -18,9 +21,17 @@ def lines(config: ClusterConfig) -> tuple[str, ...]:
     ConfigError for an unreadable file.
     """
     named = tuple(config.setup.packages)
-    if config.setup.requirements is None:
+    if config.setup.requirements is None or of_code(config) is not None:
         return named
     return (*named, *_read(config, config.folder / config.setup.requirements, ()))
+
+
+def of_code(config: ClusterConfig) -> str | None:
+    """The file in the delivered code that `setup.requirements: code:FILE` names; None for a file of
+    this machine.
+    """
+    value = config.setup.requirements
+    return value[len(CODE) :] if value is not None and value.startswith(CODE) else None
 
 
 def package(line: str) -> str:

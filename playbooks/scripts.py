@@ -243,6 +243,18 @@ mv "$folder/.complete.new" "$folder/.complete"
 """
 )
 
+PIP = """\
+# pip_install PYTHON HINT ARGUMENTS…
+pip_install() {
+    into=$1 advice=$2
+    shift 2
+    "$into" -m pip install $cache --no-input --disable-pip-version-check --progress-bar off \\
+        --no-warn-script-location "$@" </dev/null && return
+    echo "hint: $advice" >&2
+    exit 1
+}
+"""
+
 OWN_LINE = (
     """\
 set -eu

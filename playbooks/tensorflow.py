@@ -24,7 +24,8 @@ from cloudtrain.strategies import strategy_of
 Keras = Literal["legacy", "3", "bundled"]
 
 KERAS_3 = (2, 16)
-"""The first release with Keras 3."""
+"""The first release with Keras 3, and without tf.estimator
+(github.com/tensorflow/tensorflow/releases/tag/v2.16.1)."""
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
@@ -108,6 +109,10 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     text: dict[str, str] = {}
     if _is_version(python) and not _number(first) <= _number(python)[:2] <= _number(last):
         text["setup.python"] = f"TensorFlow {version} has wheels for Python {first} to {last}"
+    if config.train.tf_config == "estimator" and number >= KERAS_3:
+        text["train.tf_config"] = (
+            f'TensorFlow {version} has no tf.estimator: set `setup.tensorflow: "2.15"`'
+        )
     if config.setup.keras == "3" and number < KERAS_3:
         text["setup.keras"] = f"TensorFlow {version} has no Keras 3, which requires 2.16 or later"
     return tuple(found(field=name, text=why) for name, why in text.items())
@@ -182,7 +187,8 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     version = config.setup.tensorflow
     own = requirements.lines(config)
     if version is None:
-        if not own and config.setup.python == "auto":
+        with_code = requirements.of_code(config) is not None or config.setup.install
+        if not own and not with_code and config.setup.python == "auto":
             return None
         return _Wanted(
             label="python",

@@ -187,13 +187,16 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
     last = run.attempts[-1] if run.attempts else None
     if last is not None and last.formed_after is not None and last.ended is None:
         yield f"    cluster formed after {last.formed_after:g} s"
-    cause = last.cause if last is not None else None
-    if cause is not None and run.state != "succeeded":
+    if last is None:
+        return
+    cause = last.cause if run.state != "succeeded" else None
+    for failure in (*([cause] if cause else []), *last.tolerated):
         from cloudtrain.runs.root_cause import sentence
 
-        yield f"    {sentence(cause)}".replace("\n", "\n      ")
-        if cause.hint:
-            yield f"    hint: {cause.hint}"
+        words = sentence(failure) if failure is cause else f"without {sentence(failure)}"
+        yield f"    {words}".replace("\n", "\n      ")
+        if failure.hint:
+            yield f"    hint: {failure.hint}"
 
 
 # ── as JSON ──────────────────────────────────────────────────────────────────

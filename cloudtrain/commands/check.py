@@ -238,8 +238,10 @@ def setup(config: ClusterConfig) -> Finding:
         return Finding(what="setup", ok=False, text=text, error=UsageError)
     version = config.setup.tensorflow
     text = f"TensorFlow {version}" if version else "none"
+    also = [*config.setup.install]
     if config.setup.requirements:
-        text += f" and {config.setup.requirements}"
+        also.insert(0, config.setup.requirements)
+    text = " and ".join([text, *also])
     note = tensorflow.keras_note(config)
     return Finding(what="setup", ok=True, text=f"{text}; {note}" if note else text)
 

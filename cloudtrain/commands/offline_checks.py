@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import facts_of, is_cloud
@@ -12,9 +13,9 @@ from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
-from cloudtrain.errors import ConfigError
+from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
-from cloudtrain.playbooks import horovod, requirements, tensorflow
+from cloudtrain.playbooks import code_packages, folder, horovod, requirements, tensorflow
 from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 
@@ -31,7 +32,22 @@ def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
         requirements.lines(config)
     except ConfigError as error:
         found += error.problems
+    if code_packages.named(config):
+        found += code_packages.problems(config, delivered(config))
     return tuple(_placed(config, problem) for problem in found)
+
+
+def delivered(config: ClusterConfig) -> frozenset[str] | None:
+    """Paths in the delivered code; None for code of a git server, or if a folder cannot be read,
+    which the check of `code:` reports.
+    """
+    if config.code.path is None or config.code.git is not None:
+        return None
+    try:
+        root = config.folder / Path(config.code.path).expanduser()
+        return frozenset(entry.path for entry in folder.entries(config, root))
+    except CloudtrainError:
+        return None
 
 
 def _placed(config: ClusterConfig, problem: Problem) -> Problem:
@@ -92,6 +108,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
     found = (
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
+        code_packages.note(config),
         evaluator_note(config),
     )
     about_run = (*script_notes(config), *bucket_notes(config))

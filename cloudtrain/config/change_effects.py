@@ -56,6 +56,7 @@ EFFECT: dict[str, Effect] = {
     "setup.keras": _SETUP,
     "setup.packages": _SETUP,
     "setup.requirements": _SETUP,
+    "setup.install": _SETUP,
     "setup.run": _SETUP,
     "code.git": _RUN,
     "code.ref": _RUN,

@@ -7,7 +7,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from cloudtrain.cloud import providers
 from cloudtrain.config.variables import only_variable
-from cloudtrain.config.yaml_source import Scalar
+from cloudtrain.config.yaml_source import Items, Scalar
 from cloudtrain.model import Accelerator
 from cloudtrain.strategies import STRATEGIES
 
@@ -114,14 +114,14 @@ def boolean(node: Any) -> bool:
     return value
 
 
-def auto_or_boolean(node: Any) -> Any:
+def tf_config(node: Any) -> Any:
     value = text(node)
-    if value == "auto":
+    if value in ("auto", "estimator"):
         return value
     try:
         return boolean(node)
     except ValueError:
-        raise InvalidValue("must be auto, true or false") from None
+        raise InvalidValue("must be auto, estimator, true or false") from None
 
 
 def close(node: Any) -> str:
@@ -213,6 +213,22 @@ def inside(node: Any) -> str:
             "must be a relative path that stays inside the folder (no .., no leading /)"
         )
     return value
+
+
+def requirements(node: Any) -> str:
+    value = line(node)
+    if value.startswith("code:"):
+        inside(replace(node, source=value.removeprefix("code:"), environ={}))
+    return value
+
+
+def one_or_more(node: Any) -> Any:
+    """A list; a single value is a list of one."""
+    if not isinstance(node, Scalar) or is_null(node):
+        return node
+    found = Items(node.place)
+    found.append(node)
+    return found
 
 
 def folder_inside(node: Any) -> str:
@@ -394,6 +410,17 @@ Python = Annotated[
 ]
 Name = Annotated[str, Reads(name, _texts("name"))]
 Inside = Annotated[str, Reads(inside, _texts("relative path"))]
+Requirements = Annotated[str, Reads(requirements, _texts("path or code:path"))]
+Folders = Annotated[
+    tuple[Inside, ...],
+    Reads(
+        one_or_more,
+        {
+            "title": "relative path, or a list",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        },
+    ),
+]
 FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
 Package = Annotated[str, Reads(package, {"title": "package", "type": "string"})]
 Git = Annotated[str, Reads(git, {"title": "git URL", "type": "string"})]
@@ -428,5 +455,10 @@ Close = Annotated[
 ]
 TfConfigChoice = Annotated[
     Any,
-    Reads(auto_or_boolean, _or_variable("auto | true | false", {"enum": ["auto", True, False]})),
+    Reads(
+        tf_config,
+        _or_variable(
+            "auto | estimator | true | false", {"enum": ["auto", "estimator", True, False]}
+        ),
+    ),
 ]

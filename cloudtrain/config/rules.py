@@ -218,6 +218,17 @@ def _data(file: ConfigFile) -> Found:
     return broken_data_rules(file, counts(file))
 
 
+def _estimator(file: ConfigFile) -> Found:
+    """An Estimator's evaluator refuses a cluster without a chief; a chief of it evaluates alone."""
+    roles = counts(file)
+    wanted = file.train is not None and file.train.tf_config == "estimator"
+    if wanted and roles and "evaluator" in roles and "chief" not in roles:
+        yield (
+            ("train", "tf_config"),
+            "estimator: the evaluator of tf.estimator needs a `chief` among the nodes",
+        )
+
+
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _code,
@@ -228,6 +239,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _provider,
     _identity,
     _ports,
+    _estimator,
     _data,
 )
 

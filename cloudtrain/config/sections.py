@@ -111,8 +111,13 @@ class SetupSection(Section):
     packages: tuple[kinds.Package, ...] | None = optional(
         "Packages for pip, optionally with versions."
     )
-    requirements: kinds.Line | None = optional(
-        "A local requirements file; relative paths start in this file's folder."
+    requirements: kinds.Requirements | None = optional(
+        "A local requirements file; relative paths start in this file's folder. `code:FILE` is one "
+        "in the delivered code."
+    )
+    install: kinds.Folders | None = optional(
+        "Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or "
+        "`setup.py`; for its runs alone."
     )
     run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
 
@@ -181,7 +186,8 @@ class TrainSection(Section):
         "Which tasks must exit with 0 for the run to succeed. Default: by strategy."
     )
     tf_config: kinds.TfConfigChoice | None = optional(
-        "Whether tasks get TF_CONFIG; `auto` decides by strategy."
+        "Whether tasks get TF_CONFIG; `auto` decides by strategy. `estimator`: an evaluator "
+        "gets the others' cluster, as `tf.estimator` requires; `auto` does so with TensorFlow 1."
     )
     checkpoints: kinds.FolderInside | None = optional(
         "Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to "

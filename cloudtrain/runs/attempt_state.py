@@ -68,6 +68,8 @@ class AttemptState:
     succeeded_at: float | None = None
     stop_asked: bool = False
     warned: set[str] = field(default_factory=set)
+    tolerated: list[str] = field(default_factory=list)
+    """Tasks that failed and without which the run went on."""
 
 
 def serves(state: AttemptState, task: Task) -> bool:

@@ -42,7 +42,15 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
     session.records.journal(RunEnded(run=run.id, state=run.state, exit_code=run.exit_code))
     if run.state == "failed" and failed_by is None:
         raise failure(run)
+    warn_of_tolerated(session, run)
     return run
+
+
+def warn_of_tolerated(session: Session, run: Run) -> None:
+    """Name at the end what failed in a run that succeeded without it."""
+    for cause in run.attempts[-1].tolerated if run.state == "succeeded" else ():
+        hint = f"\n  hint: {cause.hint}" if cause.hint else ""
+        session.console.warn(f"the run succeeded without {causes.sentence(cause)}{hint}")
 
 
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:

@@ -228,6 +228,10 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             r"|module 'tf_keras[\w.]*' has no attribute|make_one_shot_iterator|predict_classes",
             _OLDER,
         ),
+        (
+            r'If "cluster" is set in TF_CONFIG, it must have one "chief" node',
+            "set `train.tf_config: estimator`: the evaluator then has the others' cluster",
+        ),
         (r"decay is deprecated", 'use `tf.keras.optimizers.legacy`, or `setup.tensorflow: "2.10"`'),
     ),
     "checkpoints and ports": (

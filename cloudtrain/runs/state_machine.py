@@ -77,10 +77,14 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
         if waited >= grace_after_success(state.config, view.task) or view.stopped_since is not None
     )
     state.warned.update(over)  # how they end is our doing
-    warnings = tuple(
-        f"{view.task.name} failed after the run was decided: {ending(view)}"
+    late = [
+        view
         for view in state.tasks.values()
         if view.ended and view.exit_code != 0 and new(state, view.task.name)
+    ]
+    state.tolerated += (view.task.name for view in late)
+    warnings = tuple(
+        f"{view.task.name} failed after the run was decided: {ending(view)}" for view in late
     )
     unserved = [name for name in over if state.tasks[name].task.role == "evaluator"]
     if unserved and gets_no_checkpoint(state.config) and new(state, "checkpoints"):
@@ -132,6 +136,7 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
             if frozen and not view.ended:
                 stop.append(view.task.name)
             if new(state, view.task.name):
+                state.tolerated.append(view.task.name)
                 warnings.append(
                     f"{view.task.name} has failed: {ending(view)}; the run continues without it"
                 )
@@ -166,6 +171,13 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
         ended=view.ended_at,
         log=view.tail,
     )
+
+
+def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
+    """How each task failed without which the run went on."""
+    seen = (observation(state, state.tasks[name]) for name in state.tolerated)
+    causes = (root_cause_of(state, [replace(one, stopped=False)]) for one in seen)
+    return tuple(cause for cause in causes if cause is not None)
 
 
 def root_cause_of(state: AttemptState, observations: list[Observation]) -> Cause | None:

@@ -22,6 +22,7 @@ from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.start import start_attempt
+from cloudtrain.runs.state_machine import tolerated_failures
 from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
@@ -126,6 +127,7 @@ def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
         cause=cause,
         clustered=False if never_formed else trained_as_one(state),
         formed_after=None if state.formed_after is None else round(state.formed_after, 1),
+        tolerated=tolerated_failures(state),
     )
     return replace(run, attempts=(*run.attempts[:-1], attempt))
 

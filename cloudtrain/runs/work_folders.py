@@ -9,7 +9,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import code_packages
 from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command, script
@@ -24,7 +24,7 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
 
     def work(task: Task) -> str:
         node = by_name[task.node]
-        below = tensorflow.environment_folder(config, node)
+        below = code_packages.environment_folder(config, node, run.code)
         command = prepare_work(config, run, task, below)
         done = AWAY.call(
             lambda: session.transport.run(node, command, timeout=600.0),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.model import Node
-from cloudtrain.playbooks import base, code, gpu_check, horovod, nvidia, python, tensorflow
+from cloudtrain.playbooks import (
+    base,
+    code,
+    code_packages,
+    gpu_check,
+    horovod,
+    nvidia,
+    python,
+    tensorflow,
+)
 from cloudtrain.setup.apply import apply
 from cloudtrain.step import Step
 
@@ -28,6 +37,7 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
             *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
             *code.steps(source, session.config.name),
+            *code_packages.steps(session.config, node, source.digest),
         )
 
     with session.console.stage("setup and code", len(session.nodes)) as stage:

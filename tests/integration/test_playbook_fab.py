@@ -80,7 +80,7 @@ def test_fab_lists_the_playbooks_and_asks_for_a_machine(tmp_path: Path, written:
     search = [str(Path(sys.executable).parent / "fab"), "-r", playbooks.__path__[0]]
     listed = subprocess.run([*search, "--list"], capture_output=True, text=True)
     names = [line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")]
-    assert names == ["base", "code", "gpus", "horovod", "nvidia", "tensorflow"]
+    assert names == ["base", "code", "gpus", "horovod", "nvidia", "packages", "tensorflow"]
     code = [*search, "code", "--file", str(written)]
     nowhere = subprocess.run(code, capture_output=True, text=True)
     assert (nowhere.returncode, nowhere.stderr) == (2, "name a machine: fab -H HOST …\n")

@@ -204,6 +204,19 @@ def test_a_duration_is_a_positive_time(tmp_path: Path, value: str) -> None:
     assert problem.startswith("c.yaml:5: train.grace: must be ")
 
 
+def test_an_estimators_evaluator_needs_a_chief(tmp_path: Path) -> None:
+    text = """provider: local
+strategy: multi_worker_mirrored
+nodes: {chief: false, worker: {count: 2}, evaluator: {}}
+train: {command: x, tf_config: estimator}
+"""
+    assert problems(tmp_path, text) == [
+        "c.yaml:4: train.tf_config: estimator: the evaluator of tf.estimator needs a `chief` among "
+        "the nodes"
+    ]
+    assert read(tmp_path, text.replace("chief: false, ", "chief: {}, ")).train.command == "x"
+
+
 @pytest.mark.parametrize("field", ["dir", "checkpoints"])
 @pytest.mark.parametrize("value", ["/x", "../x", "a/../../x", "~", "~/x", "-x", "a\\tb"])
 def test_folders_on_a_node_stay_inside(tmp_path: Path, field: str, value: str) -> None:

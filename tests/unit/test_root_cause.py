@@ -233,6 +233,10 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
         ("bash: line 1: ./train.sh: Permission denied", "`./train.sh`"),
         ("KeyError: 'TF_CONFIG'", "train.tf_config: true"),
         (
+            'ValueError: If "cluster" is set in TF_CONFIG, it must have one "chief" node.',
+            "train.tf_config: estimator",
+        ),
+        (
             "InternalError: Collective ops is aborted by: Collective instance 122 expected type 1",
             "train.checkpoints",
         ),

@@ -15,7 +15,14 @@ from cloudtrain.runs.cluster_formation import (
     trained_as_one,
 )
 from cloudtrain.runs.root_cause import is_retryable
-from cloudtrain.runs.state_machine import FROZEN_AFTER, OTHERS_GRACE, SETTLE, WINDOW, decide
+from cloudtrain.runs.state_machine import (
+    FROZEN_AFTER,
+    OTHERS_GRACE,
+    SETTLE,
+    WINDOW,
+    decide,
+    tolerated_failures,
+)
 from cloudtrain.runs.task_commands import PortState
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
@@ -175,6 +182,30 @@ def test_an_evaluator_never_decides() -> None:
     run = attempt("parameter_server")
     ended(run, "evaluator0", 1, 10.0)
     assert decide(run, 100.0).verdict == "go_on"
+
+
+def test_an_evaluator_that_failed_is_recorded_with_its_words_and_a_hint() -> None:
+    run = attempt("parameter_server")
+    words = b'ValueError: If "cluster" is set in TF_CONFIG, it must have one "chief" node.\n'
+    ended(run, "evaluator0", 1, 10.0, words)
+    decide(run, 11.0)
+    ended(run, "chief0", 0, 20.0)
+    assert decide(run, 20.0).verdict == "done"
+    (failure,) = tolerated_failures(run)
+    assert (failure.task, failure.kind, failure.exit_code) == ("evaluator0", "exit", 1)
+    assert 'must have one "chief" node' in failure.text
+    assert "train.tf_config: estimator" in str(failure.hint)
+
+
+def test_tasks_that_were_ended_after_the_success_are_no_failures() -> None:
+    run = attempt("parameter_server")
+    ended(run, "chief0", 0, 10.0)
+    decide(run, 10.0)
+    for name in ("worker0", "worker1", "ps0"):
+        ended(run, name, -15, 11.0)
+    ended(run, "evaluator0", 0, 12.0)
+    assert decide(run, 12.0).verdict == "done"
+    assert tolerated_failures(run) == ()
 
 
 def test_a_killed_parameter_server_is_the_cause_of_the_chiefs_exit() -> None:

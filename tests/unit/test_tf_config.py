@@ -1,13 +1,14 @@
 """TF_CONFIG: every task is told the same cluster and its own place in it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.run_record import Task
 from cloudtrain.tf_config import tf_config, tf_config_for, wants_tf_config
 from tests.support.tf_config_parts import addresses_of, tasks_of
@@ -103,6 +104,26 @@ def test_a_lone_task_gets_one_only_where_the_config_says_true() -> None:
     assert tf_config_for(config_of("multi_worker_mirrored"), *arguments) is None
     text = tf_config_for(config_of("custom", Train(tf_config=True)), *arguments)
     assert json.loads(str(text))["cluster"] == {"chief": ["10.0.0.1:8900"]}
+
+
+@pytest.mark.parametrize(
+    ("train", "setup"),
+    [(Train(tf_config="estimator"), Setup(tensorflow="2.15")), (Train(), Setup(tensorflow="1.15"))],
+)
+def test_an_estimators_evaluator_sees_the_others_but_not_itself(train: Train, setup: Setup) -> None:
+    tasks = tasks_of({"chief": 1, "worker": 1, "ps": 1, "evaluator": 1})
+    config = replace(config_of("parameter_server", train), setup=setup)
+    found = [json.loads(str(tf_config_for(config, tasks, addresses_of(tasks), me))) for me in tasks]
+    assert list(found[0]["cluster"]) == ["chief", "worker", "ps"]
+    assert all(one["cluster"] == found[0]["cluster"] for one in found)
+    assert found[3]["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_any_other_evaluator_is_alone() -> None:
+    tasks = tasks_of({"chief": 1, "worker": 1, "evaluator": 1})
+    config = replace(config_of("multi_worker_mirrored"), setup=Setup(tensorflow="2.15"))
+    text = tf_config_for(config, tasks, addresses_of(tasks), tasks[2])
+    assert list(json.loads(str(text))["cluster"]) == ["evaluator"]
 
 
 def test_false_takes_it_from_a_strategy_that_has_one() -> None:
