@@ -49,7 +49,7 @@ def uris_in(text: str, field: str) -> Iterator[BucketUri]:
 
 def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
     """Return the URIs in `train.command`, then those in `train.env`."""
-    found = list(uris_in(config.train.command, "train.command"))
+    found = [uri for field, line in config.train.lines().items() for uri in uris_in(line, field)]
     for name, value in config.train.env.items():
         found += uris_in(value, f"train.env.{name}")
     return tuple(found)

@@ -99,6 +99,9 @@ class Train:
     """Command and policies of a run. Timeouts are seconds; None is off."""
 
     command: str = ""
+    """The line of each role that `commands` does not name; empty for none."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Role → its own line: `command` of the file as a mapping, without its `default`."""
     dir: str = "."
     env: Mapping[str, str] = field(default_factory=dict)
     port: int = DEFAULT_PORT
@@ -113,6 +116,15 @@ class Train:
     deadline: float | None = None
     grace: float = 10.0
     evaluator_grace: float = 600.0
+
+    def line(self, role: str) -> str:
+        """The role's shell line, with its placeholders; empty for none."""
+        return self.commands.get(role, self.command)
+
+    def lines(self) -> dict[str, str]:
+        """Every line by its field: `train.command`, and `train.command.ps` for a role's own."""
+        own = {f"train.command.{role}": line for role, line in self.commands.items()}
+        return ({"train.command": self.command} if self.command else {}) | own
 
 
 @dataclass(frozen=True, kw_only=True)

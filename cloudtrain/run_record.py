@@ -100,6 +100,7 @@ class Run:
     id: str
     cluster: str
     command: str
+    """The line of each role that `commands` does not name."""
     state: RunState
     created: float = field(metadata=UNIX_TIME)
     ended: float | None = field(default=None, metadata=UNIX_TIME)
@@ -111,6 +112,8 @@ class Run:
     """URI prefix under which this run's artifacts land."""
     resumed_from: ResumedFrom | None = None
     """Where an attempt begins as long as no checkpoint of this run has landed (`--resume`)."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Role → its own line. An earlier version reads `command` alone."""
     tasks: tuple[Task, ...]
     """Each in its current attempt."""
     attempts: tuple[RunAttempt, ...] = ()
@@ -121,6 +124,10 @@ class Run:
             last = self.attempts[-1].number
             tasks = tuple(replace(task, attempt=last) for task in self.tasks)
             object.__setattr__(self, "tasks", tasks)
+
+    def line(self, role: str) -> str:
+        """The shell line of the role's tasks, with its placeholders."""
+        return self.commands.get(role, self.command)
 
     @property
     def task_attempts(self) -> tuple[Task, ...]:

@@ -68,7 +68,7 @@ def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task, within:
     cluster: dict[str, list[str]] = {}
     # A role without nodes is omitted: `"ps": []` makes workers crash with SIGSEGV.
     for task in members:
-        cluster.setdefault(task.role, []).append(_target(addresses[task.node], task.port))
+        cluster.setdefault(task.role, []).append(target(addresses[task.node], task.port))
     return json.dumps({"cluster": cluster, "task": {"type": me.role, "index": me.index}})
 
 
@@ -78,5 +78,6 @@ def _in_order(tasks: Sequence[Task]) -> list[Task]:
     return sorted(members, key=lambda task: task.rank)
 
 
-def _target(host: str, port: int) -> str:
+def target(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

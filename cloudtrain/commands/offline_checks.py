@@ -70,6 +70,7 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
         id="RUN",
         cluster=plan.config.name,
         command=plan.config.train.command,
+        commands=plan.config.train.commands,
         tasks=tasks(plan),
         state="starting",
         created=0.0,
@@ -87,7 +88,9 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
     """
     found: dict[str, Problem] = {}
     for launch in started:
-        values = {"train.command": launch.command}
+        role = launch.task.role
+        own = f".{role}" if role in config.train.commands else ""
+        values = {f"train.command{own}": launch.command}
         for name, value in launch.environment.items():
             if isinstance(value, str):
                 values[f"train.env.{name}"] = f"{name}={value}"

@@ -84,19 +84,31 @@ def script_of(config: ClusterConfig, command: str) -> StartedScript | None:
         return None  # reported by the check of `code:`
 
 
+def command_lines(config: ClusterConfig) -> dict[str, str]:
+    """Each different line of the roles that have nodes: field (`train.command.worker`) → line."""
+    found: dict[str, str] = {}
+    for role in config.nodes:
+        line = config.train.line(role)
+        field = f"train.command.{role}" if role in config.train.commands else "train.command"
+        if line and line not in found.values():
+            found[field] = line
+    return found
+
+
 def missing_script(config: ClusterConfig) -> str | None:
-    """Error if the command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
+    """Error if a command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
 
     Not checked for code of a git server, or for a line that does something else first.
     """
-    return _missing(config, config.train.command)
+    found = (_missing(config, field, line) for field, line in command_lines(config).items())
+    return next(filter(None, found), None)
 
 
-def _missing(config: ClusterConfig, command: str) -> str | None:
+def _missing(config: ClusterConfig, field: str, command: str) -> str | None:
     started = started_by(command)
     if started is None or config.code.git is not None:
         return None
-    text = f"train.command: {started.words}"
+    text = f"{field}: {started.words}"
     if config.code.path is None:
         if started.file is None:
             return None

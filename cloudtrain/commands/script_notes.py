@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.commands.bucket_notes import INSTEAD
-from cloudtrain.commands.script_code import StartedScript, explain_missing, script_of
+from cloudtrain.commands.script_code import StartedScript, command_lines, explain_missing, script_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.script.arguments import argument_problems
-from cloudtrain.script.facts import ScriptFacts, Use
+from cloudtrain.script.facts import ScriptFacts, Use, together
 from cloudtrain.script.releases import Need, missing_in
 from cloudtrain.script.strategy import strategies_in, strategy_in
 from cloudtrain.strategies import STRATEGIES, strategy_of
@@ -24,17 +24,24 @@ KERAS_3 = (2, 16)
 def script_notes(config: ClusterConfig) -> tuple[str, ...]:
     """One line for each disagreement, with `file.py:LINE`. Offline: the source is parsed, never
     run."""
-    script = script_of(config, config.train.command)
-    if script is None:
-        return ()
-    facts = script.facts
-    if facts is None:
-        missing = explain_missing(script, f"train.command: {script.started.words}")
-        return (missing,) if missing else ()
-    return (
-        *(line for notes in _NOTES for line in notes(config, facts)),
-        *_arguments(script, facts),
-    )
+    lines = command_lines(config)
+    scripts = {field: script_of(config, line) for field, line in lines.items()}
+    found: list[str] = []
+    facts: list[ScriptFacts] = []
+    for field, script in scripts.items():
+        if script is None:
+            continue
+        if script.facts is None:
+            missing = explain_missing(script, f"{field}: {script.started.words}")
+            found += [missing] if missing else []
+            continue
+        facts.append(script.facts)
+        found += _arguments(field, script, script.facts)
+    if facts:
+        every = together(facts)
+        found += _strategy(config, every) if len(facts) == len(lines) else ()
+        found += [line for notes in _NOTES for line in notes(config, every)]
+    return tuple(found)
 
 
 def _unreadable(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
@@ -94,10 +101,11 @@ def _uris(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     if cloud is None:
         return  # other machines may have credentials of their own
     opened = cloud.bucket_schemes if config.identity is not None else ()
+    lines = command_lines(config).values()
     overridden = {
         option.default_uri
         for option in facts.arguments.options
-        if any(name in config.train.command for name in option.names)
+        if any(name in line for name in option.names for line in lines)
     }
     for use in _first_of_each(facts.uris):
         if use.name in overridden or use.name.partition("://")[0] in opened:
@@ -166,14 +174,14 @@ def _has_key(config: ClusterConfig, key: str) -> bool:
     return first == "task" and rest in ("", "type", "index")
 
 
-def _arguments(script: StartedScript, facts: ScriptFacts) -> Iterator[str]:
+def _arguments(field: str, script: StartedScript, facts: ScriptFacts) -> Iterator[str]:
     started = script.started
     standard = frozenset(sys.stdlib_module_names)
     found = argument_problems(facts, started.arguments, exact=started.exact, standard=standard)
     for text in found:
         option = facts.arguments.options[0]
         later = " (or after `train NAME --`)" if "required" in text else ""
-        yield f"train.command: {text}{later}; {option.file}:{option.line} defines its arguments"
+        yield f"{field}: {text}{later}; {option.file}:{option.line} defines its arguments"
 
 
 def _training_tasks(config: ClusterConfig) -> int:
@@ -188,7 +196,6 @@ def _gets_tf_config(config: ClusterConfig) -> bool:
 
 _NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
     _unreadable,
-    _strategy,
     _releases,
     _keras,
     _uris,

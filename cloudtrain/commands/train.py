@@ -24,7 +24,7 @@ from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import attend_in_background, starting_idle_process
@@ -121,16 +121,11 @@ def new_run(
 ) -> Run:
     """A new run on record, with today's code delivered to every node."""
     config = session.config
-    if not config.train.command:
+    if not config.train.command and not config.train.commands:
         raise UsageError(
             "the config has no train.command", hint="add `train: {command: python train.py}`"
         )
-    command = " ".join([config.train.command, *map(shlex.quote, arguments)])
-    if len(command.encode("utf-8", "surrogateescape")) > LONGEST:
-        raise UsageError(
-            f"the command and its arguments exceed {LONGEST:,} bytes: no node can start it",
-            hint="put them in a file that `code:` delivers",
-        )
+    command, commands = with_arguments(config.train, arguments)
     run_id = new_id()
     return save_run(
         session,
@@ -138,6 +133,7 @@ def new_run(
             id=run_id,
             cluster=config.name,
             command=command,
+            commands=commands,
             tasks=tasks(session.plan, session.nodes),
             state="starting",
             created=time.time(),
@@ -146,6 +142,23 @@ def new_run(
             resumed_from=resumed_from,
         ),
     )
+
+
+def with_arguments(train: Train, arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """`train.command` with the words after `--` added to each line: that of all roles, and those of
+    single roles. Raises UsageError for a line that no node can start.
+    """
+    lines = {"": train.command, **train.commands}
+    whole = {
+        role: " ".join([line, *map(shlex.quote, arguments)]) if line else ""
+        for role, line in lines.items()
+    }
+    if any(len(line.encode("utf-8", "surrogateescape")) > LONGEST for line in whole.values()):
+        raise UsageError(
+            f"the command and its arguments exceed {LONGEST:,} bytes: no node can start it",
+            hint="put them in a file that `code:` delivers",
+        )
+    return whole.pop(""), whole
 
 
 def new_id() -> str:

@@ -22,9 +22,7 @@ def broken_data_rules(file: ConfigFile, roles: Collection[str]) -> Found:
     for name, entry in (file.data or {}).items():
         yield from _entry(("data", name), entry, roles)
     if file.train is not None:
-        lines: dict[Path, str] = {("command",): file.train.command or ""}
-        lines |= {("env", name): value for name, value in (file.train.env or {}).items()}
-        for path, text in lines.items():
+        for path, text in file.train.texts().items():
             for unknown in _unknown(text, file.data or {}):
                 yield ("train", *path), unknown
 

@@ -26,6 +26,9 @@ def schema() -> dict[str, Any]:
     generated["properties"]["data"]["anyOf"][0]["additionalProperties"] = {
         "anyOf": [{"$ref": "#/$defs/DataEntry"}, {"title": "URI", "type": "string"}]
     }
+    definitions["TrainSection"]["properties"]["command"]["anyOf"].insert(
+        0, {"title": "shell line", "type": ["string", "number", "boolean"]}
+    )
     needs_placement = {
         "if": {"properties": {"provider": {"enum": [cloud.name for cloud in clouds()]}}},
         "then": {"required": ["placement"]},

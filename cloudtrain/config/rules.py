@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cloudtrain.cloud import cloud_of, clouds, facts_of
+from cloudtrain.config.command_rules import broken_command_rules
 from cloudtrain.config.data_rules import broken_data_rules
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.sections import ConfigFile
@@ -110,6 +111,13 @@ def _secrets(file: ConfigFile) -> Found:
             yield ("secrets", name), "is also in `train.env`: keep one of the two"
 
 
+_MASTER = (
+    "TensorFlow 2 has no role 'master': use 'chief' (`strategy: custom` allows it, for TensorFlow "
+    "1's Estimator)"
+)
+"""https://github.com/tensorflow/tensorflow/blob/v2.16.1/tensorflow/python/distribute/multi_worker_util.py"""
+
+
 def _roles(file: ConfigFile) -> Found:
     """Rules of tf.distribute on the roles that each strategy can start with (docs/config.md)."""
     strategy = _strategy(file)
@@ -117,8 +125,8 @@ def _roles(file: ConfigFile) -> Found:
         return
     found = counts(file)
     for role in found:
-        if role == "master":
-            yield _at(file, role), "TensorFlow 2 has no role 'master': use 'chief'"
+        if role == "master" and (strategy.roles or strategy.single_node):
+            yield _at(file, role), _MASTER
         elif strategy.roles and role not in strategy.roles:
             yield _at(file, role), _no_such_role(strategy, role)
         elif not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):
@@ -229,12 +237,41 @@ def _estimator(file: ConfigFile) -> Found:
         )
 
 
+_GIVEN: tuple[object, ...] = (True, "estimator")
+"""Values of `train.tf_config` with which every strategy's tasks get one."""
+
+
+def _master(file: ConfigFile) -> Found:
+    """With a `master`, TensorFlow 1's Estimator refuses a chief and an evaluator.
+
+    https://github.com/tensorflow/estimator/blob/v2.15.0/tensorflow_estimator/python/estimator/run_config.py
+    """
+    found = counts(file)
+    if "master" not in found or file.train is None or file.train.tf_config not in _GIVEN:
+        return
+    for role in ("chief", "evaluator"):
+        if role in found:
+            yield (
+                _at(file, role),
+                "not next to a master: TensorFlow 1's Estimator refuses such a TF_CONFIG",
+            )
+    if found["master"] > 1:
+        yield _at(file, "master"), "at most one master is allowed"
+
+
+def _commands(file: ConfigFile) -> Found:
+    if file.train is not None:
+        yield from broken_command_rules(file.train, counts(file))
+
+
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
+    _commands,
     _code,
     _artifacts,
     _secrets,
     _roles,
+    _master,
     _hosts,
     _provider,
     _identity,

@@ -17,7 +17,7 @@ from cloudtrain import model
 from cloudtrain.cloud import clouds
 from cloudtrain.config import data_fields
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.yaml_source import Block, Scalar
+from cloudtrain.config.yaml_source import Block, Path, Scalar
 
 
 def optional(meaning: str) -> Any:
@@ -155,14 +155,28 @@ Environment = Annotated[
 Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeValidator(_mapping)]
 
 
+def _by_role(node: Any) -> Any:
+    """Lines by role; the only line of all roles has the key ""."""
+    if isinstance(node, Scalar):
+        kinds.shell_line(node)  # raises at `train.command`, not at a key that is not in the file
+        return {"": node}
+    if not isinstance(node, Block):
+        raise kinds.InvalidValue("must be a shell line, or a mapping of them by role")
+    return node
+
+
+Command = Annotated[dict[str, kinds.ShellLine], BeforeValidator(_by_role)]
+
+
 class TrainSection(Section):
     """The command that runs on every node, and how its run is supervised."""
 
     of = model.Train
-    command: kinds.ShellLine | None = optional(
-        "Shell line to run for every task. `{output}`, `{role}`, `{index}`, `{chief.ip}`, "
-        "`{data.NAME}` and `{run}` are filled in; other braces stay. Required in a `train:` "
-        "section."
+    command: Command | None = optional(
+        "Shell line to run for every task, or a mapping of such lines by role, with `default` for "
+        "the other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}` "
+        "(`host:port,host:port` of a role's tasks), `{data.NAME}` and `{run}` are filled in; other "
+        "braces stay. Required in a `train:` section."
     )
     dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
     env: Environment | None = optional(
@@ -206,6 +220,19 @@ class TrainSection(Section):
         "Time for the evaluator to score the last checkpoint after success. On a cloud without "
         "`checkpoints` there is no wait, as the evaluator gets none."
     )
+
+    def to_model(self, **changes: Any) -> Any:
+        lines = dict(self.command or {})
+        every = lines.pop("", None) or lines.pop("default", "")
+        return super().to_model(command=every, commands=lines, **changes)
+
+    def texts(self) -> dict[Path, str]:
+        """All texts with placeholders, by their path in the section."""
+        lines: dict[Path, str] = {
+            ("command", role) if role else ("command",): line
+            for role, line in (self.command or {}).items()
+        }
+        return lines | {("env", name): value for name, value in (self.env or {}).items()}
 
 
 class ArtifactsSection(Section):

@@ -13,7 +13,7 @@ from cloudtrain.model import Plan
 from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Secret
 from cloudtrain.strategies import strategy_of
-from cloudtrain.tf_config import tf_config_for
+from cloudtrain.tf_config import target, tf_config_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         environment["TF_CONFIG"] = text
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     bin_folder = inputs.bin_folder.get(task.node)
-    line = fill(run.command, quoted)
+    line = fill(run.line(task.role), quoted)
     if strategy.wrap:
         python = "python" if bin_folder else "python3"
         line = strategy.wrap(plan, run, task, inputs.addresses, python, line)
@@ -90,10 +90,13 @@ def placeholders(run: Run, task: Task, inputs: LaunchInputs) -> dict[str, str]:
         "index": str(task.index),
         "run": run.id,
     }
-    for other in run.tasks:
+    hosts: dict[str, list[str]] = {}
+    for other in sorted(run.tasks, key=lambda each: each.rank):
+        address = inputs.addresses[other.node]
         if other.role == "chief":
-            values["chief.ip"] = inputs.addresses[other.node]
-    return values
+            values["chief.ip"] = address
+        hosts.setdefault(other.role, []).append(target(address, other.port))
+    return values | {f"{role}.hosts": ",".join(each) for role, each in hosts.items()}
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -101,7 +104,9 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
     One pass, so that a value that looks like a placeholder is not filled again.
     """
-    return re.sub(r"\{([a-z.]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
+    return re.sub(
+        r"\{([A-Za-z0-9_.-]+)\}", lambda match: values.get(match.group(1), match.group(0)), text
+    )
 
 
 def path_prefix(bin_folder: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -81,3 +81,25 @@ class ScriptFacts:
     arguments: Arguments = field(default_factory=Arguments)
     unreadable: tuple[Use, ...] = ()
     """Files that this Python cannot parse; `name` is its reason."""
+
+
+def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
+    """What several programs of one run say; their arguments are those of the first."""
+    first, *others = programs
+    if not others:
+        return first
+    names: dict[str, Use] = {}
+    for use in (use for facts in programs for use in facts.names):
+        if use.name not in names or (use.sure and not names[use.name].sure):
+            names[use.name] = use
+    return ScriptFacts(
+        files=tuple(dict.fromkeys(path for facts in programs for path in facts.files)),
+        names=tuple(names.values()),
+        libraries=frozenset().union(*(facts.libraries for facts in programs)),
+        uris=tuple(dict.fromkeys(use for facts in programs for use in facts.uris)),
+        chief_only=tuple(use for facts in programs for use in facts.chief_only),
+        master_only=tuple(use for facts in programs for use in facts.master_only),
+        tf_config=tuple(dict.fromkeys(use for facts in programs for use in facts.tf_config)),
+        arguments=first.arguments,
+        unreadable=tuple(dict.fromkeys(use for facts in programs for use in facts.unreadable)),
+    )

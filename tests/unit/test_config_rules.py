@@ -365,7 +365,8 @@ def test_an_ini_files_problems_name_its_own_lines(
 def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
     (tmp_path / "my cluster.ini").write_text("[cluster]\nmaster=a:2222\nworker=b:2222\nps=c:2222")
     assert problems(tmp_path, INI) == [
-        "c.yaml:3: hosts: TensorFlow 2 has no role 'master': use 'chief'"
+        "c.yaml:3: hosts: TensorFlow 2 has no role 'master': use 'chief' (`strategy: custom` "
+        "allows it, for TensorFlow 1's Estimator)"
     ]
 
 
