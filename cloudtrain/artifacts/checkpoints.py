@@ -15,6 +15,7 @@ from posixpath import basename, dirname, normpath
 from typing import IO
 
 from cloudtrain import layout
+from cloudtrain.artifacts.checkpoint_parts import torn_checkpoint
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
@@ -64,7 +65,8 @@ def put_checkpoints(
     """
     folder = normpath(folder)
     own = stored_checkpoint(run.id, store)
-    landed = own if own is not None and own.folder == folder else source
+    usable = own is not None and own.folder == folder and torn_part(own) is None
+    landed = own if usable else source
     stop = Stop()
     with _spooled(landed, moved=landed is source) as spool:
 
@@ -102,14 +104,22 @@ def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> Mapping[st
 
 def step_of(landed: StoredCheckpoint) -> str:
     """Describe a checkpoint by its small files, without downloading the others."""
+    return describe(landed.folder, landed.files, _small_files(landed))
 
+
+def torn_part(landed: StoredCheckpoint) -> str | None:
+    """The checkpoint of which parts are missing: those of a ps whose disk nobody could read."""
+    return torn_checkpoint(landed.files.keys(), _small_files(landed))
+
+
+def _small_files(landed: StoredCheckpoint) -> Callable[[str], bytes]:
     def start_of(path: str) -> bytes:
         file = landed.files[path]
         if file.size > _TOLD_BYTES:
             return b""
         return b"".join(verified(file, landed.run, landed.store))
 
-    return describe(landed.folder, landed.files, start_of)
+    return start_of
 
 
 @contextmanager

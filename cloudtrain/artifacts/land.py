@@ -21,6 +21,7 @@ from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
 from cloudtrain.artifacts.sync import (
     SyncResult,
     SyncSource,
+    files_by_disk,
     is_due,
     known_files,
     sync_all,
@@ -77,9 +78,8 @@ def land_so_far(
 
 def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
     """Land the first task's checkpoint folder alone, before an attempt starts from it."""
-    ledger, node = _opened(landing, run), nodes.get(run.tasks[0].name)
-    held = [landing.checkpoint_source(run, node)] if node is not None else []
-    return _land_so_far(landing, ledger, held, NONE)
+    held = landing.checkpoint_source(run, nodes)
+    return _land_so_far(landing, _opened(landing, run), [held] if held else [], NONE)
 
 
 class Closing:
@@ -153,9 +153,9 @@ def pending_files(
         runs = sorted({run for each in found for run, _ in each})
         ledgers = dict(zip(runs, (ManifestWriter(store, run) for run in runs), strict=True))
         asked = [
-            (run, landing.source(run, task, node, checkpoint_task(ledgers[run])))
-            for node, each in zip(nodes, found, strict=True)
-            for run, task in each
+            (run, source)
+            for run in runs
+            for source in _sources_on(landing, run, nodes, found, checkpoint_task(ledgers[run]))
         ]
         lists = fan_out(
             asked,
@@ -165,6 +165,24 @@ def pending_files(
     except CloudtrainError as error:
         raise not_landed(error) from error
     return tuple(path for each in lists for path in each)
+
+
+def _sources_on(
+    landing: Landing,
+    run: str,
+    nodes: Sequence[Node],
+    found: Sequence[Sequence[tuple[str, str]]],
+    first: str,
+) -> list[SyncSource]:
+    """Sync sources of a run's tasks, as found on the nodes' disks."""
+    on_disk = [
+        (task, node)
+        for node, each in zip(nodes, found, strict=True)
+        for one, task in each
+        if one == run
+    ]
+    parts = landing.parts(run, dict(on_disk))
+    return [landing.source(run, task, node, first, parts) for task, node in on_disk]
 
 
 def checkpoint_task(ledger: ManifestWriter) -> str:
@@ -264,7 +282,8 @@ def _on_every_node(
 
 def _take(synced: SyncResult, source: SyncSource, ledger: ManifestWriter, console: Console) -> None:
     ledger.add(synced.files, synced.checkpoint)
-    warnings = ledger.warn(source.task, synced.inventory.warnings)
+    torn = [f"{synced.torn}: not landed as a checkpoint"] if synced.torn else []
+    warnings = ledger.warn(source.task, [*torn, *synced.inventory.warnings])
     for warning in warnings[:SHOWN]:
         console.warn(warning)
     if len(warnings) > SHOWN:
@@ -289,17 +308,19 @@ def _unlanded(
     stage.node(name, "listing its files")
     inventory = take_inventory(source.node, source.folder, source.patterns, transport)
     known = known_files(source.task, ledger)
-    due = [file for file in inventory.files if is_due(file, known)]
+    disks = files_by_disk(source, inventory, ledger, transport)
+    left = []
+    for place, files in disks:
+        due = [file for file in files if is_due(file, known)]
 
-    def compared(count: int) -> None:
-        stage.node(name, f"{count} of {len(due)} files compared by SHA-256")
+        def compared(count: int, of: int = len(due)) -> None:
+            stage.node(name, f"{count} of {of} files compared by SHA-256")
 
-    same = unchanged(source, due, known, transport, Stop(), heard=compared)
+        same = unchanged(place, due, known, transport, Stop(), heard=compared)
+        left += [file.path for file in due if file.path not in same]
     stage.done(name, f"{len(inventory.files)} files")
     prefix = f"{ledger.manifest.run}/{source.task}"
-    return [f"{prefix}/{file.path}" for file in due if file.path not in same] + [
-        f"{prefix}/{line}" for line in inventory.unread
-    ]
+    return [f"{prefix}/{path}" for path in (*left, *inventory.unread)]
 
 
 def _land_here(

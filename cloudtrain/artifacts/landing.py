@@ -10,6 +10,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from cloudtrain import layout
+from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ArtifactRules, Node
@@ -41,9 +42,20 @@ class Landing:
     def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
         """Sync sources of a run; `nodes`: existing nodes by task."""
         first = run.tasks[0].name
-        return [self.source(run.id, task, node, first) for task, node in nodes.items()]
+        parts = self.parts(run.id, nodes)
+        return [self.source(run.id, task, node, first, parts) for task, node in nodes.items()]
 
-    def source(self, run: str, task: str, node: Node, first: str) -> SyncSource:
+    def parts(self, run: str, nodes: Mapping[str, Node]) -> tuple[PartSource, ...]:
+        """Tasks that write parts of a checkpoint; `nodes` by task."""
+        return tuple(
+            PartSource(task=task, node=node, folder=layout.work_folder(self.cluster, run, task))
+            for task, node in nodes.items()
+            if node.role == "ps"
+        )
+
+    def source(
+        self, run: str, task: str, node: Node, first: str, parts: tuple[PartSource, ...] = ()
+    ) -> SyncSource:
         """Sync source of one task; `first`: name of the run's first task."""
         folder = self.checkpoint_folder if task == first else None
         patterns = wanted(self.rules)
@@ -53,10 +65,14 @@ class Landing:
             folder=layout.work_folder(self.cluster, run, task),
             patterns=(*patterns, f"{literal(folder)}/**") if folder else patterns,
             checkpoint=folder,
+            parts=parts if folder else (),
         )
 
-    def checkpoint_source(self, run: Run, node: Node) -> SyncSource:
-        """The first task's checkpoint folder alone."""
+    def checkpoint_source(self, run: Run, nodes: Mapping[str, Node]) -> SyncSource | None:
+        """The first task's checkpoint folder alone; None if its node is not among `nodes`."""
+        node = nodes.get(run.tasks[0].name)
+        if node is None:
+            return None
         folder = self.checkpoint_folder
         assert folder is not None, "only called if train.checkpoints is set"
         task = run.tasks[0].name
@@ -66,6 +82,7 @@ class Landing:
             folder=layout.work_folder(self.cluster, run.id, task),
             patterns=(f"{literal(folder)}/**",),
             checkpoint=folder,
+            parts=self.parts(run.id, nodes),
         )
 
     @property

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cloudtrain.artifacts.checkpoint_parts import Parts, PartSource, find_parts
 from cloudtrain.artifacts.direct_upload import upload_from_node
 from cloudtrain.artifacts.inventory import Inventory, Stop, checksums, take_inventory
 from cloudtrain.artifacts.manifest import Checkpoint
@@ -29,6 +30,8 @@ class SyncSource:
     folder: str
     patterns: tuple[str, ...]
     checkpoint: str | None = None
+    parts: tuple[PartSource, ...] = ()
+    """Tasks on whose disks parts of the checkpoint may be: the ps."""
 
     def is_checkpoint(self, path: str) -> bool:
         return self.checkpoint is not None and path.startswith(f"{self.checkpoint}/")
@@ -42,6 +45,8 @@ class SyncResult:
     checkpoint: Checkpoint | None
     unsettled: tuple[str, ...]
     inventory: Inventory
+    torn: str | None = None
+    """Why the checkpoint did not land: parts of it are on no disk."""
     detour: str | None = None
     """Why files came through this machine although their node could have uploaded them."""
 
@@ -89,7 +94,83 @@ def _sync(
         known.update(landed)
         fresh.update(landed)
     unsettled = tuple(file.path for file in due)
-    return replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
+    synced = replace(_outcome(source, inventory, fresh, unsettled), detour=carrier.detour)
+    return _with_parts(source, synced, ledger, upload, known) if source.parts else synced
+
+
+def _with_parts(
+    source: SyncSource,
+    synced: SyncResult,
+    ledger: ManifestWriter,
+    upload: Upload,
+    known: Mapping[str, Artifact],
+) -> SyncResult:
+    """Add what the ps hold of the checkpoint. A torn one is none: its files land as any others, and
+    the last complete one stays, with the `checkpoint` file that names it.
+    """
+    checkpoint = synced.checkpoint
+    if checkpoint is None:
+        return synced
+    parts = _parts(source, synced.inventory, upload.transport)
+    if parts.torn is not None:
+        kept = _torn_states(source, parts, ledger)
+        files = tuple(file for file in synced.files if file.path not in kept)
+        return replace(synced, files=files, checkpoint=None, torn=parts.torn)
+    landed: dict[str, Artifact] = {}
+    settled = all(known[path].sha256 == sha256 for path, sha256 in parts.states.items())
+    for part, files_there in parts.files.values() if settled else ():
+        due = [file for file in files_there if is_due(file, known)]
+        landed |= _Carrier(_on_disk(source, part), ledger, upload).bring(due, known)
+        settled = settled and all(file.path in landed for file in due)
+    if not settled:  # there is a newer one since: left for the next time
+        others = (file for file in synced.files if not _is_in(checkpoint, file))
+        return replace(synced, files=tuple(others), checkpoint=None)
+    found = {f"{source.task}/{file.path}" for _, files in parts.files.values() for file in files}
+    paths = tuple(sorted({*checkpoint.paths, *found}))
+    return replace(
+        synced,
+        files=(*synced.files, *landed.values()),
+        checkpoint=replace(checkpoint, paths=paths),
+    )
+
+
+def files_by_disk(
+    source: SyncSource, inventory: Inventory, ledger: ManifestWriter, transport: Transport
+) -> list[tuple[SyncSource, tuple[File, ...]]]:
+    """A task's files to land, by the disk on which they are: its own, and those of the ps with
+    parts of its checkpoint.
+    """
+    if not source.parts:
+        return [(source, inventory.files)]
+    parts = _parts(source, inventory, transport)
+    if parts.torn is not None:
+        kept = _torn_states(source, parts, ledger)
+        own = (file for file in inventory.files if f"{source.task}/{file.path}" not in kept)
+        return [(source, tuple(own))]
+    others = [(_on_disk(source, part), files) for part, files in parts.files.values()]
+    return [(source, inventory.files), *others]
+
+
+def _parts(source: SyncSource, inventory: Inventory, transport: Transport) -> Parts:
+    held = [file.path for file in inventory.files if source.is_checkpoint(file.path)]
+    return find_parts(source.node, source.folder, held, source.parts, transport)
+
+
+def _on_disk(source: SyncSource, part: PartSource) -> SyncSource:
+    return replace(source, node=part.node, folder=part.folder, parts=())
+
+
+def _torn_states(source: SyncSource, parts: Parts, ledger: ManifestWriter) -> set[str]:
+    """`checkpoint` files that name a torn checkpoint; none if no complete one has landed that they
+    would replace.
+    """
+    if ledger.manifest.checkpoint is None:
+        return set()
+    return {f"{source.task}/{path}" for path in parts.states}
+
+
+def _is_in(checkpoint: Checkpoint, file: Artifact) -> bool:
+    return file.path.startswith(f"{checkpoint.task}/{checkpoint.folder}/")
 
 
 def known_files(task: str, ledger: ManifestWriter) -> dict[str, Artifact]:

@@ -113,6 +113,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         tensorflow.keras_warning(config),
         code_packages.note(config),
         evaluator_note(config),
+        part_note(config),
     )
     about_run = (*script_notes(config), *bucket_notes(config))
     return (*filter(None, found), *about_run, *_unset_secrets(config))
@@ -125,6 +126,20 @@ def evaluator_note(config: ClusterConfig) -> str | None:
     if facts_of(config.provider).on_this_machine:
         return f"{text}: on this machine it finds them by path, but not on separate nodes"
     return f"{text}, so it evaluates none"
+
+
+def part_note(config: ClusterConfig) -> str | None:
+    """Note that each ps saves on its own disk (docs/artifacts.md has what was run)."""
+    if "ps" not in config.nodes or config.train.checkpoints is None:
+        return None
+    if facts_of(config.provider).on_this_machine:
+        return None
+    return (
+        "train.checkpoints: each ps writes its part of a checkpoint to its own disk: save with "
+        "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'), in "
+        "TensorFlow 1 with Saver(sharded=False) unless there is one ps, or to a folder that all "
+        "nodes share or, with `identity`, a bucket"
+    )
 
 
 def _unset_secrets(config: ClusterConfig) -> Iterator[str]:

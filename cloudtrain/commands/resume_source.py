@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint
+from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
 from cloudtrain.artifacts.run_index import StoredRuns, clusters_in
 from cloudtrain.artifacts.spool import can_spool
 from cloudtrain.cluster.session import Handle, artifact_store, recorded_config
@@ -38,6 +38,12 @@ def resume_source(handle: Handle, wanted: str, console: Console) -> ResumedFrom:
         landed = _last(handle, console)
     else:
         landed = _by_id(handle, wanted, console)
+    torn = torn_part(landed)
+    if torn is not None:
+        raise UsageError(
+            f"the checkpoint of run {landed.run} is not complete: the store lacks files of {torn}",
+            hint="parts of it were on the disk of a ps that is gone: resume an earlier run",
+        )
     found = ResumedFrom(run=landed.run, store=landed.store.uri.rstrip("/"), step=step_of(landed))
     console.say(f"the run begins with {found.step} of run {found.run}")
     return found

@@ -28,6 +28,11 @@ _SICK = (
 )
 _LEGACY = "the script was written for Keras 2: set `setup.keras: legacy`"
 _OLDER = 'TensorFlow no longer has this: set `setup.tensorflow: "2.15"`, or port the script'
+_OWN_DISK = "each ps writes its part of a checkpoint to its own disk"
+_IO_DEVICE = (
+    "save with"
+    " `tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0')`"
+)
 _MEMORY = "use a smaller batch, or a machine with more memory (`nodes.….machine`)"
 
 # Messages as TensorFlow, XLA, NCCL, Python and the clouds' own libraries write them, by subject;
@@ -236,9 +241,27 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "checkpoints and ports": (
         (
-            r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2",
-            "each ps writes its part of a checkpoint to its own disk: save with"
-            " `experimental_io_device='/job:chief/task:0'`, or to storage that all nodes share",
+            # run on 1.15.5, 2.15.1 and 2.21.0, 2026-11-22
+            r"allow_missing_files was set to false and \S+_temp\S*/part-"
+            r"|_temp\S*/part-\d+-of-\d+\S*; No such file or directory",
+            f"{_OWN_DISK}, and TensorFlow cannot merge the parts of several: {_IO_DEVICE};"
+            " TensorFlow 1: `Saver(sharded=False)`",
+        ),
+        (
+            r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2"
+            r"|_temp\w*; No such file or directory|\.tempstate\d+; No such file or directory",
+            f"{_OWN_DISK}, and has no folder of that name: {_IO_DEVICE}; TensorFlow 1:"
+            " `Saver(sharded=False)`, or one ps and the folder's relative path in"
+            " `train.checkpoints`",
+        ),
+        (
+            r"explicitly assigned to /job:localhost but available devices",
+            f"a cluster has no /job:localhost: {_IO_DEVICE}",
+        ),
+        (
+            r"The passed save_path is not a valid checkpoint",
+            "the chief's disk lacks files of the checkpoint, as a ps wrote them to its own: name"
+            " the folder's relative path in `train.checkpoints`, and they are collected",
         ),
         (
             r"Could not start gRPC server|Address already in use",

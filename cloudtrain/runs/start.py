@@ -37,7 +37,7 @@ from cloudtrain.runs.tasks import (
     tag_of,
     task_statuses,
 )
-from cloudtrain.runs.work_folders import create_work_folders, set_work_aside
+from cloudtrain.runs.work_folders import create_part_folders, create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.shell import Secret
 from cloudtrain.ssh.retrying import RetryingTransport
@@ -69,6 +69,8 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     inputs = launch_inputs(session, run, create_work_folders(session, run))
     if (again or run.resumed_from) and unstarted and checkpoints is not None:
         restore_checkpoint(session, run, checkpoints)
+    if unstarted and checkpoints is not None:
+        create_part_folders(session, run, checkpoints)
     if unstarted:
         run = run_preflight(session, run)
     start_tasks(session, run, task_launches(session.plan, run, inputs))

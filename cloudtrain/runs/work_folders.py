@@ -42,6 +42,22 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
     return {task.node: folder for task, folder in zip(run.tasks, folders, strict=True)}
 
 
+def create_part_folders(session: Session, run: Run, folder: str) -> None:
+    """Create the checkpoint folder on every ps: TensorFlow 1's Saver has each ps write its part on
+    its own disk, and SaveV2 creates no parent folders (run on 1.15.5 and 2.21.0, 2026-11-22).
+    """
+    by_name = {node.name: node for node in session.nodes}
+
+    def work(task: Task) -> None:
+        place = f"{layout.work_folder(run.cluster, run.id, task.name)}/{folder}"
+        done = session.transport.run(by_name[task.node], script(MKDIR, place), timeout=60.0)
+        if done.exit_code != 0:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise NodeError(task.node, f"its folder {folder} could not be created: {words}")
+
+    fan_out([task for task in run.tasks if task.role == "ps"], work, name=lambda task: task.node)
+
+
 def prepare_work(
     config: ClusterConfig, run: Run, task: Task, environment: str | None = None
 ) -> Command:
@@ -65,6 +81,8 @@ def set_work_aside(run: Run, task: Task) -> Command:
 
 NO_CODE = "none"
 """`Run.code` if the config has no `code:`."""
+
+MKDIR = 'exec mkdir -p -- "$1"'
 
 PREPARE = """
 set -eu

@@ -217,8 +217,9 @@ def without_nodes(run: Run, store: ArtifactStore) -> Landing:
 class Cluster:
     """A chief and workers with one run, their work folders, and the doors to all of it."""
 
-    def __init__(self, folder: Path, workers: int = 1) -> None:
+    def __init__(self, folder: Path, workers: int = 1, ps: int = 0) -> None:
         names = ["chief0", *(f"worker{index}" for index in range(workers))]
+        names += [f"ps{index}" for index in range(ps)]
         self.nodes = {name: node(name) for name in names}
         self.run = Run(
             id=RUN,

@@ -221,3 +221,26 @@ def test_train_dir_is_where_it_starts(tmp_path: Path) -> None:
 def test_without_any_code_it_cannot_be_there(tmp_path: Path) -> None:
     missing = missing_script(written(tmp_path, train={"command": "python train.py"}))
     assert "there is no `code:`" in (missing or "")
+
+
+# ── ps ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("provider", "checkpoints", "noted"),
+    [("gcp", "ckpt", True), ("local", "ckpt", False), ("gcp", None, False)],
+)
+def test_a_ps_that_saves_on_its_own_machine_is_noted_with_the_way_out(
+    tmp_path: Path, provider: str, checkpoints: str | None, noted: bool
+) -> None:
+    config = written(
+        tmp_path,
+        provider=provider,
+        strategy="parameter_server",
+        nodes={"chief": {}, "worker": {"count": 1}, "ps": {}},
+        train={"command": "true", **({"checkpoints": checkpoints} if checkpoints else {})},
+        **({"placement": ["us-central1"], "project": "p"} if provider == "gcp" else {}),
+    )
+    found = [note for note in notes(config) if "each ps writes its part" in note]
+    assert len(found) == noted
+    assert all("experimental_io_device='/job:chief/task:0/device:CPU:0'" in each for each in found)
