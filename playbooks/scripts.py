@@ -5,6 +5,7 @@ A script that fails may end with a line `hint: …`, which becomes the error's h
 
 from __future__ import annotations
 
+from cloudtrain.playbooks import micromamba
 from cloudtrain.playbooks.cuda_links import LINK
 
 VERSIONS = """\
@@ -183,6 +184,9 @@ uv_python() {
     search "$("$home/bin/uv" python find "$1" </dev/null)"
 }
 
+"""
+    + micromamba.PYTHON
+    + """
 search "$@"
 if [ -z "$python" ] && [ -n "$unable" ] && debian_install "$package"; then
     search "$@"
@@ -191,10 +195,15 @@ if [ -z "$python" ] && [ -n "$package" ]; then
     makes_venvs() {
         python3 -c 'import ensurepip, venv' </dev/null 2>/dev/null
     }
-    makes_venvs || ! debian_install python3-venv || search "$@"
-    if [ -z "$python" ] && makes_venvs; then
-        uv_python "$last" || echo "uv could not install Python $last" >&2
-    fi
+    case $last in
+        3.[5-7] | 3.[5-7].*)
+            conda_python "$last" || echo "micromamba could not install Python $last" >&2;;
+        *)
+            makes_venvs || ! debian_install python3-venv || search "$@"
+            if [ -z "$python" ] && makes_venvs; then
+                uv_python "$last" || echo "uv could not install Python $last" >&2
+            fi;;
+    esac
 fi
 if [ -z "$python" ]; then
     wanted="Python $first to $last"
