@@ -1,0 +1,285 @@
+"""Downloads files or parts of them in threads of one process, as the downloader hands them out.
+
+Jobs and results are JSON lines. A process ends with its jobs' end, so also with the downloader.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import random
+import re
+import ssl
+import threading
+import time
+import urllib.parse
+
+from cloudtrain.node import dataset_folder, web
+
+AT_ONCE = 16
+SMALL = 1 << 18
+REDIRECTS = 5
+Job = "dict[str, object]"
+
+
+class Failure(Exception):
+    """`kind`: changed, gone, disk, range (parts are not supported), again (the signature expired),
+    refused, corrupt.
+    """
+
+    def __init__(self, kind: str, text: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Fetcher:
+    def __init__(self, jobs: int, results: int) -> None:
+        self.jobs = os.fdopen(jobs, "rb")
+        self.results = results
+        self.reading, self.writing = threading.Lock(), threading.Lock()
+        self.web = web.Web()
+        self.folder = None  # type: dataset_folder.Folder | None
+        self.made = set()  # type: set[bytes]
+
+    def run(self) -> None:
+        """Work until the jobs end. Never returns."""
+        first = self.jobs.readline()
+        if first:
+            told = json.loads(first.decode())
+            self.folder = dataset_folder.Folder(
+                dataset_folder.plain(told["root"]), dataset_folder.plain(told["key"])
+            )
+            threading.stack_size(1 << 19)
+            for _ in range(AT_ONCE - 1):
+                threading.Thread(target=self.work, daemon=True).start()
+            self.work()
+        os._exit(0)
+
+    def work(self) -> None:
+        buffer = bytearray(SMALL)
+        while True:
+            with self.reading:
+                line = self.jobs.readline()
+            if not line.endswith(b"\n"):
+                os._exit(0)
+            job = json.loads(line.decode())
+            try:
+                result = self.done(job, memoryview(buffer))
+            except Failure as error:
+                result = ["failed", dict(job, request=None), error.kind, str(error)]
+            except Exception as error:  # a server's answer that no library expects
+                text = type(error).__name__
+                result = ["failed", dict(job, request=None), "refused", text]
+            text = json.dumps(result).encode() + b"\n"
+            with self.writing:
+                while text:
+                    text = text[os.write(self.results, text) :]
+
+    def done(self, job: "dict[str, object]", buffer: memoryview) -> "list[object]":
+        folder = self.folder
+        assert folder is not None
+        number, size = int(str(job["n"])), int(str(job["size"]))
+        part = folder.part(number)
+        try:
+            if job.get("part"):
+                assert isinstance(job["part"], list)
+                offset, length = job["part"]
+                with open(part, "r+b", buffering=0) as file:
+                    os.lseek(file.fileno(), offset, os.SEEK_SET)
+                    digest = hashlib.sha256()
+                    self.stream(job, file.fileno(), offset, length, digest, buffer)
+                return ["part", number, offset, length, digest.hexdigest()]
+            kind = "md5" if job["md5"] else "sha256"
+            digest = hashlib.new(kind)
+            made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                if job.get("copy"):
+                    copied(job, made, size, digest, buffer)
+                elif size:
+                    self.stream(job, made, 0, size, digest, buffer)
+            finally:
+                os.close(made)
+        except OSError as error:
+            raise Failure("disk", error.strerror or str(error)) from None
+        return self.placed(job, f"{kind}:{digest.hexdigest()}")
+
+    def placed(self, job: "dict[str, object]", digest: str) -> "list[object]":
+        """Verify a whole file and move it to its place."""
+        folder = self.folder
+        assert folder is not None
+        if job["md5"] and digest != f"md5:{job['md5']}":
+            raise Failure("corrupt", f"{digest} was downloaded, md5:{job['md5']} was listed")
+        return ["file", *placed(folder, int(str(job["n"])), str(job["path"]), digest, self.made)]
+
+    def stream(
+        self,
+        job: "dict[str, object]",
+        file: int,
+        offset: int,
+        length: int,
+        digest: "hashlib._Hash",
+        buffer: memoryview,
+    ) -> None:
+        """Download bytes of the object into the file, from where it broke off if it does."""
+        end, failures = offset + length, 0
+        while offset < end:
+            before = offset
+            try:
+                answer, place, connection = self.answer(job, offset, end)
+                try:
+                    while offset < end:
+                        count = answer.readinto(buffer[: min(len(buffer), end - offset)])
+                        if not count:
+                            raise http.client.IncompleteRead(b"", end - offset)
+                        digest.update(buffer[:count])
+                        write(file, buffer[:count])
+                        offset += count
+                finally:
+                    if not answer.isclosed() or answer.will_close:
+                        self.web.forget(place, connection)
+            except Failure:
+                raise
+            except (web.Refused, web.Unreachable) as error:
+                raise Failure("refused", str(error)) from None
+            except (OSError, http.client.HTTPException, web.Transient) as error:
+                failures = 1 if offset > before else failures + 1
+                if failures == web.TRIES:
+                    raise Failure("refused", str(error) or type(error).__name__) from None
+                after = getattr(error, "after", 0.0)
+                time.sleep(min(60.0, max(after, random.uniform(0.5, 1.0) * 2**failures / 4)))
+
+    def answer(
+        self, job: "dict[str, object]", offset: int, end: int
+    ) -> "tuple[http.client.HTTPResponse, str, http.client.HTTPConnection]":
+        """An answer at its first byte, and its connection."""
+        request = job["request"]
+        assert isinstance(request, dict)
+        url, headers = str(request["url"]), dict(request["headers"])
+        if offset or end < int(str(job["size"])):
+            headers["Range"] = f"bytes={offset}-{end - 1}"
+        for _ in range(REDIRECTS):
+            answer, place, connection = self.sent(url, headers)
+            if answer.status not in (301, 302, 303, 307, 308):
+                break
+            url = urllib.parse.urljoin(url, answer.getheader("Location") or "")
+            self.web.forget(place, connection)
+        try:
+            if answer.status not in (200, 206):
+                raise refusal(answer, answer.read(web.MOST_WORDS), request)
+            check(answer, job, offset, end)
+        except BaseException:
+            self.web.forget(place, connection)
+            raise
+        return answer, place, connection
+
+    def sent(
+        self, url: str, headers: "dict[str, str]"
+    ) -> "tuple[http.client.HTTPResponse, str, http.client.HTTPConnection]":
+        target = urllib.parse.urlsplit(url)
+        place = f"{target.scheme}://{target.netloc}"
+        path = (target.path or "/") + ("?" + target.query if target.query else "")
+        while True:
+            connection, is_new = self.web.connection(place, target)
+            try:
+                connection.request("GET", path, headers=headers)
+                return connection.getresponse(), place, connection
+            except (OSError, http.client.HTTPException) as error:
+                self.web.forget(place, connection)
+                if is_new:  # else the server may have closed the kept connection: no error
+                    text = f"{target.netloc}: {error or type(error).__name__}"
+                    if isinstance(error, ssl.CertificateError):
+                        raise web.Refused(text) from None
+                    raise web.Transient(text) from None
+
+
+def check(
+    answer: "http.client.HTTPResponse", job: "dict[str, object]", offset: int, end: int
+) -> None:
+    """Raises Failure unless the answer is of the listed object and these bytes."""
+    size = int(str(job["size"]))
+    total = answer.getheader("Content-Length")
+    if answer.status == 206:
+        found = re.match(r"bytes (\d+)-\d+/(\d+|\*)", answer.getheader("Content-Range") or "")
+        if found is None or int(found.group(1)) != offset:
+            raise Failure("refused", "the server answered with other bytes than were requested")
+        total = found.group(2)
+    elif offset or end < size:
+        raise Failure("range")
+    if total is not None and total.isdigit() and int(total) != size:
+        raise Failure("changed", f"it has {total} bytes now, {size} were listed")
+    tag = answer.getheader("ETag")
+    if job.get("etag") and tag is not None and tag != job["etag"]:
+        raise Failure("changed", "it has another ETag now")
+
+
+def refusal(
+    answer: "http.client.HTTPResponse", body: bytes, request: "dict[str, object]"
+) -> Exception:
+    words = web.words(
+        answer, body, web.Part(dict(request, method="GET", before="", after=""), 0, 0, 0)
+    )
+    if answer.status in web.TRANSIENT:
+        return web.Transient(words, web.seconds(answer))
+    if answer.status in (412, 416):
+        return Failure("changed")
+    if answer.status in (404, 410):
+        return Failure("gone")
+    if answer.status in (400, 401, 403):
+        return Failure("again", words)
+    return Failure("refused", words)
+
+
+def copied(
+    job: "dict[str, object]", made: int, size: int, digest: "hashlib._Hash", buffer: memoryview
+) -> None:
+    """Copy a file of this machine, which must be as it was listed before and after."""
+    path = dataset_folder.plain(str(job["copy"]))
+    try:
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Failure("gone") from None
+    except OSError as error:
+        raise Failure("refused", error.strerror or str(error)) from None
+    try:
+        seen, left = os.fstat(source), size
+        while left:
+            count = os.readv(source, [buffer[: min(left, len(buffer))]])
+            if not count:
+                break
+            digest.update(buffer[:count])
+            write(made, buffer[:count])
+            left -= count
+        after = os.fstat(source)
+    finally:
+        os.close(source)
+    stamps = {(each.st_size, each.st_mtime_ns) for each in (seen, after)}
+    if left or stamps != {(size, int(str(job["mtime"])))}:
+        raise Failure("changed")
+
+
+def write(file: int, data: memoryview) -> None:
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError as error:
+        raise Failure("disk", error.strerror or str(error)) from None
+
+
+def placed(
+    folder: "dataset_folder.Folder", number: int, path: str, digest: str, made: "set[bytes]"
+) -> "tuple[int, int, str, int, int, str]":
+    """Move a whole file to its place, read-only; returns its line of the record."""
+    place, part = folder.place(path), folder.part(number)
+    parent = os.path.dirname(place)
+    try:
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        os.chmod(part, 0o444)
+        os.replace(part, place)
+        seen = os.stat(place)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise Failure("name", "the listing has a file and a folder of this name") from None
+    except OSError as error:
+        raise Failure("disk", error.strerror or str(error)) from None
+    return number, seen.st_size, path, seen.st_mtime_ns, seen.st_ctime_ns, digest
