@@ -13,6 +13,7 @@ from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
+from cloudtrain.datasets.dataset import is_for
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
 from cloudtrain.playbooks import code_packages, folder, horovod, requirements, tensorflow
@@ -78,6 +79,14 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
     inputs = LaunchInputs(
         addresses={node.name: f"<{node.name}>" for node in plan.nodes},
         work={node.name: work.format(node.name) for node in plan.nodes},
+        data={
+            node.name: {
+                name: f"<data.{name}>"
+                for name, source in plan.config.data.items()
+                if is_for(source, node.role)
+            }
+            for node in plan.nodes
+        },
     )
     return task_launches(plan, run, inputs)
 

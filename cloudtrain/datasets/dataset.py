@@ -62,6 +62,13 @@ class Dataset:
         return self.files[: len(self.files) // ranks * ranks][rank::ranks]
 
 
+def is_for(source: DataSource, role: str) -> bool:
+    """Whether nodes of the role get files; shards without a role are for chief and workers."""
+    if source.role is None:
+        return not source.shard or role in ("chief", "worker")
+    return role == source.role
+
+
 def parts(dataset: Dataset, roles: Sequence[str]) -> tuple[tuple[DataFile, ...], ...]:
     """Files of each node, by the nodes' roles in the plan's order; empty for one that gets none.
 

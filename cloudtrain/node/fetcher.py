@@ -67,9 +67,8 @@ class Fetcher:
                 result = self.done(job, memoryview(buffer))
             except Failure as error:
                 result = ["failed", dict(job, request=None), error.kind, str(error)]
-            except Exception as error:  # a server's answer that no library expects
-                text = type(error).__name__
-                result = ["failed", dict(job, request=None), "refused", text]
+            except Exception as error:  # noqa: BLE001 - a server's answer that no library expects
+                result = ["failed", dict(job, request=None), "refused", type(error).__name__]
             text = json.dumps(result).encode() + b"\n"
             with self.writing:
                 while text:
@@ -139,7 +138,9 @@ class Fetcher:
                         self.web.forget(place, connection)
             except Failure:
                 raise
-            except (web.Refused, web.Unreachable) as error:
+            except web.Unreachable as error:
+                raise Failure("unreachable", str(error)) from None
+            except web.Refused as error:
                 raise Failure("refused", str(error)) from None
             except (OSError, http.client.HTTPException, web.Transient) as error:
                 failures = 1 if offset > before else failures + 1

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from cloudtrain import layout
 from cloudtrain.artifacts.checkpoints import put_checkpoints
@@ -15,6 +16,7 @@ from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
 from cloudtrain.cluster.session import Session
 from cloudtrain.config import read_secrets
+from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
 from cloudtrain.events import AttemptBegun, AttemptStarted
 from cloudtrain.model import ClusterConfig
@@ -66,7 +68,8 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
-    inputs = launch_inputs(session, run, create_work_folders(session, run))
+    data = deliver_data(session, run)
+    inputs = launch_inputs(session, run, create_work_folders(session, run), data)
     if (again or run.resumed_from) and unstarted and checkpoints is not None:
         restore_checkpoint(session, run, checkpoints)
     if unstarted and checkpoints is not None:
@@ -233,8 +236,15 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
         raise NodeError(node.name, "the task was stopped before it started")
 
 
-def launch_inputs(session: Session, run: Run, work: Mapping[str, str]) -> LaunchInputs:
-    """What launches need to know of the nodes; `work`: the tasks' work folders by node name."""
+def launch_inputs(
+    session: Session,
+    run: Run,
+    work: Mapping[str, str],
+    data: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> LaunchInputs:
+    """What launches need to know of the nodes, by node name: `work`, the tasks' work folders, and
+    `data`, the folders of datasets.
+    """
     config, nodes = session.config, session.nodes
     return LaunchInputs(
         addresses={node.name: node.internal for node in nodes},
@@ -242,6 +252,7 @@ def launch_inputs(session: Session, run: Run, work: Mapping[str, str]) -> Launch
         bin_folder={task.node: bin_folder(session, run, task) for task in run.tasks},
         extra={node.name: tensorflow.environment(config, node) for node in nodes},
         secrets=secrets_of_tasks(config),
+        data=data,
     )
 
 

@@ -36,6 +36,8 @@ class LaunchInputs:
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Environment variables that the playbooks set for tasks, by node name."""
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Absolute folders of datasets, by node name and dataset name."""
 
 
 def task_launches(plan: Plan, run: Run, inputs: LaunchInputs) -> tuple[TaskLaunch, ...]:
@@ -56,6 +58,10 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         "CLOUDTRAIN_ROLE": task.role,
         "CLOUDTRAIN_INDEX": str(task.index),
         "CLOUDTRAIN_OUTPUT": output,
+        **{
+            f"CLOUDTRAIN_DATA_{name.upper()}": folder
+            for name, folder in inputs.data.get(task.node, {}).items()
+        },
         **{name: fill(value, values) for name, value in config.train.env.items()},
         **inputs.secrets,
     }
@@ -96,7 +102,8 @@ def placeholders(run: Run, task: Task, inputs: LaunchInputs) -> dict[str, str]:
         if other.role == "chief":
             values["chief.ip"] = address
         hosts.setdefault(other.role, []).append(target(address, other.port))
-    return values | {f"{role}.hosts": ",".join(each) for role, each in hosts.items()}
+    values |= {f"{role}.hosts": ",".join(each) for role, each in hosts.items()}
+    return values | {f"data.{name}": at for name, at in inputs.data.get(task.node, {}).items()}
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

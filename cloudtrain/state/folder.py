@@ -272,6 +272,10 @@ class Records:
         """Path here of the log of one attempt of one task."""
         return self._runs / self._checked(run) / f"{task}.{attempt}.log"
 
+    def listing_path(self, run: str, name: str) -> Path:
+        """Path here of the run's listing of a dataset."""
+        return self._runs / self._checked(run) / f"data-{name}.json.gz"
+
     def ask_stop(self, run: str) -> None:
         """Ask the process that supervises the run to stop it."""
         folder = self._runs / self._checked(run)

@@ -64,7 +64,8 @@ class Node:
         return self.process
 
     def tell(self, **order: object) -> None:
-        assert self.process and self.process.stdin
+        assert self.process
+        assert self.process.stdin
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()
 
@@ -323,7 +324,8 @@ def test_the_bytes_of_a_client_are_stored_in_parts(node: Node) -> None:
             md5 = hashlib.md5(each).hexdigest()
             facts = {"n": number, "path": "ab"[number], "size": len(each), "md5": md5}
             node.tell(**facts, offset=offset, length=len(piece))
-            assert node.process and node.process.stdin
+            assert node.process
+            assert node.process.stdin
             node.process.stdin.write(piece)
             node.process.stdin.flush()
 
@@ -446,7 +448,8 @@ def test_the_end_of_the_client_ends_the_download(node: Node) -> None:
     node.server.objects = {"a": os.urandom(MIB)}
     node.server.fault = lambda number, path: "wait"
     process = node.started()
-    assert process.stdout and process.stdin
+    assert process.stdout
+    assert process.stdin
     process.stdout.readline()
     node.order(0, node.server.objects)
     until(lambda: node.server.seen)

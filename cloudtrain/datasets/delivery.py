@@ -1,0 +1,152 @@
+"""Brings the datasets of a config to the nodes of a run: each node downloads what it lacks.
+
+A node gets presigned requests alone, one for each file that it asks for (node/downloader.py). What
+nodes cannot reach is read here and sent over SSH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cloudtrain.artifacts.inventory import SILENCE, Stop
+from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.cluster.session import Session
+from cloudtrain.datasets.dataset import Dataset, parts
+from cloudtrain.datasets.exchange import Exchange, NoRoute
+from cloudtrain.datasets.listing import list_dataset
+from cloudtrain.datasets.saved import load_listing, save_listing
+from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.errors import NodeUnreachable
+from cloudtrain.model import Node
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Stage
+from cloudtrain.retry import AWAY
+from cloudtrain.run_record import Run
+from cloudtrain.ship import program
+
+SCRATCH = ("/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
+"""Folders on local disks that images of clouds mount, faster than the disk of the node's home.
+
+Instance store volumes on AWS's deep learning images, the temporary disk on Azure: both are empty
+after a stop. https://docs.aws.amazon.com/dlami/latest/devguide/ami-support-policy.html,
+https://learn.microsoft.com/azure/virtual-machines/managed-disks-overview#temporary-disk
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Files of one dataset for a node, and for all that share its cache."""
+
+    node: Node
+    name: str
+    dataset: Dataset
+    """With the files of this node alone."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where it lies: deliveries with the same place are one."""
+        return self.node.host or self.node.name, self.node.cache, self.dataset.digest
+
+
+def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
+    """Bring each node its datasets, if it lacks them; returns their folders by node name and
+    dataset name.
+
+    All attempts of a run use the listing of the first. Raises StoreError, also for an object that
+    has changed since it was listed, NodeError, NodesError.
+    """
+    if not session.config.data:
+        return {}
+    due = [
+        each
+        for name in session.config.data
+        for each in deliveries(session, listing_of(session, run, name))
+    ]
+    first = {each.place: each for each in reversed(due)}
+    signers = {each.name: DataSigner(session.config, each.dataset) for each in due}
+    stop = Stop()
+    with session.console.stage("data", len(first)) as stage:
+
+        def work(delivery: Delivery) -> str:
+            return delivered(session, delivery, signers[delivery.name], stage, stop)
+
+        todo = list(first.values())
+        found = fan_out(todo, work, name=lambda each: each.node.name, on_interrupt=stop.set)
+    folder = {each.place: place for each, place in zip(todo, found, strict=True)}
+    by_node: dict[str, dict[str, str]] = {}
+    for each in due:
+        by_node.setdefault(each.node.name, {})[each.name] = folder[each.place]
+    return by_node
+
+
+def listing_of(session: Session, run: Run, name: str) -> Dataset:
+    """The listing with which the run began; made and kept before its first attempt."""
+    path = session.records.listing_path(run.id, name)
+    source = session.config.data[name]
+    dataset = load_listing(path, name, source)
+    if dataset is None:
+        dataset = list_dataset(session.config, name)
+        save_listing(path, dataset)
+    return dataset
+
+
+def deliveries(session: Session, dataset: Dataset) -> Iterator[Delivery]:
+    """Files for each node of the plan that gets some."""
+    nodes = {node.name: node for node in session.nodes}
+    planned = session.plan.nodes
+    files = parts(dataset, [node.role for node in planned])
+    for node, own in zip(planned, files, strict=True):
+        if own and node.name in nodes:
+            mine = dataset if own == dataset.files else replace(dataset, files=own)
+            yield Delivery(node=nodes[node.name], name=dataset.name, dataset=mine)
+
+
+def delivered(
+    session: Session, delivery: Delivery, signer: DataSigner, stage: Stage, stop: Stop
+) -> str:
+    """Have the node download what it lacks; returns the dataset's absolute folder there."""
+    node, name = delivery.node, delivery.name
+
+    def once(relay: bool) -> str:
+        exchange = Exchange(
+            node=node,
+            dataset=delivery.dataset,
+            signer=signer,
+            roots=roots_of(session, node),
+            copies=session.config.data[name].source.startswith("file:")
+            and facts_of(session.config.provider).on_this_machine,
+            relay=relay,
+            progress=lambda text: stage.node(node.name, f"{name}: {text}"),
+            stop=stop,
+        )
+        try:
+            done = session.transport.run(
+                node,
+                program("downloader").command,
+                stdin=exchange.orders(),
+                on_stdout=exchange.hear,
+                on_stderr=exchange.overhear,
+                timeout=SILENCE,
+            )
+        finally:
+            exchange.over.set()
+        return exchange.folder(done.exit_code)
+
+    def download(relay: bool = False) -> str:
+        return AWAY.call(lambda: once(relay), on=NodeUnreachable, clock=session.clock)
+
+    try:
+        folder = download()
+    except NoRoute as error:
+        session.console.warn(f"{node.name}: {error}: data.{name} goes through this machine")
+        folder = download(relay=True)
+    stage.done(node.name, f"{name} in {folder}")
+    return folder
+
+
+def roots_of(session: Session, node: Node) -> tuple[str, ...]:
+    """Folders in which the node may keep it, the best first. Machines that are not rented keep
+    everything in their cache.
+    """
+    return (*(SCRATCH if is_cloud(session.config.provider) else ()), node.cache)

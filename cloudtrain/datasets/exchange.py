@@ -1,0 +1,239 @@
+"""The conversation with the downloader on one node: its orders, and what it answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from cloudtrain.artifacts.direct_upload import COMPLAINT, MOST, revealed
+from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.datasets.dataset import DataFile, Dataset
+from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.errors import CloudtrainError, NodeError, StoreError
+from cloudtrain.model import Node
+from cloudtrain.node.downloader import PART
+from cloudtrain.paths import shown
+from cloudtrain.ship import program
+
+LASTS = 3600.0
+"""Seconds that a request is valid; a node asks for another after that."""
+
+BATCH = 1 << 15
+"""Bytes of orders that are sent together."""
+
+
+class NoRoute(Exception):
+    """The node cannot reach the store."""
+
+
+@dataclass
+class Exchange:
+    """Orders for one dataset on one node. `hear` and `overhear` take what its downloader prints."""
+
+    _: KW_ONLY
+    node: Node
+    dataset: Dataset
+    """With the files of this node."""
+    signer: DataSigner
+    roots: Sequence[str]
+    copies: bool
+    """The files are on the node's own machine."""
+    relay: bool
+    """This machine reads all files: the node does not reach the store."""
+    progress: Callable[[str], None]
+    stop: Stop
+    over: threading.Event = field(default_factory=threading.Event)
+    _needed: threading.Event = field(default_factory=threading.Event)
+    _again: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    _whole: bytes = b""
+    _parts: frozenset[tuple[int, int]] = frozenset()
+    _answer: dict[str, Any] = field(default_factory=dict)
+    _rest: bytes = b""
+    _complaint: bytes = b""
+    _begun: tuple[float, int] | None = None
+
+    def orders(self) -> Iterator[bytes]:
+        """Bytes for the downloader's stdin: what it has to download, as it takes it."""
+        yield program("downloader").source
+        files = self.dataset.files
+        order = {
+            "key": self.dataset.digest,
+            "roots": list(self.roots),
+            "size": self.dataset.size,
+            "files": len(files),
+        }
+        yield _line(order)
+        while not self._needed.wait(0.2):
+            if self.over.is_set():
+                return
+        batch = bytearray()
+        for number, file in enumerate(files):
+            if self.over.is_set():
+                return
+            while not self._again.empty():
+                again = self._again.get()
+                batch += b"".join(self._order(again, files[again]))
+            if self._is_whole(number):
+                continue
+            for piece in self._order(number, file):
+                batch += piece
+                if len(batch) >= BATCH:
+                    yield bytes(batch)
+                    batch.clear()
+        yield bytes(batch)
+        while not self.over.is_set():
+            try:
+                again = self._again.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            yield from self._order(again, files[again])
+
+    def _order(self, number: int, file: DataFile) -> Iterator[bytes]:
+        order: dict[str, object] = {
+            "n": number,
+            "path": file.path,
+            "size": file.size,
+            "md5": file.md5,
+        }
+        if self.copies:
+            yield _line({**order, "copy": self.dataset.key(file), "mtime": _mtime(file)})
+            return
+        request = None if self.relay else self.signer.sign(file, expires_in=LASTS)
+        if request is None:
+            yield from self._relayed(order, number, file)
+        else:
+            secret = revealed(request)
+            short = {"url": secret["url"], "headers": secret["headers"]}
+            yield _line({**order, "request": short})
+
+    def _relayed(self, order: dict[str, object], number: int, file: DataFile) -> Iterator[bytes]:
+        """The file's missing parts, read here."""
+        data: Iterator[bytes] = iter(())
+        rest, at = b"", -1
+        for offset in range(0, file.size or 1, PART):
+            length = min(PART, file.size - offset)
+            if (number, offset) in self._parts:
+                continue
+            if at != offset:
+                data, rest, at = self.signer.read(file, offset), b"", offset
+            yield _line({**order, "offset": offset, "length": length})
+            while at < offset + length:
+                self.stop.check()
+                piece = rest or next(data, b"")
+                if not piece:
+                    raise StoreError(
+                        f"data.{self.dataset.name}: {shown(file.path)}: is shorter than listed",
+                        hint=CHANGED,
+                    )
+                left = offset + length - at
+                piece, rest = piece[:left], piece[left:]
+                at += len(piece)
+                yield piece
+
+    def _is_whole(self, number: int) -> bool:
+        at = number // 8
+        return at < len(self._whole) and bool(self._whole[at] >> number % 8 & 1)
+
+    def hear(self, data: bytes) -> None:
+        self.stop.check()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST:
+            lines, self._rest = [*lines, self._rest[-COMPLAINT:]], b""
+        for line in lines:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, LookupError, TypeError):  # such as a shell's greeting
+                self.overhear(line + b"\n")
+
+    def overhear(self, data: bytes) -> None:
+        self.stop.check()
+        self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
+
+    def _take(self, told: dict[str, Any]) -> None:
+        if "at" in told:
+            self._report(int(told["at"]))
+        elif "again" in told:
+            number = int(told["again"])
+            if 0 <= number < len(self.dataset.files):
+                self._again.put(number)
+        elif "need" in told:
+            self._whole = base64.b64decode(told["have"])
+            self._parts = frozenset((int(n), int(offset)) for n, offset, _ in told["parts"])
+            self._needed.set()
+        elif "waiting" in told:
+            self.progress("another download of it is running on this machine")
+        elif "ready" in told or "error" in told:
+            self._answer = told
+            self.over.set()
+        else:
+            raise ValueError("not an answer")
+
+    def _report(self, at: int) -> None:
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = now, at
+        began, had = self._begun
+        rate = (at - had) / (now - began) / 1e6 if now > began else 0.0
+        self.progress(f"{at / 1e6:,.0f} / {self.dataset.size / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+
+    def folder(self, exit_code: int) -> str:
+        """Absolute folder, once the program has ended. Raises StoreError, NodeError, NoRoute."""
+        told = self._answer
+        ready = told.get("ready")
+        if isinstance(ready, str) and ready.startswith("/"):
+            return ready
+        if "error" not in told:
+            words = os.fsdecode(self._complaint).strip().splitlines()
+            why = shown(words[-1]) if words else f"exit code {exit_code}"
+            raise NodeError(self.node.name, f"data.{self.dataset.name}: {why}")
+        raise self._failure(told)
+
+    def _failure(self, told: dict[str, Any]) -> Exception:
+        name, kind = f"data.{self.dataset.name}", told["error"]
+        text = shown(" ".join(str(told.get("text", "")).split()))
+        number = told.get("n")
+        files = self.dataset.files
+        path = shown(files[number].path) if isinstance(number, int) and number < len(files) else ""
+        where = f"{name}: {path}" if path else name
+        if kind == "unreachable":
+            return NoRoute(text)
+        if kind == "room":
+            return self._no_room(told)
+        if kind == "changed":
+            return StoreError(f"{where} changed since it was listed", hint=CHANGED)
+        if kind == "gone":
+            return StoreError(f"{where} was deleted since it was listed", hint=CHANGED)
+        if kind == "corrupt":
+            text = f"the bytes that arrived have another checksum: {text}"
+        return NodeError(self.node.name, f"{where}: {text or kind}")
+
+    def _no_room(self, told: dict[str, Any]) -> CloudtrainError:
+        disk = told["disks"][-1]
+        folder, need, free = shown(str(disk["folder"])), int(disk["need"]), int(disk["free"])
+        text = f"needs {need / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free in {folder}"
+        if "inodes" in disk:
+            text = f"has {disk['count']:,} files, {disk['inodes']:,} more fit in {folder}"
+        return NodeError(
+            self.node.name,
+            f"data.{self.dataset.name} {text}",
+            hint=f"set nodes.{self.node.role}.disk_gb, use shard: true, or free space there",
+        )
+
+
+CHANGED = "start another run, which lists the data again, once nothing writes to it"
+
+
+def _mtime(file: DataFile) -> int:
+    """Modification time in ns from the version of a file of this machine (stores/file_data.py)."""
+    return int(file.version.partition("-")[0])
+
+
+def _line(order: dict[str, Any]) -> bytes:
+    return json.dumps(order).encode("ascii") + b"\n"
