@@ -122,6 +122,22 @@ class Leftover:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Egress:
+    """$ for each GB that leaves a store of the cloud; within one region it is free.
+
+    List prices of the first paid tier in North America and Europe: an estimate.
+    """
+
+    regions: float
+    """To another region of the cloud."""
+    internet: float
+    """To anywhere else."""
+    areas: Mapping[str, str] = field(default_factory=dict)
+    """Locations of buckets that cover several regions: location → pattern of those regions."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
     """Facts about any provider. Only those that are neither on this machine nor `hosts:` bill."""
 
@@ -185,6 +201,12 @@ class Cloud(ProviderFacts):
     """Whether a stopped node's public address is billed."""
     leftover: Leftover | None = None
     """None: an expired node leaves nothing behind."""
+    egress: Egress | None = None
+    """None: not known."""
+    disk_gb: int = 0
+    """Size in GB of a root disk without `disk_gb`, 0 if not known; images may make it larger."""
+    gpu_disk_gb: int = 0
+    """The same of a node with GPUs."""
     infiniband: str = ""
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)

@@ -103,7 +103,7 @@ def findings(
         code(config),
         secrets(config),
         store(handle),
-        *data_findings(plan),
+        *ignored(data_findings(plan), ignore),
     )
 
 

@@ -4,37 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
+from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import list_dataset
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Plan
+from cloudtrain.datasets.transfer import transfer_cost
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding
 
 AT_ONCE = 8
 """Datasets that are listed in parallel."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A dataset's finding; `split` has the files of each node, None if it could not be listed."""
+
+    finding: Finding
+    split: tuple[tuple[DataFile, ...], ...] | None = None
+
+
 def data_findings(plan: Plan) -> tuple[Finding, ...]:
-    """A finding for each dataset, listed and read with this machine's credentials; none without
-    `data:`."""
+    """A finding for each dataset, listed and read with this machine's credentials, and one on the
+    disks if they are too small; none without `data:`."""
     names = tuple(plan.config.data)
     if not names:
         return ()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(lambda name: _finding(plan, name), names))
+        checked = dict(zip(names, pool.map(lambda name: _checked(plan, name), names), strict=True))
+    splits = {name: each.split for name, each in checked.items() if each.split is not None}
+    full = too_small(plan, splits)
+    return (*(each.finding for each in checked.values()), *([_disks(full)] if full else []))
 
 
-def _finding(plan: Plan, name: str) -> Finding:
+def _disks(full: Sequence[str]) -> Finding:
+    hint = "set disk_gb, use `shard: true`, or pass `--ignore disk`"
+    return Finding(what="disk", ok=False, text="\n".join(full), hint=hint, error=UsageError)
+
+
+def _checked(plan: Plan, name: str) -> _Checked:
+    config = plan.config
     try:
-        dataset = list_dataset(plan.config, name)
+        dataset = list_dataset(config, name)
         split = parts(dataset, [node.role for node in plan.nodes])
-        _read_a_byte(DataSigner(plan.config, dataset), dataset.files)
+        signer = DataSigner(config, dataset)
+        _read_a_byte(signer, dataset.files)
+        cost = transfer_cost(config, dataset.source.source, signer.location(), _total(split))
     except CloudtrainError as error:
         text = error.message.removeprefix(f"data.{name}: ")
-        return Finding(what=f"data.{name}", ok=False, text=text, hint=error.hint, error=type(error))
-    return Finding(what=f"data.{name}", ok=True, text=_described(dataset, split))
+        return _Checked(
+            finding=Finding(
+                what=f"data.{name}", ok=False, text=text, hint=error.hint, error=type(error)
+            )
+        )
+    text = "; ".join(filter(None, (_described(dataset, split), cost)))
+    return _Checked(finding=Finding(what=f"data.{name}", ok=True, text=text), split=split)
+
+
+def _total(split: Sequence[Sequence[DataFile]]) -> int:
+    return sum(file.size for part in split for file in part)
 
 
 def _read_a_byte(signer: DataSigner, files: Sequence[DataFile]) -> None:
@@ -65,3 +96,23 @@ def in_units(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"
+
+
+def data_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """Notes on `data:` that need no query."""
+    found = []
+    for name, source in config.data.items():
+        if not source.shard:
+            continue
+        roles = (source.role,) if source.role else ("chief", "worker")
+        ranks = sum(config.nodes[role].count for role in roles if role in config.nodes)
+        others = [role for role in config.nodes if role not in roles]
+        alone = f"; {', '.join(others)} get none of it" if others else ""
+        found.append(
+            f"data.{name}: each of {ranks} nodes ({', '.join(roles)}) gets 1 of every {ranks} files"
+            f"{alone}: the script must not shard it again (AutoShardPolicy.OFF)"
+        )
+    if config.data:
+        names = ", ".join(config.data)
+        found.append(f"data ({names}): size and transfer cost are known after `check`")
+    return tuple(found)

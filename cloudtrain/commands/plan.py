@@ -17,6 +17,7 @@ from cloudtrain.cluster.plan import (
     without_code,
 )
 from cloudtrain.cluster.recorded_drift import lifetime_note, recorded_drift
+from cloudtrain.commands.data_check import data_notes
 from cloudtrain.commands.offline_checks import (
     launched,
     notes,
@@ -101,7 +102,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         ),
         deciding=tuple(sorted(deciding_tasks(tasks(plan), config))),
         differs=(*recorded_drift(plan).lines(config), *lifetime_note(plan)),
-        notes=(*plan_notes(plan), *notes(config), *([end] if end else [])),
+        notes=(*plan_notes(plan), *notes(config), *data_notes(config), *([end] if end else [])),
         bill=cost,
     )
 

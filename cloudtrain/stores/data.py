@@ -39,13 +39,9 @@ class BucketData:
         if not self.prefix:
             return None
         with self._store.explained(""):
-            found = self._bucket.stat(self.prefix)
-        if found is not None:
-            self._inside = self.prefix
-        return found
+            return self._bucket.stat(self.prefix)
 
     def objects(self) -> Iterator[StoredObject]:
-        self._inside = f"{self.prefix}/" if self.prefix else ""
         with self._store.explained(""):
             yield from self._bucket.objects(self._inside)
 

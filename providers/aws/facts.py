@@ -2,10 +2,21 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, NodeIdentity, Preemption, TokenQuery
+from cloudtrain.cloud import Cloud, Egress, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.aws.families import FAMILIES
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
+
+DISK_GB = 50
+IMAGE_GB = 8
+"""Smallest image; a disk with GPUs is 50 GB larger than its image."""
+
+EGRESS = Egress(
+    regions=0.02,
+    internet=0.09,
+    # Not from an API: a summary of AWS' pages
+    source="https://wring.co/blog/aws-data-transfer-pricing-guide, 2026-11-22",
+)
 
 FACTS = Cloud(
     name="aws",
@@ -42,6 +53,9 @@ FACTS = Cloud(
     gpu_machines=r"(u-)?(g|gr|p)\d[\w-]*\..+",
     families=FAMILIES,
     first_region="us-east-1",
+    egress=EGRESS,
+    disk_gb=DISK_GB,
+    gpu_disk_gb=IMAGE_GB + 50,
     zone=r"(.+-\d+)[a-z]",
     # https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html, 2026-11-22
     region=r"(?:af|ap|ca|cn|eu|eusc|il|me|mx|sa|us|us-gov|eu-iso[a-z]|us-iso[a-z]?)-"

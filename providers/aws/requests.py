@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.errors import CloudConfigError
+from cloudtrain.providers.aws.facts import DISK_GB
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base.driver import LaunchRequest
@@ -123,7 +124,7 @@ def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
 
     CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
-    default = image.size_gb + 50 if gpus else 50
+    default = image.size_gb + 50 if gpus else DISK_GB
     return max(wanted or default, image.size_gb)
 
 

@@ -2,8 +2,24 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Leftover, NodeIdentity, Preemption, TokenQuery
+from cloudtrain.cloud import Cloud, Egress, Leftover, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.azure.families import FAMILIES
+
+IMAGE_GB = 30
+"""Size of Ubuntu's image, and so of a disk without GPUs."""
+
+GPU_DISK_GB = 128
+"""Disk size in GB with GPUs: 64 for ubuntu-hpc or 30 for Ubuntu, and 50 more, as CUDA's libraries
+for TensorFlow take 7 GB and their downloads another 3 GB. Disks are billed in steps, of which this
+is one: https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)
+"""
+
+EGRESS = Egress(
+    regions=0.02,
+    internet=0.087,
+    # Not from an API: summaries of Azure's page; also c3x.dev/blog/azure-egress-bandwidth-cost
+    source="https://lucidity.cloud/feeds/blog/azure-storage-egress-cost, 2026-11-22",
+)
 
 LEFTOVER = Leftover(
     # A StandardSSD_LRS disk and a Standard static address, both in East US
@@ -58,6 +74,9 @@ FACTS = Cloud(
     gpu_machines=r"Standard_N.+",
     families=FAMILIES,
     first_region="eastus",
+    egress=EGRESS,
+    disk_gb=IMAGE_GB,
+    gpu_disk_gb=GPU_DISK_GB,
     zone=r"(.+)-\d",
     region_likeness=0.9,
     preemption=Preemption(

@@ -15,6 +15,7 @@ from cloudtrain.catalog import gpus
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import NodePlan
 from cloudtrain.providers.azure import paths
+from cloudtrain.providers.azure.facts import GPU_DISK_GB
 
 Body = dict[str, Any]
 Tags = Mapping[str, str]
@@ -39,11 +40,6 @@ SECOND = {
 }
 """Second choice of an image, for when a cloud no longer has the first."""
 _OURS = frozenset({*IMAGES.values(), *SECOND.values()})
-GPU_DISK_GB = 128
-"""Disk size in GB with GPUs: 64 for ubuntu-hpc or 30 for Ubuntu, and 50 more, as CUDA's libraries
-for TensorFlow take 7 GB and their downloads another 3 GB. Disks are billed in steps, of which this
-is one: https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)
-"""
 
 
 def group(region: str, tags: Tags) -> Body:

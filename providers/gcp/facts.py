@@ -2,10 +2,22 @@
 
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, NodeIdentity, Preemption, TokenQuery
+from cloudtrain.cloud import Cloud, Egress, NodeIdentity, Preemption, TokenQuery
 from cloudtrain.providers.gcp.families import FAMILIES
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
+
+DISK_GB, GPU_DISK_GB = 50, 100
+"""Default disk sizes in GB; CUDA and TensorFlow with CUDA take 20 GB."""
+
+EGRESS = Egress(
+    regions=0.02,
+    internet=0.12,
+    # A read is free in every region inside a multi-region
+    areas={"us": "us-.+", "eu": "europe-.+", "asia": "asia-.+"},
+    # Not from an API: internet by the page's examples, regions and areas by its tables of 2025
+    source="https://cloud.google.com/storage/pricing-examples, 2026-11-22",
+)
 
 FACTS = Cloud(
     name="gcp",
@@ -37,6 +49,9 @@ FACTS = Cloud(
     attaches="n1-",
     families=FAMILIES,
     first_region="us-central1",
+    egress=EGRESS,
+    disk_gb=DISK_GB,
+    gpu_disk_gb=GPU_DISK_GB,
     zone=r"(.+\d)-[a-z]",
     # https://cloud.google.com/compute/docs/regions-zones, 2026-11-22
     region=rf"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-{_DIRECTION}\d\d?",

@@ -16,6 +16,7 @@ from typing import Any
 from cloudtrain.model import NodePlan, Owner
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
+from cloudtrain.providers.gcp.facts import DISK_GB, GPU_DISK_GB
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.machine_shapes import COMPACT, shape
 from cloudtrain.providers.gcp.startup import startup_script
@@ -31,9 +32,6 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 NOTICE = "120"
 """Seconds from the preemption notice to the signal that ends the VM; without it there is no notice.
 `Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
-
-DISK_GB, GPU_DISK_GB = 50, 100
-"""Default disk sizes in GB; CUDA and TensorFlow with CUDA take 20 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from cloudtrain import catalog, config, stores
 from cloudtrain.catalog import table
 from cloudtrain.cloud import (
     Cloud,
+    Egress,
     Family,
     Leftover,
     NodeIdentity,
@@ -225,6 +226,18 @@ def test_what_a_node_leaves_that_has_ended(cloud: Cloud) -> None:
 
 
 @every_cloud
+def test_what_reading_a_store_costs_and_how_large_a_disk_is(cloud: Cloud) -> None:
+    rates = cloud.egress
+    assert rates is not None
+    assert 0 < rates.regions < rates.internet < 1
+    assert "https://" in rates.source
+    for pattern in rates.areas.values():
+        regions = {each for row in table.packaged(cloud.name).rows for each in row.prices}
+        assert [region for region in regions if re.fullmatch(pattern, region)]
+    assert 30 <= cloud.disk_gb < cloud.gpu_disk_gb
+
+
+@every_cloud
 def test_infiniband_is_told_of_machines_of_this_cloud(cloud: Cloud) -> None:
     if cloud.infiniband:
         names = {row.machine for row in table.packaged(cloud.name).rows}
@@ -244,7 +257,7 @@ def test_azure_alone_goes_on_billing_the_address_of_a_node_that_is_stopped() -> 
 
 def test_every_field_is_asserted_here() -> None:
     text = Path(__file__).read_text()
-    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover, NodeIdentity, TokenQuery)
+    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover, Egress, NodeIdentity, TokenQuery)
     names = {field.name for row in rows for field in fields(row)}
     assert [name for name in sorted(names) if f".{name}" not in text] == []
 

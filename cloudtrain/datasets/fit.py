@@ -1,0 +1,80 @@
+"""Whether all data of a config fits the disks of its nodes, as far as they are known before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from cloudtrain.cloud import cloud_of, facts_of
+from cloudtrain.datasets.dataset import DataFile
+from cloudtrain.model import NodePlan, Plan
+
+GB = 10**9
+
+SYSTEM_GB, GPU_SYSTEM_GB = 6, 25
+"""GB that are never free for data, at the least: Ubuntu and TensorFlow for CPUs; with NVIDIA's
+driver, TensorFlow with CUDA and its downloads (`playbooks/base.ROOM_GB`)."""
+
+Parts = Mapping[str, Sequence[Sequence[DataFile]]]
+"""By dataset: the files of each node, in the plan's order."""
+
+
+def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
+    """A sentence for each role, or this machine, whose disk cannot hold its data.
+
+    Machines of `hosts:` are not known here.
+    """
+    wanted = [
+        sum(file.size for split in parts.values() for file in split[number])
+        for number in range(len(plan.nodes))
+    ]
+    if facts_of(plan.config.provider).on_this_machine:
+        return _on_this_machine(_distinct(parts))
+    found: dict[str, str] = {}
+    for node, size in zip(plan.nodes, wanted, strict=True):
+        room = _room(plan, node)
+        if room is not None and size > room * GB and node.role not in found:
+            disk = room + _system(node)
+            enough = -(-size // GB) + _system(node) + 10
+            found[node.role] = (
+                f"nodes.{node.role}: {size / GB:,.1f} GB of data do not fit its disk of {disk} GB, "
+                f"of which the system takes {_system(node)} or more: set disk_gb to {enough:,} or "
+                "more"
+            )
+    return tuple(found.values())
+
+
+def _room(plan: Plan, node: NodePlan) -> int | None:
+    """GB for data on a rented node; None if its disk is not known."""
+    cloud = cloud_of(plan.config.provider)
+    default = cloud and (cloud.gpu_disk_gb if node.accelerator else cloud.disk_gb)
+    disk = node.disk_gb or default
+    return disk - _system(node) if disk else None
+
+
+def _system(node: NodePlan) -> int:
+    return GPU_SYSTEM_GB if node.accelerator else SYSTEM_GB
+
+
+def _distinct(parts: Parts) -> int:
+    """Bytes of all files that any node gets: nodes of one machine share them."""
+    total = 0
+    for split in parts.values():
+        seen = {file.path: file.size for part in split for file in part}
+        total += sum(seen.values())
+    return total
+
+
+def _on_this_machine(size: int) -> tuple[str, ...]:
+    """Compare with the whole disk: how much of the data is there already is seen only by a run."""
+    folder = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_path("cloudtrain"))
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    disk = shutil.disk_usage(folder).total
+    if size <= disk:
+        return ()
+    return (f"{size / GB:,.1f} GB of data do not fit this machine's disk of {disk / GB:,.1f} GB",)
