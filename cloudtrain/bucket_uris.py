@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.model import ClusterConfig
@@ -53,3 +53,12 @@ def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
     for name, value in config.train.env.items():
         found += uris_in(value, f"train.env.{name}")
     return tuple(found)
+
+
+def own_uris(config: ClusterConfig, schemes: Collection[str]) -> tuple[BucketUri, ...]:
+    """Return the URIs of the config with one of these schemes, one for each bucket.
+
+    Without `artifacts.store`: nodes upload to it by requests that this machine signs.
+    """
+    found = {uri.bucket: uri for uri in reversed(uris_of(config)) if uri.scheme in schemes}
+    return tuple(reversed(found.values()))

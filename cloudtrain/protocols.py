@@ -60,7 +60,7 @@ class TellsMachines(Protocol):
         """
 
 
-IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "placement", "disk")
+IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "identity", "placement", "disk")
 """Findings that may be wrong: from a table, or not stated explicitly by a cloud."""
 
 

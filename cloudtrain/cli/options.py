@@ -100,7 +100,8 @@ ignore_option = click.option(
     default="",
     metavar="WHAT,…",
     callback=_findings,
-    help="Findings of `check` to ignore: quota, price, machines, gpus, permissions, placement.",
+    help="Findings of `check` to ignore: quota, price, machines, gpus, permissions, identity, "
+    "placement, disk.",
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.aws import dry_run, images, network, quota, spot
+from cloudtrain.providers.aws import dry_run, images, network, node_identity, quota, spot
 from cloudtrain.providers.aws.client import Ec2Client, mapped
 from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
@@ -33,6 +33,7 @@ def check(
     first = {region: next(p for p in places if p.region == region) for region in where}
     types: dict[str, Mapping[str, Ec2MachineType]] = {}
     found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
+    found += node_identity.check(ec2, where[0], plan)
     found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))

@@ -80,6 +80,17 @@ def policy_of_schedules() -> dict[str, Any]:
     )
 
 
+def policy_of_identity() -> dict[str, Any]:
+    """Return the additional policy for `identity: NAME`, whose role has the same name."""
+    only_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    role, profile = "arn:aws:iam::*:role/NAME", "arn:aws:iam::*:instance-profile/NAME"
+    return _document(
+        {**_allow(["iam:PassRole"], only_ec2), "Resource": role},
+        {**_allow(["iam:SimulatePrincipalPolicy"]), "Resource": role},
+        {**_allow(["iam:GetInstanceProfile"]), "Resource": profile},
+    )
+
+
 def text(document: dict[str, Any]) -> str:
     """Format a policy with one paragraph per statement and one line per action."""
     return json.dumps(document, indent=1) + "\n"
@@ -87,9 +98,16 @@ def text(document: dict[str, Any]) -> str:
 
 def block() -> str:
     """Return the block in docs/aws.md for users to paste."""
-    both = (policy(), policy_of_schedules())
-    second = "With a role by which AWS ends the nodes (below), also:\n\n"
-    return f"\n{second}".join(f"```json\n{text(each)}```\n" for each in both)
+    parts = (
+        ("", policy()),
+        ("\nWith a role by which AWS ends the nodes (below), also:\n\n", policy_of_schedules()),
+        (
+            "\nWith [`identity:`](#an-identity-for-scripts), also the following; the second and "
+            "third statement are only for `check`:\n\n",
+            policy_of_identity(),
+        ),
+    )
+    return "".join(f"{words}```json\n{text(each)}```\n" for words, each in parts)
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:

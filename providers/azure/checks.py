@@ -18,7 +18,14 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.azure import blobs, images, network, permissions, requests
+from cloudtrain.providers.azure import (
+    blobs,
+    images,
+    network,
+    node_identity,
+    permissions,
+    requests,
+)
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.http import Tree
@@ -48,6 +55,7 @@ def check(
         return (_failed("credentials", error),)
     found = [Finding(what="credentials", ok=True, text=subscription)]
     found += [_finding("permissions", lambda: _permissions(arm, plan))]
+    found += node_identity.check(arm, plan, allowed)
     found += [_finding("services", lambda: _registered(arm, services, plan))]
     found += [_finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:

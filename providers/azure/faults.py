@@ -52,14 +52,12 @@ _RATE = Fault(RateError)
 _TRANSIENT = Fault(TransientError, "region")
 _UNKNOWN_USER = Fault(CredentialsError, hint=LOG_IN)
 _DENIED = Fault(PermissionsError, hint=_ROLE)
-_ATTACH = Fault(
-    PermissionsError,
-    hint="assign Managed Identity Operator on the identity to yourself (docs/azure.md)",
+ATTACH = "assign Managed Identity Operator on the identity to yourself (docs/azure.md)"
+NO_IDENTITY = (
+    "check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant"
 )
-_NO_IDENTITY = Fault(
-    PermissionsError,
-    hint="check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant",
-)
+_ATTACH = Fault(PermissionsError, hint=ATTACH)
+_NO_IDENTITY = Fault(PermissionsError, hint=NO_IDENTITY)
 _UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
 _DISABLED = Fault(PermissionsError, hint=_SUPPORT)
 _LOCKED = Fault(PermissionsError, hint="it is locked: run `az lock list`, then `az lock delete`")

@@ -70,6 +70,12 @@ TOLD = (
 """Permissions for checks; the last one is for `check --deep`."""
 ACTIONS = tuple(sorted({*NEEDED, *ENDING, *DEADLINES, *REGISTERING, *TOLD}))
 
+ON_IDENTITY = tuple(
+    f"Microsoft.ManagedIdentity/userAssignedIdentities/{verb}" for verb in ("read", "assign/action")
+)
+"""Permissions that are needed on the identity of `identity`; Managed Identity Operator has them:
+https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/identity"""
+
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
 STORE_ACTIONS = (
     f"{BLOBS}/containers/read",
@@ -101,4 +107,10 @@ def block() -> str:
     lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
     lines += ["  --scope /subscriptions/SUBSCRIPTION"]
     shell = "\n".join(lines)
-    return f"```json\n{json.dumps(role(), indent=1)}\n```\n\n```sh\n{shell}\n```\n"
+    more = (
+        f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(ON_IDENTITY)}` on that "
+        "identity alone (Managed Identity Operator has both). `check` reads the role assignments "
+        "of its storage accounts if you have `Microsoft.Authorization/roleAssignments/read`.\n"
+    )
+    pasted = f"```json\n{json.dumps(role(), indent=1)}\n```\n\n```sh\n{shell}\n```\n"
+    return f"{pasted}\n{more}"

@@ -16,12 +16,12 @@ from cloudtrain.errors import (
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.gcp import faults, quota, resources, zones
+from cloudtrain.providers.gcp import faults, node_identity, quota, resources, zones
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.network import subnet_path
-from cloudtrain.providers.gcp.permissions import NOT_REPORTED, missing
+from cloudtrain.providers.gcp.permissions import NOT_REPORTED, WITH_IDENTITY, missing
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
@@ -51,7 +51,8 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         images.update({n.name: known.of(plan.config.image, shape(n)) for n in plan.nodes})
         return ", ".join(sorted({i.source.removeprefix("projects/") for i in images.values()}))
 
-    findings = [first, _finding("permissions", lambda: _permissions(api))]
+    findings = [first, _finding("permissions", lambda: _permissions(api, plan))]
+    findings += node_identity.check(api, plan)
     findings += [_finding("machines", machines), _finding("image", image)]
     if plan.config.network.subnet is not None and found:
         findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
@@ -75,8 +76,8 @@ def _finding(what: str, ask: Callable[[], str]) -> Finding:
         return Finding(what=what, ok=False, text=str(error), hint=error.hint, error=type(error))
 
 
-def _permissions(api: GcpClient) -> str:
-    lacking = missing(api)
+def _permissions(api: GcpClient, plan: Plan) -> str:
+    lacking = missing(api, WITH_IDENTITY if plan.config.identity else ())
     if isinstance(lacking, str):
         return lacking
     if lacking:

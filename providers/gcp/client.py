@@ -36,7 +36,8 @@ BUSY = 120.0
 
 
 class GcpClient:
-    """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`.
+    """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`, or
+    with a bucket's `b/`.
 
     Every error is one of `errors`, with `what` and Google's own words. TransientError and RateError
     are raised only after many retries.
@@ -66,7 +67,7 @@ class GcpClient:
         """Return the full path starting with `projects/`, the form in which resources reference
         each other.
         """
-        return path if path.startswith("projects/") else f"projects/{self.project}/{path}"
+        return path if path.startswith(("projects/", "b/")) else f"projects/{self.project}/{path}"
 
     def get(self, what: str, path: str) -> Json:
         return self.call(what, "GET", path)

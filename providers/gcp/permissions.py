@@ -83,6 +83,14 @@ https://cloud.google.com/iam/docs/roles-permissions/compute
 """
 
 
+WITH_IDENTITY = ("compute.instances.setServiceAccount",)
+"""Permissions that the role needs as well to create VMs with `identity`:
+https://cloud.google.com/compute/docs/access/create-enable-service-accounts-for-instances
+"""
+ON_IDENTITY = ("iam.serviceAccounts.actAs", "iam.serviceAccounts.get")
+"""Permissions that are needed on the service account; roles/iam.serviceAccountUser has them."""
+
+
 def role() -> str:
     """Return a custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
@@ -95,7 +103,13 @@ def block() -> str:
     lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
     lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
     shell = "\n".join(lines)
-    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n"
+    more = (
+        f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(WITH_IDENTITY)}` in the "
+        f"role, and `{'`, `'.join(ON_IDENTITY)}` on the service account alone "
+        "(`roles/iam.serviceAccountUser` has both). `check` reads the policies of its buckets if "
+        "you have `storage.buckets.getIamPolicy`.\n"
+    )
+    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}"
 
 
 RESOURCE_MANAGER = (
@@ -104,8 +118,8 @@ RESOURCE_MANAGER = (
 )
 
 
-def missing(api: GcpClient) -> tuple[str, ...] | str:
-    """Return the missing permissions, or the reason why they cannot be queried.
+def missing(api: GcpClient, more: tuple[str, ...] = ()) -> tuple[str, ...] | str:
+    """Return what is missing of NEEDED and `more`, or the reason why it cannot be queried.
 
     A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """
@@ -117,11 +131,11 @@ def missing(api: GcpClient) -> tuple[str, ...] | str:
             "permissions",
             "POST",
             f"projects/{api.project}:testIamPermissions",
-            body={"permissions": list(NEEDED)},
+            body={"permissions": [*NEEDED, *more]},
         )
     except CloudError as error:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
             return RESOURCE_MANAGER.format(api.project)
         return f"{NOT_REPORTED}: {error.message}"
     given = set(answer.get("permissions") or ())
-    return tuple(permission for permission in NEEDED if permission not in given)
+    return tuple(permission for permission in (*NEEDED, *more) if permission not in given)

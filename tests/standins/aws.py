@@ -19,7 +19,7 @@ from moto.core.utils import get_service_model
 from moto.ec2.responses._base_response import EC2BaseResponse
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import aws_data, aws_iam, aws_query, aws_signature
+from tests.standins import aws_data, aws_iam, aws_profiles, aws_query, aws_signature
 from tests.standins.aws_groups import Groups
 from tests.standins.aws_query import Refused, params_of
 from tests.standins.aws_schedules import Schedules
@@ -90,6 +90,8 @@ class AwsStandIn(Schedules, Groups):
             with self.lock:
                 self.go_on()
                 return self.scheduler(scope.region, request)
+        if scope.service == "iam" and request.form.get("Action") == "SimulatePrincipalPolicy":
+            return aws_profiles.simulate(self, request)
         if scope.service != "ec2":
             return self.by_moto(request)
         if scope.region not in self.regions:  # Unknown, or not opted in to.

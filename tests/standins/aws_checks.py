@@ -8,7 +8,7 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
-from tests.standins import aws_data
+from tests.standins import aws_data, aws_profiles
 from tests.standins.aws_query import Refused
 from tests.standins.aws_world import World
 
@@ -25,6 +25,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     zone = _zone(world, region, given, machine)
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)
+    aws_profiles.check(world, given)
     if given.get("DryRun"):
         raise Refused(
             "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412

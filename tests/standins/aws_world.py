@@ -65,6 +65,8 @@ class World:
         """The same of DescribeInstances that names neither instances nor a zone."""
         self.group_lag = 0.0
         """Seconds for which a new security group is not known to the calls after it."""
+        self.profile_lag = 0.0
+        """Seconds for which EC2 does not know a new instance profile."""
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
         self.no_room_close: list[str] = []

@@ -8,6 +8,7 @@ import uuid
 
 from werkzeug.wrappers import Response
 
+from tests.standins import azure_identities
 from tests.standins.azure_auth import OBJECT, TENANT
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Body, Refusal, missing
@@ -15,6 +16,8 @@ from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import KINDS
 from tests.standins.azure_world import SUBSCRIPTION, Thing, World
 
+STORES = "stores"
+"""Group of `world.storage_accounts`, which is not listed."""
 ASSIGNMENTS = "Microsoft.Authorization/roleAssignments"
 NAMESPACES = (
     "Microsoft.Authorization",
@@ -253,6 +256,7 @@ def _assign(call: Call) -> Response:
         )
         raise Refusal(404, "RoleDefinitionDoesNotExist", text)
     known = {one.made.get("_principal") for one in world.things.values()} | {OBJECT}
+    known |= {azure_identities.described(one.lower())["principalId"] for one in world.identities}
     if given["principalId"] not in known:
         text = (
             f"Principal {given['principalId'].replace('-', '')} does not exist in the "
@@ -295,12 +299,18 @@ def _unassign(call: Call) -> Response:
 
 @route("GET", "/{*scope}/providers/Microsoft.Authorization/roleAssignments", f"{ASSIGNMENTS}/read")
 def _assignments(call: Call) -> Response:
+    """`$filter=principalId eq …` lists those at, above and below the scope:
+    https://learn.microsoft.com/azure/role-based-access-control/role-assignments-list-rest"""
     scope = f"/{call.given['scope']}".lower()
+    wanted = re.fullmatch(r"principalId eq '([^']*)'", call.query.get("$filter", ""))
     found = [
         one
         for one in call.world.of_type(ASSIGNMENTS)
         if one.made["scope"].lower().startswith(scope)
+        or (wanted and scope.startswith(one.made["scope"].lower()))
     ]
+    if wanted:
+        found = [one for one in found if one.properties["principalId"] == wanted[1]]
     return call.page([_assignment(one) for one in found])
 
 
@@ -308,6 +318,8 @@ def _check_scope(call: Call) -> None:
     found = re.match(r"(subscriptions/[^/]+/resourcegroups/[^/]+)", call.given["scope"], re.I)
     if found and call.world.find(f"/{found[1]}") is None:
         name = found[1].rpartition("/")[2]
+        if name.lower() == STORES and call.world.storage_accounts:
+            return
         raise Refusal(404, "ResourceGroupNotFound", f"Resource group '{name}' could not be found.")
 
 

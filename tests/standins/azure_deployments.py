@@ -21,7 +21,10 @@ from tests.standins.azure_room import check_sold, limit, needed, over_quota, usa
 from tests.standins.azure_world import World
 
 KNOWN = frozenset(
-    {"type", "apiVersion", "name", "location", "tags", "properties", "sku", "zones", "dependsOn"}
+    {
+        *("type", "apiVersion", "name", "location", "tags", "properties", "sku", "zones"),
+        *("identity", "dependsOn"),
+    }
 )
 
 

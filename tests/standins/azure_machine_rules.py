@@ -7,6 +7,7 @@ import binascii
 import re
 from typing import Any
 
+from tests.standins import azure_identities
 from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
 from tests.standins.azure_network import check_interface_free
 from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
@@ -86,6 +87,7 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
     if old is not None:
         check_unchanged(properties, old.properties, given, old.given)
     check_alone(world, given)
+    azure_identities.check(world, id, given.get("identity") or {})
     _check_network(world, id, given, old)
     group = properties.get("proximityPlacementGroup")
     if group:

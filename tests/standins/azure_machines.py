@@ -8,6 +8,7 @@ import uuid
 from azure.mgmt.compute import models
 from werkzeug.wrappers import Response
 
+from tests.standins import azure_identities
 from tests.standins import azure_machine_rules as rules
 from tests.standins.azure_auth import TENANT
 from tests.standins.azure_call import Call, described, route
@@ -91,6 +92,8 @@ class Machines(Kind):
         if "_principal" in thing.made:
             principal = {"principalId": thing.made["_principal"], "tenantId": TENANT}
             body["identity"] = {**thing.given["identity"], **principal}
+        if azure_identities.named(thing.given.get("identity") or {}):
+            body["identity"] = azure_identities.view(thing.given["identity"])
         if call.query.get("$expand", "").lower() == "instanceview":
             body["properties"]["instanceView"] = instance_view(call.world, thing)
         return body

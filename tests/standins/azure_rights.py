@@ -17,6 +17,7 @@ LINKED = (
     (r"/networksecuritygroups/[^/]+$", "Microsoft.Network/networkSecurityGroups"),
     (r"/networkinterfaces/[^/]+$", "Microsoft.Network/networkInterfaces"),
 )
+IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
 BESIDES = {
     "microsoft.compute/virtualmachines/write": "Microsoft.Compute/disks/write",
     "microsoft.computeschedule/locations/virtualmachinessubmitdeallocate/action": (
@@ -38,6 +39,9 @@ def linked_actions(action: str, body: Any) -> Iterator[str]:
     if besides := BESIDES.get(action.lower()):
         yield besides
     if action.lower().endswith("/write"):
+        if isinstance(body, dict):
+            named = (body.get("identity") or {}).get("userAssignedIdentities") or {}
+            yield from [f"{IDENTITIES}/assign/action" for _ in named]
         for id in _ids(body):
             for pattern, type in LINKED:
                 if re.search(pattern, id, re.IGNORECASE):

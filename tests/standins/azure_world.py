@@ -130,6 +130,8 @@ class World:
     """Registered in the subscription: `Microsoft.Compute/TrustedLaunchByDefaultPreview`."""
     storage_accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name, what their blobServices/default says: `{"mine": {"isVersioningEnabled": True}}`."""
+    identities: list[str] = field(default_factory=list)
+    """User-assigned identities: `["identities/trainer"]`, by group and name."""
     absent: list[str] = field(default_factory=list)
     """Namespaces that this cloud has not at all."""
     unregistered: list[str] = field(default_factory=list)

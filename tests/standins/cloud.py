@@ -229,6 +229,8 @@ def _gcp(url: str, folder: Path, app: Any) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": str(app.service_account(folder, url)),
         "GOOGLE_CLOUD_PROJECT": app.project,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{url}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM": f"{url}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{url}/storage/v1/",
     }
 
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import gcp_iam, gcp_instances, gcp_networks, gcp_offer, gcp_operations  # noqa: F401
+from tests.standins import (  # noqa: F401
+    gcp_accounts,
+    gcp_iam,
+    gcp_instances,
+    gcp_networks,
+    gcp_offer,
+    gcp_operations,
+)
 from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
 from tests.standins.gcp_catalog import IMAGES, REGIONS, ZONES
@@ -106,6 +113,8 @@ class GcpStandIn(World):
         verb, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == "/token":
             return "token"
+        if gcp_accounts.serves(path):
+            return gcp_accounts.action(verb, path)
         try:
             return api().route(verb, path)[0].id
         except ApiError:
@@ -121,6 +130,9 @@ class GcpStandIn(World):
         if request.path == "/token" and request.method == "POST":
             return self.authority.token(request)
         try:
+            if gcp_accounts.serves(request.path):
+                self.authority.caller(request.headers.get("Authorization"))
+                return answer(gcp_accounts.told(self, request))
             method, in_path = api().route(request.method, request.path)
             user = self.authority.caller(request.headers.get("Authorization"))
             query = list(request.args.items(multi=True))

@@ -42,5 +42,7 @@ def _of_instance(body: dict[str, Any], project: str) -> Iterator[str]:
         yield "compute.subnetworks.use"
         if interface.get("accessConfigs"):
             yield "compute.subnetworks.useExternalIp"
+    if body.get("serviceAccounts"):
+        yield "compute.instances.setServiceAccount"
     if body.get("resourcePolicies"):
         yield "compute.resourcePolicies.use"

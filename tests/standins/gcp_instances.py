@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from datetime import datetime
 
+from tests.standins import gcp_accounts
 from tests.standins import gcp_errors as errors
 from tests.standins.gcp_catalog import ZONES, region_of
 from tests.standins.gcp_errors import ApiError, Failure
@@ -140,6 +141,7 @@ def make(call: Call) -> Body:
         failure = exceeded(world, region_of(zone), more)
         if failure and world.refused_at_once:
             raise ApiError(403, "quotaExceeded", failure.message)
+        failure = failure or gcp_accounts.refusal(world, call.body, call.user)
         failure = failure or _no_room(world, zone, wish)
         if failure and failure.code == "insufficientCapacity":
             raise ApiError(503, failure.code, failure.message)

@@ -91,6 +91,11 @@ class World:
     of the operation that fails."""
     no_room_close: list[str] = field(default_factory=list)
     """Zones without room under a placement policy, while single VMs still find some."""
+    service_accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By e-mail: `{"disabled": True}`, `{"act_as": False}` where the caller may not attach it,
+    `{"project": "another"}`."""
+    bucket_policies: dict[str, list[Body]] = field(default_factory=dict)
+    """Bindings of a bucket's own IAM policy, by bucket."""
     unreachable: list[str] = field(default_factory=list)
     """Zones that do not answer."""
     nodes: Any = None

@@ -1,0 +1,122 @@
+"""Checks the instance profile of `identity`: it exists, and its role may use the buckets.
+
+Whether this user may attach it is found by the dry run of RunInstances, for which EC2 evaluates
+iam:PassRole. API: https://docs.aws.amazon.com/IAM/latest/APIReference (botocore's model), read
+2026-11-22; not tried on a real account.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.bucket_uris import BucketUri, own_uris
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.aws import quota
+from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.dry_run import NOT_REPORTED
+from cloudtrain.providers.aws.facts import FACTS
+
+ACTIONS = ("s3:GetObject", "s3:PutObject")
+SERVICE = "ec2.amazonaws.com"
+DOCS = "see `An identity for scripts` in docs/aws.md"
+
+
+def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings; none without `identity`. What cannot be asked fails nothing."""
+    identity = plan.config.identity
+    if identity is None:
+        return
+    try:
+        client = quota.service(ec2, "iam", region)
+        profile = _profile(client, identity) if client is not None else NOT_REPORTED
+        if isinstance(profile, str):
+            yield _unknown(f"{identity}: {profile}")
+            return
+        role = _role(profile, identity)
+    except CloudError as error:
+        yield Finding(
+            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+        return
+    text = f"instance profile {profile['InstanceProfileName']} with role {role['RoleName']}"
+    yield Finding(what="identity", ok=True, text=text)
+    for uri in own_uris(plan.config, FACTS.bucket_schemes):
+        yield _bucket(client, str(role["Arn"]), uri)
+
+
+def _profile(client: Any, identity: str) -> Mapping[str, Any] | str:
+    """Return the profile, or why it cannot be known. Raises PermissionsError if there is none."""
+    try:
+        with mapped("GetInstanceProfile"):
+            name = identity.rpartition("/")[2]
+            found: Mapping[str, Any] = client.get_instance_profile(InstanceProfileName=name)
+    except NotFoundError as error:
+        text = f"no instance profile {name} in this account"
+        raise PermissionsError(text, hint=DOCS, code=error.code) from error
+    except CloudError as error:
+        return f"{NOT_REPORTED}: {error.message}"
+    profile: Mapping[str, Any] = found["InstanceProfile"]
+    if identity.startswith("arn:") and profile["Arn"] != identity:
+        raise PermissionsError(
+            f"no instance profile {identity}: this account has {profile['Arn']}",
+            hint="an instance profile of another account cannot be attached",
+        )
+    return profile
+
+
+def _role(profile: Mapping[str, Any], identity: str) -> Mapping[str, Any]:
+    roles = profile["Roles"]
+    if not roles:
+        raise PermissionsError(
+            f"the instance profile {identity} has no role",
+            hint="run `aws iam add-role-to-instance-profile --instance-profile-name "
+            f"{profile['InstanceProfileName']} --role-name ROLE`",
+        )
+    role: Mapping[str, Any] = roles[0]  # a profile has one at most
+    trusted = json.dumps(role.get("AssumeRolePolicyDocument") or {})
+    if SERVICE not in trusted:
+        raise PermissionsError(
+            f"the role {role['RoleName']} of {identity} does not trust {SERVICE}: nodes would get "
+            "no credentials",
+            hint=DOCS,
+        )
+    return role
+
+
+def _bucket(client: Any, role: str, uri: BucketUri) -> Finding:
+    """Simulate the role's own policies on the URI's objects.
+
+    The bucket's policy is not part of the simulation and may allow more, so that only an explicit
+    denial proves something:
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_testing-policies.html
+    """
+    partition, path = role.split(":")[1], uri.rest.rstrip("/")
+    resource = f"arn:{partition}:s3:::{path}{'/x' if '/' not in path else ''}"
+    try:
+        with mapped("SimulatePrincipalPolicy"):
+            answer = client.simulate_principal_policy(
+                PolicySourceArn=role, ActionNames=list(ACTIONS), ResourceArns=[resource]
+            )
+    except CloudError as error:
+        return _unknown(f"{uri.uri}: {NOT_REPORTED}: {error.message}")
+    decisions = {
+        each["EvalActionName"]: each["EvalDecision"] for each in answer["EvaluationResults"]
+    }
+    words = ", ".join(f"{action} {_WORDS.get(each, each)}" for action, each in decisions.items())
+    text = f"{uri.uri}: {words}"
+    if all(each == "explicitDeny" for each in decisions.values()):
+        return Finding(what="identity", ok=False, text=text, hint=DOCS, error=PermissionsError)
+    if any(each == "allowed" for each in decisions.values()):
+        return Finding(what="identity", ok=True, text=text)
+    return _unknown(f"{text}; whether the bucket's own policy allows it could not be checked")
+
+
+_WORDS = {"allowed": "allowed", "explicitDeny": "denied", "implicitDeny": "not allowed"}
+
+
+def _unknown(text: str) -> Finding:
+    return Finding(what="identity", ok=True, text=text, told=False)

@@ -1,0 +1,117 @@
+"""Checks the managed identity of `identity`: it exists, may be attached, and may use the buckets.
+
+https://learn.microsoft.com/rest/api/managedidentity/user-assigned-identities/get and
+https://learn.microsoft.com/rest/api/authorization/role-assignments/list-for-scope, read 2026-11-22;
+not tried on a real subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from cloudtrain.bucket_uris import own_uris
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.azure import faults, paths, permissions
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.facts import FACTS
+from cloudtrain.providers.azure.http import Tree
+
+READS, ASSIGNS = permissions.ON_IDENTITY
+ROLES = {
+    # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/storage, 2026-11-22
+    "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
+    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
+    "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
+}
+
+
+def check(
+    arm: ArmClient, plan: Plan, allowed: Callable[[str, Sequence[Tree]], bool]
+) -> Iterator[Finding]:
+    """Yield the findings; none without `identity`. What cannot be asked fails nothing.
+
+    `allowed`: whether role definitions allow an action.
+    """
+    if plan.config.identity is None:
+        return
+    id = paths.identity(arm.subscription, plan.config.identity)
+    name = paths.last(id)
+    try:
+        found = _identity(arm, id)
+        if isinstance(found, str):
+            yield _unknown(f"{name}: {found}")
+            return
+        yield _attachable(arm, id, allowed)
+    except CloudError as error:
+        yield Finding(
+            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+        return
+    principal = str((found.get("properties") or {}).get("principalId") or "")
+    for uri in own_uris(plan.config, FACTS.bucket_schemes):
+        yield _account(arm, principal, uri.bucket)
+
+
+def _identity(arm: ArmClient, id: str) -> Tree | str:
+    """Return the identity, or why it cannot be known. Raises PermissionsError if there is none."""
+    try:
+        return arm.get(id)
+    except CloudError as error:
+        if error.code in _ABSENT:
+            text = f"no managed identity {id}: {error.message}"
+            raise PermissionsError(text, hint=faults.NO_IDENTITY, code=error.code) from error
+        if isinstance(error, NotFoundError) or faults.is_unknown_question(error):
+            return "not reported by this endpoint"
+        if isinstance(error, PermissionsError):
+            return f"could not be checked: {error.message}"
+        raise
+
+
+_ABSENT = frozenset(
+    {"ResourceNotFound", "ResourceGroupNotFound", "SubscriptionNotFound", "InvalidSubscriptionId"}
+)
+
+
+def _attachable(arm: ArmClient, id: str, allowed: Callable[[str, Sequence[Tree]], bool]) -> Finding:
+    path = f"{id}/providers/Microsoft.Authorization/permissions"
+    rights = ask_or_none(lambda: arm.pages(path)) or ()
+    name = paths.last(id)
+    if not rights:
+        return _unknown(f"{name} exists; whether it may be attached could not be checked")
+    if not allowed(ASSIGNS, rights):
+        raise PermissionsError(f"{name}: not allowed: {ASSIGNS}", hint=faults.ATTACH)
+    return Finding(what="identity", ok=True, text=f"{name} may be attached")
+
+
+def _account(arm: ArmClient, principal: str, account: str) -> Finding:
+    """Report the identity's roles on a storage account, also inherited ones; those of its groups
+    are not listed, so that their absence proves nothing.
+    """
+    accounts = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
+    listed = ask_or_none(lambda: arm.pages(accounts)) or []
+    ids = [str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower()]
+    if not ids:
+        return _unknown(
+            f"{account}: could not be checked: not a visible account of this subscription"
+        )
+    path = f"{ids[0]}/providers/Microsoft.Authorization/roleAssignments"
+    wanted = {"$filter": f"principalId eq '{principal}'"}
+    found = ask_or_none(lambda: arm.pages(path, **wanted))
+    if found is None:
+        return _unknown(f"{account}: could not be checked: its role assignments are not readable")
+    definitions = {
+        paths.last(str((one.get("properties") or {}).get("roleDefinitionId"))) for one in found
+    }
+    roles = sorted(ROLES[each] for each in definitions if each in ROLES)
+    if roles:
+        return Finding(what="identity", ok=True, text=f"{account}: has {', '.join(roles)}")
+    return _unknown(
+        f"{account}: has none of the roles {', '.join(sorted(ROLES.values()))}; one of a group, or "
+        "a custom role, could not be checked"
+    )
+
+
+def _unknown(text: str) -> Finding:
+    return Finding(what="identity", ok=True, text=text, told=False)

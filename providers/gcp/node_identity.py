@@ -1,0 +1,127 @@
+"""Checks the service account of `identity`: it exists, may be attached, and may use the buckets.
+
+https://iam.googleapis.com/$discovery/rest?version=v1 and
+https://storage.googleapis.com/$discovery/rest?version=v1, read 2026-11-22; not tried on a real
+project.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from cloudtrain.bucket_uris import own_uris
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.model import Plan
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.gcp import faults
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.facts import FACTS
+from cloudtrain.providers.gcp.permissions import NOT_REPORTED
+
+IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com", "v1")
+STORAGE = (
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+    "https://storage.googleapis.com/storage/v1",
+    "",
+)
+"""Environment variable of gcloud for a custom endpoint, Google's own, and the version in the path
+that it lacks."""
+
+ACT_AS = "iam.serviceAccounts.actAs"
+EVERYBODY = ("allUsers", "allAuthenticatedUsers")
+DISABLED = ("SERVICE_DISABLED", "accessNotConfigured")
+
+
+def check(api: GcpClient, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings; none without `identity`. What cannot be asked fails nothing."""
+    email = plan.config.identity
+    if email is None:
+        return
+    iam = _service(api, IAM)
+    if iam is None:
+        yield _unknown(f"{email}: {NOT_REPORTED}")
+        return
+    try:
+        yield _account(iam, api, email)
+        storage = _service(api, STORAGE)
+        for uri in own_uris(plan.config, FACTS.bucket_schemes) if storage else ():
+            yield _bucket(storage or api, email, uri.bucket)
+    except CloudError as error:
+        yield Finding(
+            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
+        )
+
+
+def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
+    """Return a client for the service; None if only Compute Engine has a custom endpoint."""
+    variable, google, version = service
+    url = os.environ.get(variable) or (None if api.endpoint else google)
+    if url is None:
+        return None
+    url = url.rstrip("/")
+    return api.at(url if url.endswith(version) else f"{url}/{version}")
+
+
+def _account(iam: GcpClient, api: GcpClient, email: str) -> Finding:
+    """Raises PermissionsError if the account cannot be attached."""
+    path = f"projects/-/serviceAccounts/{quote(email)}"
+    try:
+        found: Json | None = iam.get(f"service account {email}", path)
+    except NotFoundError as error:
+        if error.code == faults.UNKNOWN_METHOD:
+            return _unknown(f"{email}: {NOT_REPORTED}")
+        raise PermissionsError(f"no service account {email}", hint=faults.NO_ACCOUNT) from error
+    except PermissionsError as error:
+        if error.code in DISABLED:
+            return _unknown(
+                f"{email}: not checked: the IAM API is disabled; to check, run `gcloud services "
+                f"enable iam.googleapis.com --project {api.project}`"
+            )
+        found = None  # it may exist, and actAs alone is needed
+    if found is not None and found.get("disabled"):
+        raise PermissionsError(
+            f"the service account {email} is disabled",
+            hint=f"run `gcloud iam service-accounts enable {email}`",
+        )
+    what = f"permissions on {email}"
+    answer = iam.call(what, "POST", f"{path}:testIamPermissions", body={"permissions": [ACT_AS]})
+    if ACT_AS not in (answer.get("permissions") or ()):
+        exists = "" if found else ", or it does not exist"
+        raise PermissionsError(f"{email}: {ACT_AS} is not granted{exists}", hint=faults.ATTACH)
+    text = f"{email} may be attached"
+    if found is not None and found.get("projectId") not in (None, api.project):
+        text += (
+            f"; it is of project {found['projectId']}: the organization policy "
+            "iam.disableCrossProjectServiceAccountUsage must allow it"
+        )
+    return Finding(what="identity", ok=True, text=text)
+
+
+def _bucket(storage: GcpClient, email: str, bucket: str) -> Finding:
+    """Report the account's roles in the bucket's own policy.
+
+    Roles on the project or a folder, and those of groups, are not in it, so that their absence
+    proves nothing.
+    """
+    try:
+        policy = storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam")
+    except CloudError as error:
+        return _unknown(f"gs://{bucket}: could not be checked: {error.message}")
+    members = (f"serviceAccount:{email}".lower(), *(each.lower() for each in EVERYBODY))
+    roles = sorted(
+        str(binding.get("role"))
+        for binding in policy.get("bindings") or ()
+        if any(str(member).lower() in members for member in binding.get("members") or ())
+    )
+    if roles:
+        return Finding(what="identity", ok=True, text=f"gs://{bucket}: has {', '.join(roles)}")
+    return _unknown(
+        f"gs://{bucket}: has no role in the bucket's own policy; one on the project, or of a "
+        "group, could not be checked"
+    )
+
+
+def _unknown(text: str) -> Finding:
+    return Finding(what="identity", ok=True, text=text, told=False)
