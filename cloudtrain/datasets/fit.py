@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,8 @@ Parts = Mapping[str, Sequence[Sequence[DataFile]]]
 def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
     """A sentence for each role, or this machine, whose disk cannot hold its data.
 
-    Machines of `hosts:` are not known here.
+    Machines of `hosts:` are not known here, nor local disks that a cloud's machine may have
+    besides its root disk: nodes look at these before they download.
     """
     wanted = [
         sum(file.size for split in parts.values() for file in split[number])
@@ -49,8 +51,11 @@ def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
 
 
 def _room(plan: Plan, node: NodePlan) -> int | None:
-    """GB for data on a rented node; None if its disk is not known."""
+    """GB for data on a rented node; None if its disks are not known."""
     cloud = cloud_of(plan.config.provider)
+    local = cloud.scratch_machines if cloud else ""
+    if local and re.fullmatch(local, node.machine or "", re.IGNORECASE):
+        return None
     default = cloud and (cloud.gpu_disk_gb if node.accelerator else cloud.disk_gb)
     disk = node.disk_gb or default
     return disk - _system(node) if disk else None

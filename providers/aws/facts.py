@@ -55,6 +55,9 @@ FACTS = Cloud(
     first_region="us-east-1",
     egress=EGRESS,
     disk_gb=DISK_GB,
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-volumes.html: all with a d
+    # after the number, and most with GPUs
+    scratch_machines=r"(g\d|gr\d|p\d|[a-z]+\d+[a-z]*d[a-z]*[.-]).+",
     gpu_disk_gb=IMAGE_GB + 50,
     zone=r"(.+-\d+)[a-z]",
     # https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html, 2026-11-22

@@ -76,6 +76,9 @@ FACTS = Cloud(
     first_region="eastus",
     egress=EGRESS,
     disk_gb=IMAGE_GB,
+    # https://learn.microsoft.com/azure/virtual-machines/azure-vms-no-temp-disk: all with a d in
+    # their features, all with GPUs, and those of older versions
+    scratch_machines=r"Standard_(N.+|[A-Z]+\d+[a-z-]*\d*[a-z]*d[a-z]*_.+|.+_v[123]|[^_]+)",
     gpu_disk_gb=GPU_DISK_GB,
     zone=r"(.+)-\d",
     region_likeness=0.9,

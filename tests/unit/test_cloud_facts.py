@@ -235,6 +235,10 @@ def test_what_reading_a_store_costs_and_how_large_a_disk_is(cloud: Cloud) -> Non
         regions = {each for row in table.packaged(cloud.name).rows for each in row.prices}
         assert [region for region in regions if re.fullmatch(pattern, region)]
     assert 30 <= cloud.disk_gb < cloud.gpu_disk_gb
+    names = {row.machine for row in table.packaged(cloud.name).rows}
+    local = [n for n in names if re.fullmatch(cloud.scratch_machines, n, re.IGNORECASE)]
+    assert bool(local) == bool(cloud.scratch_machines)
+    assert len(local) < len(names)
 
 
 @every_cloud

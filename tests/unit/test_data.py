@@ -285,6 +285,30 @@ def test_data_that_does_not_fit_a_rented_disk_is_refused_by_role() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("provider", "place", "machine", "known"),
+    [
+        ("aws", "us-east-1", "m6i.xlarge", True),
+        ("aws", "us-east-1", "m6id.xlarge", False),
+        ("aws", "us-east-1", "g4dn.xlarge", False),
+        ("azure", "eastus", "Standard_D4s_v5", True),
+        ("azure", "eastus", "Standard_D4ds_v5", False),
+        ("azure", "eastus", "Standard_NC4as_T4_v3", False),
+    ],
+)
+def test_a_machine_that_may_have_a_local_disk_is_left_to_the_node(
+    provider: str, place: str, machine: str, known: bool
+) -> None:
+    made = ClusterConfig(
+        name="m",
+        provider=provider,
+        strategy="one_device",
+        nodes={"chief": NodeGroup(machine=machine)},
+        placement=(place,),
+    )
+    assert bool(too_small(make_plan(made), {"d": (big(500 * GB),)})) is known
+
+
 def test_nodes_of_this_machine_share_its_disk(tmp_path: Path) -> None:
     plan = make_plan(config())
     one = big(10**18)
