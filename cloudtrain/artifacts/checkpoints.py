@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from posixpath import basename, dirname, normpath
-from typing import IO
 
 from cloudtrain import layout
+from cloudtrain.artifacts.checkpoint_content import (
+    CheckpointContent,
+    StoredCheckpoint,
+    small_files,
+)
 from cloudtrain.artifacts.checkpoint_parts import torn_checkpoint
-from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.errors import CloudtrainError, NodeError, StoreError
+from cloudtrain.errors import NodeError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node.patterns import literal
 from cloudtrain.parallel import fan_out
@@ -27,22 +25,6 @@ from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.shell import script
-
-_CHUNK = 1 << 20
-_TOLD_BYTES = 1 << 16
-"""Bytes read of a file that says which step a checkpoint is of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredCheckpoint:
-    """A run's last complete checkpoint that landed, in its store."""
-
-    run: str
-    store: ArtifactStore
-    folder: str
-    """`train.checkpoints` of that run."""
-    files: Mapping[str, Artifact]
-    """By path in the folder; never empty."""
 
 
 def put_checkpoints(
@@ -53,6 +35,7 @@ def put_checkpoints(
     store: ArtifactStore,
     *,
     source: StoredCheckpoint | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> str | None:
     """Make `folder` in every task's work folder equal to the landed checkpoint; returns its
     description.
@@ -60,26 +43,32 @@ def put_checkpoints(
     `source` is used as long as no checkpoint of the run itself has landed. None: nothing has landed
     and there is no source; the folder was deleted everywhere, so that all tasks start alike.
     `nodes` by task; their work folders exist, and no task is running except an evaluator, which
-    only reads. Raises StoreError, NodeError, NodesError; each node then has either the old folder
-    or the new one.
+    only reads. The nodes download the files themselves if the store signs requests and they reach
+    it; otherwise the files go through this machine, and `say` gets the reason. Raises StoreError,
+    NodeError, NodesError; each node then has either the old folder or the new one.
     """
     folder = normpath(folder)
     own = stored_checkpoint(run.id, store)
     usable = own is not None and own.folder == folder and torn_part(own) is None
     landed = own if usable else source
     stop = Stop()
-    with _spooled(landed, moved=landed is source) as spool:
 
-        def work(item: tuple[str, Node]) -> None:
-            task, node = item
-            target = _Target(node, layout.work_folder(run.cluster, run.id, task), folder, transport)
-            if landed is not None:
-                target.put(spool.files, spool, stop)
-            else:
-                target.remove()
+    def target(task: str, node: Node) -> _Target:
+        work = layout.work_folder(run.cluster, run.id, task)
+        return _Target(node, work, folder, transport)
 
-        fan_out(list(nodes.items()), work, name=lambda item: item[1].name, on_interrupt=stop.set)
-        return describe(folder, spool.files, spool.start_of) if landed is not None else None
+    def on_all(work: Callable[[_Target], None]) -> None:
+        targets = [target(task, node) for task, node in nodes.items()]
+        fan_out(targets, work, name=lambda each: each.node.name, on_interrupt=stop.set)
+
+    if landed is None:
+        on_all(_Target.remove)
+        return None
+    with CheckpointContent(landed, moved=landed is source, say=say) as content:
+        if landed.store.presigner is None:
+            content.prepare()
+        on_all(lambda each: each.put(content, stop))
+        return describe(folder, content.files, content.small)
 
 
 def stored_checkpoint(run: str, store: ArtifactStore) -> StoredCheckpoint | None:
@@ -104,90 +93,12 @@ def landed_checkpoint(run: str, folder: str, store: ArtifactStore) -> Mapping[st
 
 def step_of(landed: StoredCheckpoint) -> str:
     """Describe a checkpoint by its small files, without downloading the others."""
-    return describe(landed.folder, landed.files, _small_files(landed))
+    return describe(landed.folder, landed.files, small_files(landed))
 
 
 def torn_part(landed: StoredCheckpoint) -> str | None:
     """The checkpoint of which parts are missing: those of a ps whose disk nobody could read."""
-    return torn_checkpoint(landed.files.keys(), _small_files(landed))
-
-
-def _small_files(landed: StoredCheckpoint) -> Callable[[str], bytes]:
-    def start_of(path: str) -> bytes:
-        file = landed.files[path]
-        if file.size > _TOLD_BYTES:
-            return b""
-        return b"".join(verified(file, landed.run, landed.store))
-
-    return start_of
-
-
-@contextmanager
-def _spooled(landed: StoredCheckpoint | None, *, moved: bool) -> Iterator[_Spool]:
-    """The checkpoint, downloaded once for any number of nodes; `moved`: to other work folders."""
-    try:
-        with tempfile.TemporaryFile() as file:
-            files, places = pack(landed, file, moved=moved) if landed is not None else ({}, {})
-            file.flush()
-            yield _Spool(file.fileno(), files, places)
-    except OSError as error:
-        raise CloudtrainError(
-            f"cannot copy the checkpoint to {tempfile.gettempdir()}: {error.strerror or error}",
-            hint="free some space there, or set TMPDIR to another folder",
-        ) from error
-
-
-def pack(
-    landed: StoredCheckpoint, file: IO[bytes], *, moved: bool = False
-) -> tuple[dict[str, Artifact], dict[str, int]]:
-    """Pack the files, each checked against the manifest; returns them as packed, and where the
-    content of each starts.
-    """
-    files, places = {}, {}
-    for path, each in landed.files.items():
-        pieces = _checked(landed, each)
-        if moved and basename(path) == "checkpoint" and each.size <= _TOLD_BYTES:
-            content = without_folder(b"".join(pieces))
-            digest = hashlib.sha256(content).hexdigest()
-            each, pieces = replace(each, size=len(content), sha256=digest), iter([content])
-        member = tarfile.TarInfo(f"./{path}")
-        member.size, member.mtime = each.size, each.mtime // 10**9
-        file.write(member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
-        files[path], places[path] = each, file.tell()
-        file.writelines(pieces)
-        file.write(b"\0" * (-each.size % tarfile.BLOCKSIZE))
-    file.write(b"\0" * 2 * tarfile.BLOCKSIZE)
-    return files, places
-
-
-def _checked(landed: StoredCheckpoint, each: Artifact) -> Iterator[bytes]:
-    """The file's bytes; raises StoreError after the last of them if they are not what landed."""
-    try:
-        yield from verified(each, landed.run, landed.store)
-    except StoreError as error:
-        raise error.copy_with(
-            hint="the checkpoint was changed or damaged in the store: start without it (remove "
-            "train.checkpoints, or --resume)"
-        ) from error
-
-
-@dataclass(frozen=True)
-class _Spool:
-    """The archive on disk, for many readers at once."""
-
-    descriptor: int
-    files: Mapping[str, Artifact]
-    places: Mapping[str, int]
-
-    def pieces(self) -> Iterator[bytes]:
-        offset = 0
-        while piece := os.pread(self.descriptor, _CHUNK, offset):
-            offset += len(piece)
-            yield piece
-
-    def start_of(self, path: str) -> bytes:
-        size = min(self.files[path].size, _TOLD_BYTES)
-        return os.pread(self.descriptor, size, self.places[path])
+    return torn_checkpoint(landed.files.keys(), small_files(landed))
 
 
 @dataclass(frozen=True)
@@ -199,12 +110,13 @@ class _Target:
     folder: str
     transport: Transport
 
-    def put(self, landed: Mapping[str, Artifact], spool: _Spool, stop: Stop) -> None:
-        if self._holds(self.folder, landed, stop):
+    def put(self, content: CheckpointContent, stop: Stop) -> None:
+        if self._holds(self.folder, content.files, stop):
             return
-        new = f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new"
-        self._run("unpack", UNPACK, new, stdin=spool.pieces())
-        if not self._holds(new, landed, stop):
+        new = normpath(f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new")
+        if not content.download_on(self.node, self.work, new, self.transport):
+            self._run("unpack", UNPACK, new, stdin=content.pieces())
+        if not self._holds(new, content.files, stop):
             raise NodeError(
                 self.node.name,
                 f"the checkpoint {self.folder} was damaged on its way to the node",
@@ -280,20 +192,6 @@ def tensorflow_checkpoint(content: bytes) -> str | None:
     text = content.decode("utf-8", "replace")
     found = re.search(r'^model_checkpoint_path: "([^"\n]+)"', text, re.MULTILINE)
     return shown(basename(found[1])) if found else None
-
-
-_PATHS = re.compile(rb'^((?:all_)?model_checkpoint_paths?: )"(/[^"\n]*)/([^/"\n]+)"', re.MULTILINE)
-
-
-def without_folder(content: bytes) -> bytes:
-    """A `checkpoint` file that names its checkpoints relative to its own folder.
-
-    A script that saves below an absolute path makes TensorFlow write absolute paths into it
-    (tensorflow/python/checkpoint/checkpoint_management.py, generate_checkpoint_state_proto); in
-    another run's work folder they lead nowhere, and `latest_checkpoint` would find nothing.
-    """
-    folders = {found[2] for found in _PATHS.finditer(content)}
-    return _PATHS.sub(rb'\1"\3"', content) if len(folders) == 1 else content
 
 
 def keras_step(content: bytes) -> str | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
+from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
+from cloudtrain.artifacts.checkpoints import step_of, stored_checkpoint, torn_part
 from cloudtrain.artifacts.run_index import StoredRuns, clusters_in
-from cloudtrain.artifacts.spool import can_spool
+from cloudtrain.artifacts.spool import can_spool, counted, pending_spools
 from cloudtrain.cluster.session import Handle, artifact_store, recorded_config
 from cloudtrain.commands.find_run import FoundRun
 from cloudtrain.commands.spools import ingest, ingest_before_reading
@@ -33,7 +34,7 @@ def resume_source(handle: Handle, wanted: str, console: Console) -> ResumedFrom:
     """
     require_folder(handle.config)
     if "://" in wanted:
-        landed = _at_uri(wanted, handle.config)
+        landed = at_uri(wanted, handle.config, console)
     elif wanted == LAST:
         landed = _last(handle, console)
     else:
@@ -70,7 +71,7 @@ def _last(handle: Handle, console: Console) -> StoredCheckpoint:
         if run_id in known:
             landed = _on_record(records, known[run_id], console, held=True)
         else:
-            landed = stored_checkpoint(run_id, handle.store)
+            landed = _stored(run_id, handle.store, console)
         if landed is not None:
             return landed
     if not known:
@@ -94,7 +95,7 @@ def _by_id(handle: Handle, wanted: str, console: Console) -> StoredCheckpoint:
         if run is not None:
             landed = _on_record(Records(name), run, console, held=name == own)
             return _required(landed, wanted)
-    landed = stored_checkpoint(wanted, handle.store)
+    landed = _stored(wanted, handle.store, console)
     if landed is None:
         runs = [run.id for run in handle.records.runs()]
         listed = f"runs of {own}: {', '.join(runs[-5:])}; " if runs else ""
@@ -150,12 +151,12 @@ def _ingest(records: Records, run: Run, store: ArtifactStore, console: Console) 
 # ── a URI ────────────────────────────────────────────────────────────────────
 
 
-def _at_uri(uri: str, config: ClusterConfig) -> StoredCheckpoint:
+def at_uri(uri: str, config: ClusterConfig, console: Console) -> StoredCheckpoint:
     """The checkpoint below `<store>/<run>`, or of the latest run of the one cluster in a store."""
     whole = uri.rstrip("/")
     parent, _, last = whole.rpartition("/")
     if RUN_ID.match(last) and not parent.endswith((":", "/")):
-        landed = stored_checkpoint(last, source_store(parent, config))
+        landed = _stored(last, source_store(parent, config), console)
         if landed is not None:
             return landed
     store = source_store(whole, config)
@@ -166,10 +167,23 @@ def _at_uri(uri: str, config: ClusterConfig) -> StoredCheckpoint:
             hint=f"name the run: `--resume {whole}/RUN`",
         )
     for run_id in reversed(StoredRuns(store, names[0]).ids() if names else ()):
-        landed = stored_checkpoint(run_id, store)
+        landed = _stored(run_id, store, console)
         if landed is not None:
             return landed
     raise UsageError(f"no landed checkpoint of a run in {whole}", hint=NOT_LANDED)
+
+
+def _stored(run: str, store: ArtifactStore, console: Console) -> StoredCheckpoint | None:
+    """The checkpoint of a run that has no record here: only the machine that started it may ingest
+    its spools.
+    """
+    landed = stored_checkpoint(run, store)
+    if can_spool(store) and (left := pending_spools(run, store)):
+        console.warn(
+            f"run {run}: {counted(len(left))} stored by unattended nodes not landed yet, which may "
+            "have a newer checkpoint; run `cloudtrain fetch` on the machine that started it"
+        )
+    return landed
 
 
 def _required(landed: StoredCheckpoint | None, run: str) -> StoredCheckpoint:

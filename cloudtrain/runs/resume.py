@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.artifacts.checkpoints import StoredCheckpoint, stored_checkpoint
+from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
+from cloudtrain.artifacts.checkpoints import stored_checkpoint
 from cloudtrain.cluster.session import store_at
 from cloudtrain.errors import StoreError
 from cloudtrain.model import ClusterConfig

@@ -135,7 +135,15 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
     if run.attempts[-1].number > 1:
         take_checkpoint(landing_of(session), run, nodes)
     source = source_of(run, session.config)
-    step = put_checkpoints(run, nodes, folder, session.transport, session.store, source=source)
+    step = put_checkpoints(
+        run,
+        nodes,
+        folder,
+        session.transport,
+        session.store,
+        source=source,
+        say=session.console.say,
+    )
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
     )

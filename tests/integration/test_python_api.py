@@ -61,6 +61,13 @@ def test_a_notebook_trains_on_local_nodes(
     for path, landed in manifest.files.items():
         assert (tmp_path / "results" / path).stat().st_size == landed.size
 
+    resumed = cloudtrain.train(config, resume="last", arguments=["--steps", "7"])
+    assert resumed.resumed_from is not None
+    assert resumed.resumed_from.run == run.id
+    row = f"<tr><th>resumed from</th><td>ckpt/ckpt-5 of run {run.id}</td></tr>"
+    assert row in resumed._repr_html_()
+    assert "chief0 begins at step 5" in cloudtrain.logs(config)["chief0"]
+
     cloudtrain.down(config)
     (shown,) = cloudtrain.status(project.name).clusters
     assert (shown.open, shown.nodes) == (False, ())

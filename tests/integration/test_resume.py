@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts import checkpoint_content
 from cloudtrain.artifacts.checkpoints import put_checkpoints, step_of, stored_checkpoint
+from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.land import take_checkpoint
+from cloudtrain.artifacts.spool import spool_name
+from cloudtrain.commands.resume_source import at_uri
 from cloudtrain.errors import NodesError, StoreError
 from cloudtrain.model import ClusterConfig, NodeGroup
+from cloudtrain.protocols import StoreBackend
 from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.resume import source_of
-from tests.support.landing_parts import RUN, Cluster
+from cloudtrain.stores import open_store
+from tests.standins.stores import KINDS, Store
+from tests.support.landing_parts import RUN, Cluster, FaultyStore, Heard
 
 NEW = "20261122-062404-k3f9"
 
@@ -84,3 +93,102 @@ def test_a_source_that_is_gone_is_an_error_and_no_new_beginning(
     run: Run = replace(cluster.run, id=NEW, resumed_from=source)
     with pytest.raises(StoreError, match=f"from which run {NEW} resumes is gone"):
         source_of(run, config)
+
+
+# ── downloads by the nodes ───────────────────────────────────────────────────
+
+
+class Passed(FaultyStore):
+    """Counts the bytes that pass through this machine."""
+
+    def __init__(self, store: StoreBackend) -> None:
+        super().__init__(store)
+        self.passed = 0
+
+    def download(self, path: str) -> Iterator[bytes]:
+        for piece in self.store.download(path):
+            self.passed += len(piece)
+            yield piece
+
+
+STATE = 'model_checkpoint_path: "/old/work/ckpt/ckpt-7"\n'
+LARGE = b"\0weights" * 1000
+GONE = "http://127.0.0.1:9/"
+"""Nothing listens there."""
+
+
+@pytest.fixture(scope="module", params=["s3", "gs", "az"])
+def cloud(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with KINDS[request.param]() as store:
+        yield store
+
+
+@pytest.fixture
+def in_cloud(cluster: Cluster, cloud: Store, monkeypatch: pytest.MonkeyPatch) -> Passed:
+    for name, value in cloud.environment.items():
+        monkeypatch.setenv(name, value)
+    cluster.transport.environment.update(cloud.environment)
+    passed = Passed(open_store(f"{cloud.uri}/{os.urandom(4).hex()}"))
+    cluster.store = passed
+    for task in cluster.nodes:
+        new_work(cluster, task).mkdir(parents=True)
+    saved(cluster, STATE)
+    passed.passed = 0
+    return passed
+
+
+def new_work(cluster: Cluster, task: str) -> Path:
+    return Path(str(cluster.work(task)).replace(RUN, NEW))
+
+
+def test_nodes_download_the_files_themselves(cluster: Cluster, in_cloud: Passed) -> None:
+    assert put(cluster, "elsewhere") == "elsewhere/ckpt-7"
+    for task in cluster.nodes:
+        folder = new_work(cluster, task) / "elsewhere"
+        assert (folder / "ckpt-7.data-00000-of-00001").read_bytes() == LARGE
+        assert (folder / "checkpoint").read_text() == 'model_checkpoint_path: "ckpt-7"\n'
+        assert sorted(path.name for path in new_work(cluster, task).iterdir()) == ["elsewhere"]
+    assert in_cloud.passed < len(LARGE)
+    assert not [line for line in cluster.transport.commands if "tar --extract" in line]
+
+
+def test_what_a_node_cannot_download_goes_through_this_machine(
+    cluster: Cluster, in_cloud: Passed
+) -> None:
+    said: list[str] = []
+    source = stored_checkpoint(RUN, cluster.store)
+    assert source is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            checkpoint_content, "revealed", lambda request: {**revealed(request), "url": GONE}
+        )
+        step = put_checkpoints(
+            replace(cluster.run, id=NEW),
+            cluster.nodes,
+            "ckpt",
+            cluster.transport,
+            cluster.store,
+            source=source,
+            say=said.append,
+        )
+    assert step == "ckpt/ckpt-7"
+    (line,) = said
+    assert line.startswith("the checkpoint goes through this machine: mnist-")
+    for task in cluster.nodes:
+        data = new_work(cluster, task) / "ckpt/ckpt-7.data-00000-of-00001"
+        assert data.read_bytes() == LARGE
+
+
+def test_archives_that_only_another_machine_may_ingest_are_named(
+    cluster: Cluster, in_cloud: Passed
+) -> None:
+    heard = Heard()
+    config = ClusterConfig(
+        name="mnist", provider="local", strategy="one_device", nodes={"chief": NodeGroup()}
+    )
+    landed = at_uri(f"{in_cloud.uri}/{RUN}", config, heard)
+    assert (landed.run, heard.warned) == (RUN, [])
+    in_cloud.upload(spool_name(RUN, "chief0", 1, 1, 1), [b"an archive"])
+    at_uri(f"{in_cloud.uri}/{RUN}", config, heard)
+    (warning,) = heard.warned
+    assert "1 archive stored by unattended nodes not landed yet" in warning
