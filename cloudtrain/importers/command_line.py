@@ -50,7 +50,10 @@ def is_file(path: Path) -> bool:
 
 def name_uris(draft: Draft, origin: Value, text: str) -> None:
     """Report URIs that the script would read or write itself: nodes have no rights of their own."""
+    said = {problem.text.partition(": ")[0] for problem in draft.problems}
     for uri in dict.fromkeys(_URI.findall(shell_words.plain(text))):
+        if uri in said or (draft.has("identity") and uri.startswith("gs://")):
+            continue
         draft.lose(
             origin,
             f"{uri}: nodes have no rights there; bring input with `data:`, write output to"

@@ -45,6 +45,7 @@ def finish(draft: Draft, options: Options) -> Imported:
     draft.put("strategy", *_strategy(draft, options))
     for _ in range(ROUNDS):
         _put_placeholders(draft)
+        draft.problems = _unique(draft.problems)
         text = yaml_text(draft)
         try:
             config = _loaded(text, draft.get("name"))
@@ -72,6 +73,15 @@ def cluster_name(text: str) -> str:
     return re.sub(r"^[^a-z]+", "", words)[:30].strip("-")
 
 
+def _unique(problems: list[Problem]) -> list[Problem]:
+    """Each once: parts that several roles share by an alias are on the same lines."""
+    found: dict[tuple[str, int | None, str, str], Problem] = {}
+    for each in problems:
+        field = "" if each.line else each.field
+        found.setdefault((each.file, each.line, field, each.text), each)
+    return list(found.values())
+
+
 def _put_name(draft: Draft) -> None:
     entry = draft.entries.get(("name",))
     given = cluster_name(str(entry.value)) if entry else ""
@@ -86,6 +96,9 @@ def _put_name(draft: Draft) -> None:
     draft.put("name", found or "imported", comment="unique in an account")
 
 
+_OF_A_CLOUD = ("placement", "project", "network", "identity")
+
+
 def _put_provider(draft: Draft, options: Options) -> None:
     """The wanted provider; machines and stores of another cloud fall away."""
     source = draft.get("provider")
@@ -96,7 +109,7 @@ def _put_provider(draft: Draft, options: Options) -> None:
     if wanted == source or source is None:
         return
     is_free = facts_of(wanted).free
-    for path in [path for path in draft.entries if path[0] in ("placement", "project", "network")]:
+    for path in [path for path in draft.entries if path[0] in _OF_A_CLOUD]:
         del draft.entries[path]
     if is_free:
         _rehearse(draft)

@@ -51,22 +51,22 @@ def put_store(draft: Draft, output: Value | None) -> None:
 
 def put_rights(draft: Draft, account: Value | None, network: Value | None) -> None:
     if account is not None and known(draft, account):
-        draft.lose(
-            account, "nodes have no rights of their own: set `identity:` if the script needs them"
-        )
+        draft.put("identity", account.text, account, "for scripts that use buckets themselves")
     if network is not None and known(draft, network):
         name = network.text.rpartition("/")[2]
         draft.lose(network, f"choose a subnet of {name} with network.subnet")
 
 
-def put_arguments(draft: Draft, arguments: list[Value], output: Value | None) -> list[str]:
+def put_arguments(
+    draft: Draft, arguments: list[Value], output: Value | None, folder: str = JOB_DIR
+) -> list[str]:
     """The script's arguments: what it writes below the job's folder goes to {output}."""
     base = output.text.rstrip("/") if output else ""
     found = []
     for value in arguments:
         text = value.text
         if base.startswith("gs://"):
-            text = re.sub(rf"{re.escape(base)}(?=/|$)", lambda _: JOB_DIR, text)
+            text = re.sub(rf"{re.escape(base)}(?=/|$)", lambda _: folder, text)
         names = shell_words.unknown(text)
         for name in dict.fromkeys(names):
             draft.lose(value, f"{name} of the submitting shell: export it, or fill in its value")

@@ -10,7 +10,7 @@ import re
 import shlex
 
 VARIABLE = ("\ue000", "\ue001")
-"""Around a variable's name in a word."""
+"""Around a variable's name in a word, or a name with its default: `NAME:-text`."""
 SUBSTITUTION = ("\ue002", "\ue003")
 """Around the text of a `$(…)`."""
 OPERATORS = "\ue004"
@@ -196,9 +196,10 @@ def marked_text(text: str) -> str:
     """A text with its marks as a config writes them."""
 
     def written(found: re.Match[str]) -> str:
-        name = found[1] or ""
-        is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
-        return f"${{{name}:-FILL_IN_{name}}}" if is_name else "FILL_IN"
+        name, has_default, default = (found[1] or "").partition(":-")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            return "FILL_IN"
+        return f"${{{name}:-{default if has_default else f'FILL_IN_{name}'}}}"
 
     return _MARKED.sub(written, text).replace(OURS[0], "{").replace(OURS[1], "}")
 

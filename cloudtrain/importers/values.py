@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree, dotted, shown
@@ -48,6 +48,16 @@ class Values:
     def at(self, *path: str | int) -> Values:
         below = (*self.prefix, *path)
         return Values(self.file, below, self._store)
+
+    def renamed(self, name: Callable[[str], str]) -> Values:
+        """The same with other keys; fields in messages keep those of the file."""
+        found = Values(self.file)
+        found.problems.extend(self.problems)
+        for path, value in self._store.values.items():
+            found.put(_renamed(path, name), value)
+        for path, line in self._store.lines.items():
+            found.line_at(_renamed(path, name), line)
+        return found
 
     def has(self, *path: str | int) -> bool:
         return next(self._below((*self.prefix, *path)), None) is not None
@@ -120,6 +130,10 @@ class Values:
 
     def line_at(self, path: Path, line: int) -> None:
         self._store.lines[path] = line
+
+
+def _renamed(path: Path, name: Callable[[str], str]) -> Path:
+    return tuple(name(part) if isinstance(part, str) else part for part in path)
 
 
 class _Store:

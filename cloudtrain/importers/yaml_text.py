@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
-from cloudtrain.config.yaml_source import shown
+from cloudtrain.config.sections import section_at
+from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.importers.draft import Draft, Entry, Plain
+from cloudtrain.task_id import ROLE_ORDER
 
 _TOP = (
     *("name", "provider", "project", "placement", "hosts", "network", "identity", "strategy"),
@@ -78,7 +80,7 @@ _Dumper.add_representer(str, _represent)
 
 def _tree(draft: Draft) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for path, entry in draft.entries.items():
+    for path, entry in sorted(draft.entries.items(), key=lambda item: _rank(item[0])):
         node = tree
         for part in path[:-1]:
             below = node.setdefault(str(part), {})
@@ -87,6 +89,15 @@ def _tree(draft: Draft) -> dict[str, Any]:
             node = below
         node[str(path[-1])] = entry
     return tree
+
+
+def _rank(path: Path) -> tuple[int, ...]:
+    """Roles as TF_CONFIG orders them, fields as the docs do; the rest as it came (stable)."""
+    if path[0] == "nodes" and len(path) > 1:
+        return (ROLE_ORDER.index(str(path[1])) if path[1] in ROLE_ORDER else len(ROLE_ORDER),)
+    section = section_at(path[:1])
+    fields = list(section.model_fields) if section else []
+    return (fields.index(str(path[1])) if len(path) > 1 and path[1] in fields else 0,)
 
 
 def _block(name: str, node: Any, depth: int) -> list[str]:
@@ -109,7 +120,8 @@ def _role(key: str, node: dict[str, Entry]) -> str | None:
     inner = ", ".join(f"{name}: {_flow(entry.value)}" for name, entry in node.items())
     if len(inner) > _FLOW or key in ("env", "run"):
         return None
-    text = " · ".join(dict.fromkeys(each.comment for each in node.values() if each.comment))
+    said = (_comment(each) for each in node.values() if each.comment)
+    text = " · ".join(dict.fromkeys(said))
     return _with_comment(f"  {key}: {{{inner}}}", text)
 
 

@@ -55,13 +55,19 @@ def test_without_a_region_the_placement_is_to_be_filled_in(desk: Desk) -> None:
     assert "FILL IN" in found.text
 
 
-def test_service_account_and_network_are_named_at_their_lines(desk: Desk) -> None:
+def test_the_service_account_is_the_nodes_identity_and_a_network_is_named(desk: Desk) -> None:
+    account = "trainer@my-project.iam.gserviceaccount.com"
     found = desk.imported(
-        training(*CUSTOM, "serviceAccount: a@b.c", "network: projects/1/global/networks/vpc")
+        training(
+            *CUSTOM,
+            f"serviceAccount: {account}",
+            "network: projects/1/global/networks/vpc",
+            "pythonModule: t.task",
+            "args: [--data, gs://b/x]",
+        )
     )
+    assert found.config.identity == account
     assert lost(found) == [
-        "config.yaml:5: trainingInput.serviceAccount: nodes have no rights of their own:"
-        " set `identity:` if the script needs them",
         "config.yaml:6: trainingInput.network: choose a subnet of vpc with network.subnet",
     ]
 

@@ -1,0 +1,303 @@
+"""Maps a compose file whose services have TF_CONFIG: each is a task, and a node.
+
+Fields: https://docs.docker.com/reference/compose-file/services/
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.cloud import providers
+from cloudtrain.importers import shell_words
+from cloudtrain.importers.code_folder import Dockerfile
+from cloudtrain.importers.command_line import put_code
+from cloudtrain.importers.compose_text import environment_file, interpolated, passed_on
+from cloudtrain.importers.containers import (
+    Container,
+    find_dockerfile,
+    put_containers,
+    put_gpus,
+    with_text,
+)
+from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.options import Options
+from cloudtrain.importers.values import Value, Values, refuse
+
+NO_COUNTERPART = (
+    *("depends_on", "networks", "container_name", "hostname", "ports", "expose", "links", "tty"),
+    *("stdin_open", "logging", "profiles", "network_mode", "pull_policy", "platform", "init"),
+)
+"""Keys of a service that nodes do not need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What one TF_CONFIG says."""
+
+    role: str
+    index: int
+    cluster: Mapping[str, list[str]]
+    origin: Value
+
+
+def is_compose(values: Values) -> bool:
+    return values.has("services")
+
+
+def read_compose(values: Values, options: Options) -> Draft:
+    """Raises ConfigError without a service that has TF_CONFIG, or with different clusters."""
+    draft = Draft(kind="a compose file with TF_CONFIG", file=values.file)
+    draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
+    name = values.take("name")
+    draft.put("name", name.text if name else None, name)
+    for top in values.names():
+        if top in ("version", "networks", "volumes") or str(top).startswith("x-"):
+            values.drop(top)
+    values.lose("secrets", why="not mapped: see `secrets:`")
+    values.lose("configs", why="not mapped: deliver files by `code:`")
+    tasks: list[tuple[Task, Values, dict[str, Value]]] = []
+    for service in values.names("services"):
+        found = values.at("services", service)
+        environment = _environment(draft, found, options.folder)
+        if "TF_CONFIG" in environment:
+            tasks.append((_task(environment["TF_CONFIG"]), found, environment))
+        else:
+            found.lose(why="has no TF_CONFIG: it becomes no node")
+    if not tasks:
+        where = values.whole("services")
+        assert where
+        raise refuse(where, "has no service with TF_CONFIG: nothing says what the cluster is")
+    _put_nodes(draft, [task for task, _, _ in tasks])
+    dockerfile = _put_code(draft, [service for _, service, _ in tasks], options)
+    containers = [_container(draft, *each, options) for each in tasks]
+    put_containers(draft, containers, dockerfile)
+    values.rest()
+    draft.problems += values.problems
+    return draft
+
+
+# ── TF_CONFIG ────────────────────────────────────────────────────────────────
+
+
+def _task(value: Value) -> Task:
+    """Raises ConfigError for a TF_CONFIG that TensorFlow would refuse, too."""
+    try:
+        found = json.loads(value.text)
+    except ValueError:
+        raise refuse(value, "is no JSON") from None
+    task = found.get("task") if isinstance(found, dict) else None
+    cluster = found.get("cluster", {}) if isinstance(found, dict) else None
+    if not isinstance(task, dict) or not isinstance(cluster, dict):
+        raise refuse(value, 'has no "task" or no "cluster"')
+    role, index = task.get("type"), task.get("index", 0)
+    try:
+        number = int(index)
+    except (TypeError, ValueError):
+        number = -1
+    if not isinstance(role, str) or not 0 <= number < 1000:
+        raise refuse(value, 'has no "type" and "index" in its "task"')
+    hosts = {_role(name): _hosts(listed) for name, listed in cluster.items()}
+    return Task(role=_role(role), index=number, cluster=hosts, origin=value)
+
+
+def _role(name: str) -> str:
+    return "chief" if name == "master" else name.lower()
+
+
+def _hosts(listed: Any) -> list[str]:
+    """A role's addresses, as a list or by index."""
+    items = list(listed.values()) if isinstance(listed, dict) else listed
+    return [str(item) for item in items] if isinstance(items, list) else [str(items)]
+
+
+def _put_nodes(draft: Draft, tasks: list[Task]) -> None:
+    first = tasks[0]
+    cluster = {role: hosts for role, hosts in first.cluster.items() if hosts}
+    for task in tasks:
+        same = {role: hosts for role, hosts in task.cluster.items() if hosts}
+        alone = task.role == "evaluator" or not task.cluster
+        if same != cluster and not alone:
+            raise refuse(task.origin, f"has another cluster than {first.origin.field}")
+        if "master" in task.origin.text:
+            draft.lose(task.origin, "`master` is `chief` here: a script that looks for it changes")
+    have = {(task.role, task.index): task for task in tasks}
+    counts = {role: len(hosts) for role, hosts in cluster.items()}
+    for role, index in have:
+        counts[role] = max(counts.get(role, 0), index + 1 if role not in cluster else 0)
+    for role, count in counts.items():
+        origin = next((task.origin for task in tasks if task.role == role), first.origin)
+        draft.role(role, count, origin)
+        for index in range(count):
+            if (role, index) not in have:
+                draft.lose(first.origin, f"lists {role} {index}, which is no service of this file")
+    addresses = [host for hosts in cluster.values() for host in hosts]
+    ports = {host.rpartition(":")[2] for host in addresses}
+    machines = {host.rpartition(":")[0] for host in addresses}
+    if len(ports) == 1 and (port := next(iter(ports))).isdecimal():
+        draft.put("train.port", int(port[:9]), first.origin, "of all tasks in TF_CONFIG")
+    elif len(machines) > 1 and ports:
+        listed = ", ".join(sorted(ports))
+        draft.lose(first.origin, f"has different ports ({listed}): cloudtrain chooses them")
+
+
+# ── services ─────────────────────────────────────────────────────────────────
+
+
+def _environment(draft: Draft, service: Values, folder: Path) -> dict[str, Value]:
+    """Variables of a service: its files' first, then its own."""
+    found: dict[str, Value] = {}
+    for name in service.names("env_file") or [""]:
+        at = ("env_file", name) if name != "" else ("env_file",)
+        entry = service.take(*at) or service.take(*at, "path")
+        service.drop(*at)
+        if entry is not None:
+            found.update(environment_file(draft, folder / entry.text, entry))
+    for key in service.names("environment"):
+        where = service.whole("environment", key)
+        value = service.take("environment", key)
+        if isinstance(key, int):
+            if value is None:
+                continue
+            name, equals, text = value.text.partition("=")
+            raw = with_text(value, text) if equals else None
+        else:
+            name, raw = key, value
+        assert where
+        text = passed_on(name) if raw is None else interpolated(draft, raw)
+        found[name] = with_text(raw or where, text)
+    return found
+
+
+def _words(draft: Draft, service: Values, key: str) -> list[str]:
+    """`command` or `entrypoint`: a list of words, or a line that is split into words."""
+    if service.names(key):
+        return [interpolated(draft, value) for value in service.take_list(key)]
+    value = service.take(key)
+    if value is None:
+        return []
+    text = interpolated(draft, value)
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise refuse(value, f"cannot be split into words: {error}") from None
+
+
+def _container(
+    draft: Draft,
+    task: Task,
+    service: Values,
+    environment: dict[str, Value],
+    options: Options,
+) -> Container:
+    where = service.whole("command") or service.whole()
+    assert where
+    for key in NO_COUNTERPART:
+        service.drop(key)
+    for key in ("secrets", "configs"):
+        service.lose(key, why="not mapped: see `secrets:`, or deliver files by `code:`")
+    restart = service.take("restart")
+    if restart is not None and (found := re.fullmatch(r"on-failure(?::(\d{1,3}))?", restart.text)):
+        draft.put("train.max_restarts", int(found[1] or 3), restart)
+    _put_gpus(draft, task.role, service, options)
+    image = service.take("image")
+    return Container(
+        role=task.role,
+        index=task.index,
+        where=where,
+        image=with_text(image, shell_words.plain(interpolated(draft, image))) if image else None,
+        entrypoint=_words(draft, service, "entrypoint"),
+        arguments=_words(draft, service, "command"),
+        environment=environment,
+        workdir=service.text("working_dir"),
+        hosts={",".join(hosts): role for role, hosts in task.cluster.items() if hosts},
+    )
+
+
+def _put_gpus(draft: Draft, role: str, service: Values, options: Options) -> None:
+    deploy = service.at("deploy", "resources", "reservations", "devices")
+    found: tuple[int, Value] | None = None
+    for at in deploy.names():
+        where = deploy.whole(at)
+        words = [value.text for value in deploy.take_list(at, "capabilities")]
+        count = deploy.text(at, "count")
+        ids = deploy.take_list(at, "device_ids")
+        deploy.drop(at, "driver")
+        if "gpu" in words and where:
+            number = int(count) if count.isdecimal() and len(count) < 3 else len(ids)
+            found = (max(number, 1), where)
+    for key in ("runtime", "gpus"):
+        value = service.take(key)
+        if value is not None and (key == "gpus" or value.text == "nvidia"):
+            number = int(value.text) if value.text.isdecimal() and len(value.text) < 3 else 1
+            found = found or (max(number, 1), value)
+    if found:
+        put_gpus(draft, role, *found, options)
+
+
+# ── code ─────────────────────────────────────────────────────────────────────
+
+
+def _put_code(draft: Draft, services: list[Values], options: Options) -> Dockerfile | None:
+    """The build's context, or a folder that is mounted below the working folder."""
+    dockerfile: Dockerfile | None = None
+    copied: tuple[tuple[str, str], ...] = ()
+    origin: Value | None = None
+    for service in services:
+        build = service.take("build") or service.take("build", "context")
+        name = service.text("build", "dockerfile") or "Dockerfile"
+        if build is not None and origin is None:
+            origin = build
+            context = (options.folder / build.text).resolve()
+            dockerfile = find_dockerfile(draft, context, name)
+            copied = tuple(
+                (str(context / a), b) for a, b in (dockerfile.copied if dockerfile else ())
+            )
+            copied = copied or ((str(context), "/"),)
+        service.drop("build", "target")
+    workdir = dockerfile.folder if dockerfile else ""
+    workdir = next((text for each in services if (text := each.text("working_dir"))), workdir)
+    mounted, unused = _mounts(services, options.folder, workdir)
+    folders = [pair for pair in (*mounted, *copied) if Path(pair[0]).is_dir()]
+    if folders:
+        source, target = folders[0]
+        target = posixpath.normpath(posixpath.join(workdir or "/", target))
+        put_code(draft, Path(source), options.base, origin)
+        draft.workdir = workdir or target
+        if workdir and target != workdir and workdir.startswith(target.rstrip("/") + "/"):
+            draft.put("train.dir", posixpath.relpath(workdir, target), origin)
+        elif not workdir:
+            draft.workdir = target
+    for volume in unused:
+        draft.lose(volume, "nodes share no volume: deliver it by `code:` or `data:`")
+    return dockerfile
+
+
+def _mounts(
+    services: list[Values], folder: Path, workdir: str
+) -> tuple[list[tuple[str, str]], list[Value]]:
+    """Folders mounted at or above the working folder, and all other volumes."""
+    code: list[tuple[str, str]] = []
+    unused: dict[str, Value] = {}
+    for service in services:
+        for at in service.names("volumes"):
+            volume = service.at("volumes", at)
+            short = volume.take()
+            where = volume.whole()
+            source, _, rest = short.text.partition(":") if short else ("", "", "")
+            target = rest.partition(":")[0]
+            if short is None:
+                source, target = volume.text("source"), volume.text("target")
+                volume.drop()
+            inside = (workdir or "/").startswith(target.rstrip("/")) if target else False
+            if source.startswith(".") and inside and (folder / source).is_dir():
+                code.append((str((folder / source).resolve()), target))
+            elif where is not None:
+                unused.setdefault(f"{source}:{target}", with_text(where, source))
+    return list(dict.fromkeys(code)), list(unused.values())
