@@ -81,6 +81,9 @@ class TokenQuery:
     key: str
     listed: bool = False
     """The answer of `path` is a name; the JSON is below it."""
+    scopes_path: str = ""
+    """Path at which a GET lists the scopes of the token, which must include `scope`."""
+    scope: str = ""
     source: str
 
 

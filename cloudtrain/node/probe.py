@@ -14,6 +14,8 @@ import struct
 import sys
 import time
 
+from cloudtrain.node import identity
+
 
 def main() -> None:
     poll = selectors.DefaultSelector()
@@ -26,6 +28,8 @@ def main() -> None:
     facts = {"listening": listener is not None, "why": why, "time": time.time()}
     facts["owner"] = owner(order["port"]) if listener is None else None
     facts.update(space(order["folder"]), versions=printed(sys.argv[1:]))
+    how = order["identity"]
+    facts["identity"] = identity.refusal(how) if how else None
     tell(facts)
     peers = json.loads(lines.next())
     tell({"failed": reach(poll, peers["peers"], order["nonce"], peers["timeout"])})

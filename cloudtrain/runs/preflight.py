@@ -1,27 +1,29 @@
 """Checks every node before an attempt for what TensorFlow would never notice.
 
-Ports free, every pair reachable, versions equal, clocks agree, disk space. Each node holds its own
-port while it calls the others (node/probe.py), so the calls prove the path that TensorFlow will
-take.
+Ports free, every pair reachable, versions equal, clocks agree, disk space, a token of `identity`.
+Each node holds its own port while it calls the others (node/probe.py), so the calls prove the path
+that TensorFlow will take.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 
 from cloudtrain import layout
+from cloudtrain.cloud import cloud_of
 from cloudtrain.codec import decode
 from cloudtrain.errors import PreflightError
-from cloudtrain.model import Node
+from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.protocols import Transport
 from cloudtrain.run_record import Task
 from cloudtrain.shell import Command
@@ -31,6 +33,8 @@ CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2
 DISK_LOW = 500 * 1000**2
 CONNECT_SECONDS = 5.0
+TOKEN_SECONDS = 15.0
+"""Time for the metadata service to learn of a new identity: AWS gives about that for IAM."""
 
 
 def preflight(
@@ -38,23 +42,25 @@ def preflight(
     transport: Transport,
     *,
     versions: Callable[[Node], Command | None] = lambda node: None,
+    identity: Mapping[str, object] | None = None,
     folder: str = layout.ROOT,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
     """Return warnings; raises PreflightError with every problem, each naming its node and what to
     do.
 
-    `versions` is a command that prints a JSON object of package → version, `folder` where the task
-    writes. A node that does not answer within `timeout` seconds is a problem by itself.
+    `versions` is a command that prints a JSON object of package → version, `identity` how a node
+    gets a token of its identity (`token_query`), `folder` where the task writes. A node that does
+    not answer within `timeout` seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()
     probes = [
         _Probe(task=task, node=node, versions=_once(asked, node, versions)) for task, node in tasks
     ]
-    _ask(probes, transport, folder, timeout)
+    _ask(probes, transport, {"folder": folder, "identity": identity}, timeout)
     findings = _Findings()
     alone = len(_cluster(probes)) < 2
-    for judge in (_silence, _clocks, _versions, _disks, _reachability):
+    for judge in (_silence, _clocks, _versions, _disks, _identities, _reachability):
         judge(probes, findings)
     others = bool(findings.problems)
     taken = _ports(probes, findings.warnings if alone else findings.problems)
@@ -66,6 +72,18 @@ def preflight(
             taken=() if others else taken,
         )
     return tuple(findings.warnings)
+
+
+def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
+    """How a node asks for a token of `identity`; None without one. CLOUDTRAIN_METADATA overrides
+    the address.
+    """
+    cloud = cloud_of(config.provider)
+    if config.identity is None or cloud is None or cloud.identity is None:
+        return None
+    query = asdict(cloud.identity.token)
+    address = os.environ.get("CLOUDTRAIN_METADATA") or query["address"]
+    return {**query, "address": address, "seconds": TOKEN_SECONDS}
 
 
 def _once(
@@ -106,6 +124,8 @@ class _NodeReport:
     files: int
     versions: str | None = None
     """JSON: package → version; nothing if the command failed, None if there was none."""
+    identity: str | None = None
+    """Why it gets no token of its identity; empty if it does, None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +172,11 @@ class _Probe:
             self.failed = decode(_PeerReport, facts).failed
 
 
-def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: float) -> None:
-    """Run all probes in two steps: all hold their ports, then all call all."""
+def _ask(
+    probes: Sequence[_Probe], transport: Transport, order: Mapping[str, object], timeout: float
+) -> None:
+    """Run all probes in two steps: all hold their ports, then all call all. `order`: what the first
+    order of every probe has."""
     changed = threading.Condition()
     nonce = secrets.token_hex(8)
     threads = [
@@ -166,7 +189,7 @@ def _ask(probes: Sequence[_Probe], transport: Transport, folder: str, timeout: f
         for probe, thread in zip(probes, threads, strict=True):
             probe.began = time.time()
             probe.orders.put(
-                _order(nonce=nonce, name=probe.task.name, port=probe.task.port, folder=folder)
+                _order(nonce=nonce, name=probe.task.name, port=probe.task.port, **order)
             )
             thread.start()
         _wait(changed, timeout, lambda: all(probe.report or probe.over for probe in probes))
@@ -352,6 +375,15 @@ def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
             findings.problems.append(f"{text}, too little for a run: free space or raise disk_gb")
         elif free < DISK_LOW:
             findings.warnings.append(text)
+
+
+def _identities(probes: Sequence[_Probe], findings: _Findings) -> None:
+    for probe in probes:
+        if probe.report and probe.report.identity:
+            findings.problems.append(
+                f"{probe.node.name}: no token of `identity` from the metadata service: "
+                f"{probe.report.identity}: run `cloudtrain check`"
+            )
 
 
 def _some(names: Sequence[str]) -> str:

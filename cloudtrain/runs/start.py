@@ -27,7 +27,7 @@ from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
-from cloudtrain.runs.preflight import preflight
+from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.resume import source_of
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
@@ -199,6 +199,7 @@ def preflight_attempt(session: Session, run: Run) -> None:
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
             versions=lambda node: tensorflow.versions_command(config, node),
+            identity=token_query(config),
         )
         for task in run.tasks:
             stage.done(task.node)

@@ -37,6 +37,8 @@ FACTS = Cloud(
             path="/computeMetadata/v1/instance/service-accounts/default/token",
             headers={"Metadata-Flavor": "Google"},
             key="access_token",
+            scopes_path="/computeMetadata/v1/instance/service-accounts/default/scopes",
+            scope="https://www.googleapis.com/auth/cloud-platform",
             source="https://cloud.google.com/compute/docs/access/authenticate-workloads",
         ),
         # `name` and `email` of IAM's discovery document, ServiceAccount

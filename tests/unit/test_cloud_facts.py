@@ -208,6 +208,7 @@ def test_how_a_node_asks_for_a_token_of_its_identity(cloud: Cloud) -> None:
     assert re.fullmatch(r"http://[\w.]+", how.address), "a link-local service, without a path"
     assert how.path.startswith("/")
     assert how.path.endswith("/") == how.listed
+    assert bool(how.scopes_path) == bool(how.scope)
     assert bool(how.token_path) == bool(how.token_header) == bool(how.token_headers)
     assert bool(how.headers) != bool(how.token_path), "no browser sends it by accident"
     assert how.key

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.cluster import session
-from cloudtrain.cluster.drift import _FIELDS, serves
+from cloudtrain.cluster.drift import _FIELDS, Drift, creation_facts_of, drift, serves
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.config import load
 from cloudtrain.config.change_effects import EFFECT
 from cloudtrain.config.sections import ConfigFile, section_at
-from cloudtrain.events import ImageChosen, NodeDeletionBegun, nodes_leaving
+from cloudtrain.events import ImageChosen, NodeDeletionBegun, NodeRequested, nodes_leaving
+from cloudtrain.model import Node, Plan
 from cloudtrain.protocols import Completed
 from cloudtrain.state import Records
 from tests.support.drift_parts import FIRST, User, cloudtrain, user, worker
@@ -380,3 +384,41 @@ def test_a_node_that_is_made_again_is_like_its_peers_whatever_is_chosen_today(
     assert user.up().exit_code == 0
     assert dict(plans[0].images) == {"auto/T4": "projects/x/global/images/common-cu124-v1"}
     assert user.cloud.cloud["deep"]["deep-worker1"].machine == "n1-standard-2"
+
+
+# ── identity ─────────────────────────────────────────────────────────────────
+
+OTHER = "other@p.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "recorded", "listed", "differs"),
+    [
+        (ACCOUNT, ACCOUNT, None, []),
+        (ACCOUNT, ACCOUNT, (ACCOUNT,), []),
+        (ACCOUNT, ACCOUNT, (OTHER, ACCOUNT.upper()), []),
+        (ACCOUNT, ACCOUNT, (OTHER,), [f"identity {OTHER}"]),
+        (ACCOUNT, ACCOUNT, (), ["no identity"]),
+        (None, None, (OTHER,), []),
+        (None, ACCOUNT, (ACCOUNT,), [f"identity {ACCOUNT}"]),
+    ],
+)
+def test_what_the_cloud_lists_counts_but_not_what_a_policy_attached(
+    user: User,
+    wanted: str | None,
+    recorded: str | None,
+    listed: tuple[str, ...] | None,
+    differs: list[str],
+) -> None:
+    plan = make_plan(replace(load(Path("deep.yaml")), identity=wanted))
+    facts = {**creation_facts_of(plan.config, plan.nodes[0]), "identity": recorded}
+    (node, *_) = user.cloud.nodes("deep")
+    found = drift_of(plan, replace(node, identities=listed), facts)
+    assert [change.there for change in found.changes] == differs
+
+
+def drift_of(plan: Plan, node: Node, facts: dict[str, Any]) -> Drift:
+    records = Records("other")
+    records.create()
+    records.journal(NodeRequested(node=node.name, made=facts))
+    return drift(plan, [node], records.events())
