@@ -15,7 +15,7 @@ from cloudtrain.script.facts import ScriptFacts, Use, together
 from cloudtrain.script.releases import Need, missing_in
 from cloudtrain.script.strategy import strategies_in, strategy_in
 from cloudtrain.strategies import STRATEGIES, strategy_of
-from cloudtrain.tf_config import wants_tf_config
+from cloudtrain.tf_config import for_estimator, wants_tf_config
 
 KERAS_3 = (2, 16)
 """First TensorFlow release with Keras 3: https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1"""
@@ -141,6 +141,22 @@ def _chief(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
         )
 
 
+def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    own = [use for use in facts.names if ".estimator." in use.name]
+    version = config.setup.tensorflow
+    if not own or "evaluator" not in config.nodes or not _gets_tf_config(config):
+        return
+    if for_estimator(config) or version is None:
+        return
+    if tensorflow_releases.VERSION.fullmatch(version) and (
+        tensorflow_releases.release(version) < KERAS_3
+    ):
+        yield (
+            f"{own[0]}: the evaluator of an Estimator refuses a cluster without a chief: set "
+            "`train.tf_config: estimator`"
+        )
+
+
 def _restores(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     use = next((use for use in facts.names if use.name.endswith(".BackupAndRestore")), None)
     if use is None or config.train.checkpoints is not None:
@@ -200,6 +216,7 @@ _NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
     _keras,
     _uris,
     _chief,
+    _evaluator,
     _restores,
     _tf_config,
 )

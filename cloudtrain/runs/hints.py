@@ -199,7 +199,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         (
             r"No module named '([\w.]+)'",
             "add the package of `{0}` to `setup.packages`; if it is your own code, check"
-            " `train.dir`",
+            " `train.dir`, or set `setup.install: .`",
         ),
         (r"TensorBoard is not installed", "add `tensorboard` to `setup.packages`"),
         (

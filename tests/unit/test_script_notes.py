@@ -72,6 +72,24 @@ def test_parameter_servers_of_tensorflow_1_are_no_contradiction(tmp_path: Path) 
     assert "set `strategy: custom`" in notes_of(tmp_path, source)[0]
 
 
+def test_an_estimators_evaluator_needs_the_others_cluster(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\ntf.estimator.train_and_evaluate(e, t, v)\n"
+    values: dict[str, Any] = {
+        "strategy": "parameter_server",
+        "nodes": {"chief": {}, "worker": {}, "ps": {}, "evaluator": {}},
+        "setup": {"tensorflow": "2.15"},
+    }
+    assert notes_of(tmp_path, source, **values) == [
+        "train.py:2: the evaluator of an Estimator refuses a cluster without a chief: set "
+        "`train.tf_config: estimator`"
+    ]
+    assert notes_of(tmp_path, source, **values, train={"tf_config": "estimator"}) == []
+    assert notes_of(tmp_path, source, **{**values, "setup": {"tensorflow": "1.15"}}) == []
+    assert notes_of(tmp_path, "import tensorflow as tf\n", **values) == []
+    without = {"chief": {}, "worker": {}, "ps": {}}
+    assert notes_of(tmp_path, source, **{**values, "nodes": without}) == []
+
+
 def test_the_tensorflow_that_its_names_need_is_named_once(tmp_path: Path) -> None:
     source = """
         import tensorflow as tf
@@ -261,6 +279,12 @@ FITTING: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("tests/strangers/ai_platform_trainer.py --job-dir {output} --x=y", MULTI, TWO, []),
     ("tests/strangers/custom_loop.py", MULTI, TWO, []),
     ("tests/strangers/estimator.py", MULTI, TWO, ["estimator.py:21: tensorflow.estimator is not"]),
+    (
+        "tests/strangers/estimator_roles.py --model-dir m --output {output}",
+        "parameter_server",
+        PS,
+        ["estimator_roles.py:26: tensorflow.compat.v1.estimator is not"],
+    ),
     ("tests/strangers/parameter_server_v2.py", "parameter_server", PS, []),
     ("tests/strangers/parameter_server_fit.py", "parameter_server", PS, []),
     ("tests/strangers/tf_config_popped.py", MULTI, TWO, []),
