@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from cloudtrain.cloud import facts_of
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import list_dataset
@@ -17,6 +18,9 @@ from cloudtrain.protocols import Finding
 
 AT_ONCE = 8
 """Datasets that are listed in parallel."""
+
+
+RELAYED = "nodes cannot read it themselves: it goes through this machine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,7 @@ def _checked(plan: Plan, name: str) -> _Checked:
         split = parts(dataset, [node.role for node in plan.nodes])
         signer = DataSigner(config, dataset)
         _read_a_byte(signer, dataset.files)
+        relayed = not _is_local(config) and signer.sign(dataset.files[0], expires_in=60) is None
         cost = transfer_cost(config, dataset.source.source, signer.location(), _total(split))
     except CloudtrainError as error:
         text = error.message.removeprefix(f"data.{name}: ")
@@ -60,8 +65,12 @@ def _checked(plan: Plan, name: str) -> _Checked:
                 what=f"data.{name}", ok=False, text=text, hint=error.hint, error=type(error)
             )
         )
-    text = "; ".join(filter(None, (_described(dataset, split), cost)))
+    text = "; ".join(filter(None, (_described(dataset, split), RELAYED if relayed else "", cost)))
     return _Checked(finding=Finding(what=f"data.{name}", ok=True, text=text), split=split)
+
+
+def _is_local(config: ClusterConfig) -> bool:
+    return facts_of(config.provider).on_this_machine
 
 
 def _total(split: Sequence[Sequence[DataFile]]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.listing import named, open_source
+from cloudtrain.errors import PermissionsError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.presign import PresignedRequest
 
@@ -26,12 +27,15 @@ class DataSigner:
         """Sign a GET of the listed version, for that object (Google: for the dataset's prefix).
 
         The request has all headers that a node must send; once the object has changed, the service
-        answers 412 or 404. None if nodes cannot read it: this machine has to relay it by `read`.
-        Raises StoreError.
+        answers 412 or 404. None if nodes cannot read it, or this machine may not sign: it has to
+        relay it by `read`. Raises StoreError.
         """
         key = self._dataset.key(file)
-        with named(self._dataset.name):
-            return self._store.sign(key, file.version, expires_in=expires_in)
+        try:
+            with named(self._dataset.name):
+                return self._store.sign(key, file.version, expires_in=expires_in)
+        except PermissionsError:
+            return None
 
     def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
         """Yield the bytes of the listed version from `offset`. Raises StoreError, also if the

@@ -36,6 +36,7 @@ from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
 from cloudtrain.stores import gs, open_store
+from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
 from cloudtrain.stores.presign.gs_tokens import SPARE, DownscopedTokens
 from tests.standins.serve import serving
@@ -737,3 +738,44 @@ def test_a_node_may_read_one_object_and_do_nothing_else(owned: Place, google: Go
 def test_where_google_gives_no_token_no_node_reads(owned: Place, google: Google) -> None:
     google.refuses = True
     assert owned.store.presigner.sign_download("run/chief0/x", expires_in=60.0) is None
+
+
+def test_one_token_reads_a_dataset_and_nothing_beside_it(owned: Place, google: Google) -> None:
+    owned.put("d/x", b"one")
+    owned.put("d/y", b"two")
+    owned.put("d-old/z", b"old")
+    assert owned.send("d/x", "d/y", "d-old/z").why is None
+    google.asked.clear()
+    uri = f"gs://bucket/{owned.prefix}/run/chief0/d"
+    data = open_data(uri, endpoint=owned.front.url)
+    found = {each.key: each for each in data.objects()}
+    requests = [data.sign(key, found[key].version, expires_in=60.0) for key in sorted(found)]
+    told = [revealed(request) for request in requests if request is not None]
+    assert [Stream(each, 3).read(3) for each in told] == [b"one", b"two"]
+    assert len(google.asked) == 1
+    (token,) = google.readers
+    theirs = Credentials(token)
+    client = storage.Client("none", theirs, client_options={"api_endpoint": owned.front.url})
+    bucket = client.bucket("bucket")
+    for act in (
+        bucket.blob(f"{owned.prefix}/run/chief0/d-old/z").download_as_bytes,
+        lambda: list(bucket.list_blobs(prefix=owned.prefix)),
+        lambda: bucket.blob(f"{owned.prefix}/run/chief0/d/x").upload_from_string(b"2"),
+    ):
+        with pytest.raises(Forbidden):
+            act()
+
+
+def test_where_google_gives_no_token_a_service_accounts_key_signs(
+    owned: Place, google: Google
+) -> None:
+    google.refuses = True
+    uri = f"gs://bucket/{owned.prefix}/d"
+    request = open_data(uri, endpoint=owned.front.url).sign(
+        f"{owned.prefix}/d/x", "17", expires_in=60.0
+    )
+    assert request is not None
+    query = parse_qs(urlsplit(request.url.reveal()).query)
+    assert (query["generation"], query["X-Goog-Expires"]) == (["17"], ["60"])
+    assert query["X-Goog-Signature"]
+    assert request.headers == {"Accept-Encoding": "gzip"}

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import threading
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,7 @@ from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
+from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import s3 as presign
 from cloudtrain.stores.s3 import S3Store
 from tests.standins.faults import Fault, Faults
@@ -568,3 +571,31 @@ def test_a_name_that_another_account_has_is_said_to_be_taken(world: World) -> No
     assert isinstance(store, S3Store)
     with pytest.raises(NameTakenError, match="BucketAlreadyExists"):
         store.create("eu-west-1")
+
+
+def test_a_signed_read_is_of_the_listed_version_alone(world: World) -> None:
+    """A server that checks signatures: the condition is signed, and cannot be left out."""
+    world.client.put_object(Bucket="bucket", Key="data/a b+ü", Body=b"0123456789")
+    data = open_data("s3://bucket/data")
+    (found,) = data.objects()
+    request = data.sign(found.key, found.version, expires_in=60.0)
+    assert request is not None
+    url, headers = request.url.reveal(), dict(request.headers)
+    assert headers == {"If-Match": found.version}
+    assert status(url, headers) == (200, b"0123456789")
+    assert status(url, {**headers, "Range": "bytes=4-5"}) == (206, b"45")
+    assert status(url, {})[0] == 403
+    world.client.put_object(Bucket="bucket", Key="data/a b+ü", Body=b"other")
+    assert status(url, headers)[0] == 412
+    with pytest.raises(StoreError, match="PreconditionFailed"):
+        list(data.read(found.key, found.version))
+
+
+def status(url: str, headers: dict[str, Any]) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, b""

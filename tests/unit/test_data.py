@@ -235,6 +235,17 @@ def test_check_names_files_and_sizes_by_node(tmp_path: Path) -> None:
     assert data_findings(make_plan(config())) == ()
 
 
+def test_check_says_what_goes_through_this_machine(tmp_path: Path) -> None:
+    write(tmp_path, a="1" * 1000)
+    made = replace(of_folder(tmp_path), provider="hosts")
+    [found] = data_findings(make_plan(made))
+    assert found.ok
+    assert found.text == (
+        "1 file, 1.0 kB on each of 4 nodes, 4.0 kB in all; nodes cannot read it themselves: it "
+        "goes through this machine"
+    )
+
+
 def test_missing_data_is_a_finding_with_the_exit_code_of_stores(tmp_path: Path) -> None:
     [found] = data_findings(make_plan(of_folder(tmp_path / "none")))
     assert (found.what, found.ok, found.error) == ("data.d", False, StoreError)

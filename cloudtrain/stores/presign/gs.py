@@ -114,9 +114,11 @@ class GooglePresigner:
 
         if not isinstance(self._client._credentials, service_account.Credentials):
             return None
-        blob = self._bucket.blob(key, generation=int(version))
-        url = blob.generate_signed_url(
-            version="v4", expiration=int(min(expires_in, WEEK)), method="GET"
+        url = self._bucket.blob(key).generate_signed_url(
+            version="v4",
+            expiration=int(min(expires_in, WEEK)),
+            method="GET",
+            generation=version,
         )
         return PresignedRequest(url=Secret(url), method="GET", headers=headers)
 
