@@ -15,8 +15,8 @@ from cloudtrain.runs.log_text import (
 )
 
 _NO_IDENTITY = (
-    "nodes have no cloud credentials: pass the script a key with `secrets`, or put the data on the"
-    " node (`code:`, or a download in `setup.run`)"
+    "without `identity:`, nodes have no cloud credentials: set it, list input under `data:`, or"
+    " pass the script a key with `secrets`"
 )
 _OTHER_GPU = (
     "this TensorFlow has no code for this GPU: use another `accelerator`, or a newer"
@@ -50,6 +50,12 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             r"|Anonymous caller does not have|DefaultAzureCredential failed"
             r"|Could not automatically determine credentials|metadata\.google\.internal[\s\S]*404",
             _NO_IDENTITY,
+        ),
+        (
+            r"does not have storage\.[\w.]+ access|AuthorizationPermissionMismatch"
+            r"|An error occurred \((?:AccessDenied|403)\) when calling the \w*Object\w* operation",
+            "the account that the script uses may not do this in the bucket: grant it a role there"
+            " (`An identity for scripts` in docs/gcp.md, docs/aws.md, docs/azure.md)",
         ),
     ),
     "GPUs, CUDA and collectives": (
