@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloudtrain.cloud import providers
-from cloudtrain.commands.script_code import script_of
+from cloudtrain.commands.script_code import facts_in, scripts_of
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.submit_line import WHERE, config_of
@@ -56,8 +56,7 @@ def import_file(
 def strategy_in_code(config: ClusterConfig) -> str | None:
     """The strategy that the config's script uses, if its code is in a folder here."""
     try:
-        script = script_of(config, config.train.command)
-        facts = script.facts if script else None
+        facts = facts_in(scripts_of(config).values())
     except CloudtrainError:
         return None
     return strategy_in(facts) if facts else None

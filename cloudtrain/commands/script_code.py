@@ -4,47 +4,25 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.commands.delivered_code import DeliveredCode, delivered_code
 from cloudtrain.model import ClusterConfig
-from cloudtrain.playbooks import folder
-from cloudtrain.script.facts import ScriptFacts
-from cloudtrain.script.module import LARGEST
+from cloudtrain.script.facts import ScriptFacts, together
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.script.shell_line import Started, started_by
 
 
-class DeliveredFolder:
-    """The files of `code.path`, without those that are ignored."""
-
-    def __init__(self, config: ClusterConfig, root: Path) -> None:
-        self.root = root
-        self.paths = frozenset(entry.path for entry in folder.entries(config, root))
-        self._contents: dict[str, bytes | None] = {}
-
-    def read(self, path: str) -> bytes | None:
-        """At most LARGEST bytes and one more; None if it is not delivered or cannot be read."""
-        if path not in self.paths:
-            return None
-        if path not in self._contents:
-            try:
-                with (self.root / path).open("rb") as file:
-                    self._contents[path] = file.read(LARGEST + 1)
-            except OSError:
-                self._contents[path] = None
-        return self._contents[path]
-
-
 @dataclass(frozen=True)
 class StartedScript:
-    """A command that starts Python code, and the folder that is delivered."""
+    """A command that starts Python code, and the code that is delivered."""
 
     config: ClusterConfig
     started: Started
-    code: DeliveredFolder
+    code: DeliveredCode
 
     @property
     def inside(self) -> PurePosixPath:
@@ -72,16 +50,24 @@ class StartedScript:
         return read_program(self.entry, self.code.read) if self.entry else None
 
 
-def script_of(config: ClusterConfig, command: str) -> StartedScript | None:
-    """None for a line that starts no Python code, or code that is not in a folder here."""
-    started = started_by(command)
-    if started is None or config.code.path is None or config.code.git is not None:
-        return None
-    root = config.folder / Path(config.code.path).expanduser()
-    try:
-        return StartedScript(config, started, DeliveredFolder(config, root))
-    except CloudtrainError:
-        return None  # reported by the check of `code:`
+def scripts_of(config: ClusterConfig) -> dict[str, StartedScript | None]:
+    """Each different line's script, by field; None for a line that does not begin with Python code
+    of a file or module. Empty if the code is not on this machine.
+    """
+    lines = {field: started_by(line) for field, line in command_lines(config).items()}
+    code = delivered_code(config) if any(lines.values()) else None
+    if code is None:
+        return {}
+    return {
+        field: StartedScript(config, started, code) if started else None
+        for field, started in lines.items()
+    }
+
+
+def facts_in(scripts: Iterable[StartedScript | None]) -> ScriptFacts | None:
+    """What those that can be read say together."""
+    facts = [script.facts for script in scripts if script and script.facts]
+    return together(facts) if facts else None
 
 
 def command_lines(config: ClusterConfig) -> dict[str, str]:
@@ -113,24 +99,25 @@ def _missing(config: ClusterConfig, field: str, command: str) -> str | None:
         if started.file is None:
             return None
         return f"{text} is not delivered: there is no `code:` (`code: {{path: .}}` is this folder)"
-    script = script_of(config, command)
-    return explain_missing(script, text) if script else None
+    code = delivered_code(config)
+    return explain_missing(StartedScript(config, started, code), text) if code else None
 
 
 def explain_missing(script: StartedScript, text: str) -> str | None:
     """Error, which begins with `text`, if the delivered code lacks the script."""
-    inside, there, root = script.inside, script.code.paths, script.code.root
+    inside, there = script.inside, script.code.paths
     if script.started.file is None:
         return _missing_module(text, script.started.module or "", inside, there)
     path = os.path.normpath(inside / script.started.file)
     if path in there or path.startswith("../") or _behind_a_link(path, there):
         return None
-    if (root / path).is_file():
-        return f"{text} is not delivered: .gitignore or .cloudtrainignore excludes it"
+    excluded = script.code.excluded(path)
+    if excluded:
+        return f"{text} is not delivered: {excluded}"
     near = difflib.get_close_matches(path, [name for name in there if name.endswith(".py")], n=1)
     where = "" if str(inside) == "." else f", train.dir {inside}"
     meant = f": did you mean {os.path.relpath(near[0], inside)!r}?" if near else ""
-    return f"{text} does not exist in {root}{where}{meant}"
+    return f"{text} does not exist in {script.code.shown}{where}{meant}"
 
 
 def _missing_module(

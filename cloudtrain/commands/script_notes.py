@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterator
 
 from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.commands.bucket_notes import INSTEAD
-from cloudtrain.commands.script_code import StartedScript, command_lines, explain_missing, script_of
+from cloudtrain.commands.script_code import (
+    StartedScript,
+    command_lines,
+    explain_missing,
+    facts_in,
+    scripts_of,
+)
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.script.arguments import argument_problems
-from cloudtrain.script.facts import ScriptFacts, Use, together
+from cloudtrain.script.facts import ScriptFacts, Use
 from cloudtrain.script.releases import Need, missing_in
 from cloudtrain.script.strategy import strategies_in, strategy_in
 from cloudtrain.strategies import STRATEGIES, strategy_of
@@ -24,23 +30,21 @@ KERAS_3 = (2, 16)
 def script_notes(config: ClusterConfig) -> tuple[str, ...]:
     """One line for each disagreement, with `file.py:LINE`. Offline: the source is parsed, never
     run."""
-    lines = command_lines(config)
-    scripts = {field: script_of(config, line) for field, line in lines.items()}
+    scripts = scripts_of(config)
     found: list[str] = []
-    facts: list[ScriptFacts] = []
     for field, script in scripts.items():
         if script is None:
             continue
         if script.facts is None:
             missing = explain_missing(script, f"{field}: {script.started.words}")
             found += [missing] if missing else []
-            continue
-        facts.append(script.facts)
-        found += _arguments(field, script, script.facts)
-    if facts:
-        every = together(facts)
-        found += _strategy(config, every) if len(facts) == len(lines) else ()
-        found += [line for notes in _NOTES for line in notes(config, every)]
+        else:
+            found += _arguments(field, script, script.facts)
+    facts = facts_in(scripts.values())
+    if facts is not None:
+        whole = all(script and script.facts for script in scripts.values())
+        found += _strategy(config, facts) if whole else ()
+        found += [line for notes in _NOTES for line in notes(config, facts)]
     return tuple(found)
 
 

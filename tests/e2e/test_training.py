@@ -267,6 +267,33 @@ def test_a_strangers_script_trains_as_it_is(
     assert list(project.store.glob(f"*/*0/{made}"))
 
 
+FLAGS = "--ps_hosts={ps.hosts} --worker_hosts={worker.hosts} --job_name={role} --task_index={index}"
+
+
+@pytest.mark.parametrize("by_role", [False, True])
+def test_a_script_that_takes_the_cluster_as_flags_trains(project: Project, by_role: bool) -> None:
+    """The classic between-graph script: one ps, two workers, no TF_CONFIG."""
+    shutil.copy(STRANGERS / "between_graph.py", project.code)
+    command = f"python between_graph.py {FLAGS} --log_dir={{output}}"
+    serve = (
+        "import sys, tensorflow as tf; hosts = [each.split(',') for each in sys.argv[1:]]; "
+        "tf.distribute.Server({'ps': hosts[0], 'worker': hosts[1]}, job_name='ps').join()"
+    )
+    (project.code / "serve.py").write_text(serve)
+    serving = "python serve.py {ps.hosts} {worker.hosts}"
+    config = project.config(
+        strategy="custom",
+        nodes={"ps": {}, "worker": {"count": 2}},
+        setup=SETUP,
+        train={"command": {"ps": serving, "default": command} if by_role else command},
+    )
+    done = project.cloudtrain("run", config, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"worker \d stopped at step \d+, loss 0\.\d+", done.stdout)) == 2
+    assert list(project.store.glob("*/worker0/output/weights.npy"))
+    assert project.processes() == {}
+
+
 def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: Project) -> None:
     """Exit code 0 and a model each, that know nothing of each other."""
     config = project.config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -54,6 +55,28 @@ def test_up_train_status_down_one_by_one(project: Project) -> None:
     fetched = project.cloudtrain("fetch", project.name, project.folder / "home again")
     assert fetched.returncode == 0, fetched.stderr
     assert list((project.folder / "home again").rglob("chief0.txt"))
+
+
+def test_each_role_runs_its_own_program_with_the_words_after_the_dashes(project: Project) -> None:
+    for name in ("one", "two"):
+        program = "import pathlib, sys; out = pathlib.Path(sys.argv[1]); out.mkdir(exist_ok=True)\n"
+        program += f"(out / 'words').write_text(' '.join(['{name}', *sys.argv[2:]]))\n"
+        (project.code / f"{name}.py").write_text(program)
+    lines = {
+        "worker": "python3 two.py {output} {chief.hosts}",
+        "default": "python3 one.py {output}",
+    }
+    config = project.config(strategy="custom", train={"command": lines})
+    assert project.cloudtrain("up", config).returncode == 0
+    done = project.cloudtrain("train", project.name, "--", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert project.landed("chief0", "output/words") == "one --steps 2"
+    assert re.fullmatch(
+        r"two 127\.[0-9.]+:[0-9]+ --steps 2", project.landed("worker0", "output/words")
+    )
+    (record,) = project.runs()
+    assert record["command"] == f"{lines['default']} --steps 2"
+    assert record["commands"] == {"worker": f"{lines['worker']} --steps 2"}
 
 
 def test_a_cluster_is_made_smaller_and_what_the_node_held_has_landed(project: Project) -> None:

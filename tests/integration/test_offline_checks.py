@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.check import check
 from cloudtrain.commands.offline_checks import LONGEST, notes
 from cloudtrain.commands.plan import plan_report
+from cloudtrain.commands.script_notes import script_notes
 from tests.support.offline_checks_parts import TWO, written
 from tests.support.project import Project
 
@@ -68,3 +70,28 @@ def test_check_and_run_say_it_before_a_node_exists(project: Project) -> None:
     up = project.cloudtrain("up", config)
     assert up.returncode == 0
     assert "warning: train.command: rnak.py does not exist in" in up.stderr
+
+
+def test_a_script_of_a_repository_on_this_machine_is_read_as_committed(tmp_path: Path) -> None:
+    script = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
+    repository = tmp_path / "my code"
+    repository.mkdir()
+    (repository / "train.py").write_text(script)
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    (repository / "train.py").write_text("")
+    (repository / "new.py").touch()
+
+    def found(line: str, url: str = repository.as_uri(), **code: str) -> tuple[str, ...]:
+        train = {"command": line}
+        return script_notes(written(tmp_path, code={"git": url, **code}, train=train))
+
+    (note,) = found("python train.py")
+    assert note.startswith("train.py:2: distribute.MirroredStrategy, but the config has")
+    assert found("python train.py", "./my code") == (note,)
+    (missing,) = found("python new.py")
+    assert "new.py is not delivered: it is not committed, or not in HEAD" in missing
+    assert "did you mean 'train.py'?" in found("python trian.py")[0]
+    assert found("python train.py", ref="nothing") == ()
+    assert found("python train.py", "https://git.invalid/x.git") == ()

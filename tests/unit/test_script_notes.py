@@ -292,6 +292,7 @@ FITTING: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("tests/strangers/mirrored_notebook.py", "mirrored", ONE, []),
     ("tests/strangers/mirrored_custom_training.py", "mirrored", ONE, []),
     ("tests/strangers/two_files/main.py", MULTI, WORKERS, []),
+    ("tests/strangers/between_graph.py --ps_hosts={ps.hosts}", "custom", {"ps": {}, **TWO}, []),
     ("tests/strangers/package -m trainer.task --job-dir {output}", MULTI, TWO, []),
 ]
 
@@ -321,7 +322,7 @@ def test_every_script_of_examples_and_strangers_is_among_them() -> None:
     named = {script.partition(" ")[0] for script, *_ in FITTING}
     scripts = [*(ROOT / "examples").glob("*.py"), *STRANGERS.glob("*.py")]
     here = {str(path.relative_to(ROOT)) for path in scripts}
-    assert here - named == {"examples/digits.py"}
+    assert here - named == {"examples/digits.py"}, "add the script to FITTING"
 
 
 @pytest.mark.parametrize("name", ["local", "gcp", "aws", "azure", "horovod"])
