@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -96,6 +99,47 @@ def test_a_restart_before_its_first_checkpoint_begins_with_the_source_again(
     manifest = json.loads((project.store / resumed["id"] / "manifest.json").read_text())
     assert manifest["checkpoint"]["paths"] == ["chief0/ckpt/checkpoint"]
     assert source["resumed_from"] is None
+
+
+KILLED = """
+import os, signal, sys
+from cloudtrain.cli.app import run
+from cloudtrain.runs import start
+
+when, name = sys.argv.pop(1).split()
+whole = getattr(start, name)
+
+def wrapped(*given, **named):
+    result = whole(*given, **named) if when == "after" else None
+    os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(start, name, wrapped)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_start_that_was_killed_is_finished_from_the_same_checkpoint(project: Project) -> None:
+    config = project.config()
+    assert project.cloudtrain("up", config).returncode == 0
+    first = started(project, *STEPS, "3")["id"]
+    for moment in ("before put_checkpoints", "after put_checkpoints", "after start_tasks"):
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, moment, "train", "--resume", str(first)],
+            env=project.environment,
+            cwd=project.folder,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        done = project.cloudtrain("logs", "-f", project.name)
+        assert done.returncode == 0, done.stderr
+        for task in ("chief0", "worker0"):
+            assert f"{task} begins at step 3" in done.stdout
+    records = [record for record in project.runs() if record["id"] != first]
+    assert [record["state"] for record in records] == ["succeeded"] * 3
+    assert {record["resumed_from"]["run"] for record in records} == {first}
 
 
 def test_what_cannot_be_resumed_is_refused_before_anything_is_created(project: Project) -> None:
