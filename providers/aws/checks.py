@@ -33,14 +33,16 @@ def check(
     first = {region: next(p for p in places if p.region == region) for region in where}
     types: dict[str, Mapping[str, Ec2MachineType]] = {}
     found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
-    found += node_identity.check(ec2, where[0], plan)
+    of_identity = list(node_identity.check(ec2, where[0], plan))
+    found += of_identity
     found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
     found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
     found += _spot_prices(ec2, places, plan)
     found += _lifetime(schedules, where[0], plan)
-    found.append(dry_run.permissions(ec2, places[0], plan))
+    has_profile = any(each.ok and each.told for each in of_identity)
+    found.append(dry_run.permissions(ec2, places[0], plan, has_profile=has_profile))
     return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
 
 

@@ -23,8 +23,13 @@ FIRST_BOOT = "#cloud-config\n"
 """Replaces the first-boot data, which contains keys and which no policy can inspect."""
 
 
-def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
+def permissions(
+    ec2: Ec2Client, place: Location, plan: Plan, *, has_profile: bool = False
+) -> Finding:
     """Return one finding for all calls that a dry run covers.
+
+    `has_profile`: IAM knows the instance profile of `identity`; EC2 learns of a new one later, and
+    `up` waits for that.
 
     Calls on existing resources are not covered: a policy may allow them only for resources with our
     tag.
@@ -37,7 +42,8 @@ def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
         what: _dry_run(ec2, place.region, what.split()[0], parameters)
         for what, parameters in asks.items()
     }
-    refused = [error for error in answers.values() if _is_refusal(error)]
+    late = [e for e in answers.values() if has_profile and e.code == faults.NO_PROFILE]
+    refused = [e for e in answers.values() if _is_refusal(e) and e not in late]
     if refused:
         return Finding(
             what="permissions",
@@ -47,8 +53,9 @@ def permissions(ec2: Ec2Client, place: Location, plan: Plan) -> Finding:
             error=type(refused[0]),
         )
     allowed = [what for what, error in answers.items() if _is_consent(error)]
-    rest = [what for what in answers if what not in allowed]
+    rest = [what for what, error in answers.items() if what not in allowed and error not in late]
     parts = [f"{', '.join(allowed)} allowed"] if allowed else []
+    parts += ["EC2 does not know the new instance profile yet: `up` waits for it"] if late else []
     parts += [f"{', '.join(rest)} {NOT_REPORTED}"] if rest else []
     return Finding(what="permissions", ok=True, text="; ".join(parts))
 

@@ -287,6 +287,14 @@ def test_aws_nodes_have_the_profile_and_list_it(aws: Cloud, tmp_path: Path) -> N
     assert listed.node.identities == (arn,)
 
 
+def test_check_passes_a_profile_that_ec2_does_not_know_yet(aws: Cloud) -> None:
+    profile()
+    aws.set(profile_lag=60.0)
+    (found,) = [each for each in on_aws(aws, "t.py") if each.what == "permissions"]
+    assert found.ok
+    assert "EC2 does not know the new instance profile yet: `up` waits for it" in found.text
+
+
 def test_aws_refuses_an_unknown_profile_at_the_create(aws: Cloud) -> None:
     plan = aws_parts.plan_of(aws, placement=("us-east-1a",), identity="nobody")
     account = aws_parts.account_of(plan)
