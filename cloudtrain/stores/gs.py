@@ -153,7 +153,8 @@ class _Bucket:
 
     def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
         blob = self._bucket.blob(key, generation=int(version))
-        with blob.open("rb", chunk_size=PART) as file:
+        # As stored: an object with Content-Encoding: gzip would otherwise be decompressed.
+        with blob.open("rb", chunk_size=PART, raw_download=True) as file:
             file.seek(offset)
             while data := file.read(CHUNK):
                 yield data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import uuid
 from collections.abc import Callable, Iterator
@@ -139,6 +140,27 @@ def test_a_node_gets_that_version_with_the_signed_request_alone(
         if content:
             assert get(request, Range="bytes=4-") == (206, b"456789")
     assert b"".join(signer.read(dataset.files[0])) == b""
+
+
+@pytest.mark.parametrize("place", ["gs by others"], indirect=True)
+def test_an_object_that_google_would_decompress_is_read_as_stored(uri: str, put: Put) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    put("d/other", b"1")
+    prefix = urlsplit(uri).path.lstrip("/")
+    client = storage.Client(credentials=AnonymousCredentials(), project="test-project")
+    blob = client.bucket("bucket").blob(f"{prefix}/d/x.csv")
+    blob.content_encoding = "gzip"
+    stored = gzip.compress(b"a,b" * 1000)
+    blob.upload_from_string(stored, content_type="text/csv")
+    dataset = listed(f"{uri}/d")
+    file = dataset.files[1]
+    assert (file.path, file.size) == ("x.csv", len(stored))
+    assert read(f"{uri}/d", dataset, file) == stored
+    request = DataSigner(config(f"{uri}/d"), dataset).sign(file, expires_in=60)
+    assert request is not None
+    assert get(request) == (200, stored)
 
 
 @pytest.mark.parametrize("place", ["file", "s3", "gs by others", "az"], indirect=True)
