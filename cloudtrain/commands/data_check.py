@@ -56,8 +56,10 @@ def _checked(plan: Plan, name: str) -> _Checked:
         split = parts(dataset, [node.role for node in plan.nodes])
         signer = DataSigner(config, dataset)
         _read_a_byte(signer, dataset.files)
-        relayed = not _is_local(config) and signer.sign(dataset.files[0], expires_in=60) is None
-        cost = transfer_cost(config, dataset.source.source, signer.location(), _total(split))
+        shared = facts_of(config.provider).on_this_machine
+        total = dataset.size if shared else _total(split)
+        relayed = not shared and signer.sign(dataset.files[0], expires_in=60) is None
+        cost = transfer_cost(config, dataset.source.source, signer.location(), total)
     except CloudtrainError as error:
         text = error.message.removeprefix(f"data.{name}: ")
         return _Checked(
@@ -65,12 +67,10 @@ def _checked(plan: Plan, name: str) -> _Checked:
                 what=f"data.{name}", ok=False, text=text, hint=error.hint, error=type(error)
             )
         )
-    text = "; ".join(filter(None, (_described(dataset, split), RELAYED if relayed else "", cost)))
+    text = "; ".join(
+        filter(None, (_described(dataset, split, shared=shared), RELAYED if relayed else "", cost))
+    )
     return _Checked(finding=Finding(what=f"data.{name}", ok=True, text=text), split=split)
-
-
-def _is_local(config: ClusterConfig) -> bool:
-    return facts_of(config.provider).on_this_machine
 
 
 def _total(split: Sequence[Sequence[DataFile]]) -> int:
@@ -85,7 +85,8 @@ def _read_a_byte(signer: DataSigner, files: Sequence[DataFile]) -> None:
         next(reading, b"")
 
 
-def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]]) -> str:
+def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]], *, shared: bool) -> str:
+    """Files and sizes; `shared`: all nodes use one copy."""
     sizes = [sum(file.size for file in part) for part in split if part]
     count = len(dataset.files)
     text = f"{count:,} file{'s' if count > 1 else ''}, {in_units(dataset.size)}"
@@ -94,6 +95,8 @@ def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]]) -> str:
     each = in_units(max(sizes))
     if dataset.source.shard:
         return f"{text}: at most {each} on each of {len(sizes)} nodes"
+    if shared and len(sizes) > 1:
+        return f"{text}, one copy for {len(sizes)} nodes of this machine"
     total = f", {in_units(sum(sizes))} in all" if len(sizes) > 1 else ""
     return f"{text} on each of {len(sizes)} node{'s' if len(sizes) > 1 else ''}{total}"
 

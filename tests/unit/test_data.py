@@ -228,7 +228,7 @@ def test_check_names_files_and_sizes_by_node(tmp_path: Path) -> None:
         one=DataSource(source=f"{uri}/a", role="chief"),
     )
     assert [(f.what, f.ok, f.text) for f in data_findings(make_plan(made))] == [
-        ("data.all", True, "3 files, 1.5 kB on each of 4 nodes, 6.0 kB in all"),
+        ("data.all", True, "3 files, 1.5 kB, one copy for 4 nodes of this machine"),
         ("data.part", True, "3 files, 1.5 kB: at most 1.5 kB on each of 3 nodes"),
         ("data.one", True, "1 file, 1.5 kB on each of 1 node"),
     ]
