@@ -85,7 +85,7 @@ class Fetcher:
                 offset, length = job["part"]
                 with open(part, "r+b", buffering=0) as file:
                     os.lseek(file.fileno(), offset, os.SEEK_SET)
-                    digest = hashlib.sha256()
+                    digest = dataset_folder.part_hash(bool(job["md5"]))
                     self.stream(job, file.fileno(), offset, length, digest, buffer)
                 return ["part", number, offset, length, digest.hexdigest()]
             kind = "md5" if job["md5"] else "sha256"
@@ -116,7 +116,7 @@ class Fetcher:
         file: int,
         offset: int,
         length: int,
-        digest: "hashlib._Hash",
+        digest: "hashlib._Hash | dataset_folder.Crc",
         buffer: memoryview,
     ) -> None:
         """Download bytes of the object into the file, from where it broke off if it does."""
@@ -162,8 +162,12 @@ class Fetcher:
             answer, place, connection = self.sent(url, headers)
             if answer.status not in (301, 302, 303, 307, 308):
                 break
-            url = urllib.parse.urljoin(url, answer.getheader("Location") or "")
             self.web.forget(place, connection)
+            old, url = url, urllib.parse.urljoin(url, answer.getheader("Location") or "")
+            if url[:6] != "https:" and old[:6] == "https:":
+                raise web.Refused("the server redirects to an address without https")
+            if urllib.parse.urlsplit(url).netloc != urllib.parse.urlsplit(old).netloc:
+                headers.pop("Authorization", None)
         try:
             if answer.status not in (200, 206):
                 raise refusal(answer, answer.read(web.MOST_WORDS), request)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS
+from tests.support.lent import lent_home
 from tests.support.project import Project
+from tests.support.sshd import sshd_nodes
 
 READ = """
 import hashlib, os, sys
@@ -78,3 +81,76 @@ def test_every_task_reads_it_from_every_kind_of_store(own: Project, uri: str) ->
     assert "MB/s" in done.stderr or "data: done" in done.stderr
     copies = list((own.folder / "cache").rglob("large"))
     assert len(copies) == 1, "both nodes share this machine"
+
+
+def test_each_rank_gets_its_shard_and_a_role_its_own(own: Project) -> None:
+    for name in ("d", "e"):
+        store = open_store((own.folder / name).as_uri())
+        for number in range(5):
+            store.upload(f"{number}", [b"hello"])
+    config = own.config(
+        data={
+            "d": {"from": (own.folder / "d").as_uri(), "shard": True, "rest": "drop"},
+            "e": {"from": (own.folder / "e").as_uri(), "role": "worker"},
+        },
+        train={
+            "command": "python3 read.py {data.d}; echo has e=$CLOUDTRAIN_DATA_E",
+            "checkpoints": None,
+        },
+    )
+    done = own.cloudtrain("run", config)
+    assert done.returncode == 0, done.stderr
+    tasks = seen(done.stdout)
+    assert tasks["chief0"] == [f"0 {HELLO}", f"2 {HELLO}", "e="]
+    assert tasks["worker0"][:2] == [f"1 {HELLO}", f"3 {HELLO}"]
+    assert tasks["worker0"][2].startswith("e=/")
+
+
+def test_a_restart_uses_the_listing_of_the_first_attempt(own: Project) -> None:
+    store = open_store((own.folder / "d").as_uri())
+    store.upload("a", [b"hello"])
+    later = own.folder / "d" / "later"
+    config = own.config(
+        nodes={"chief": {}},
+        data={"d": (own.folder / "d").as_uri()},
+        train={
+            "command": 'python3 read.py {data.d}; [ -e "$LATER" ] || { touch "$LATER"; exit 42; }',
+            "env": {"LATER": str(later)},
+            "checkpoints": None,
+            "max_restarts": 1,
+        },
+    )
+    done = own.cloudtrain("run", config)
+    assert done.returncode == 0, done.stderr
+    assert seen(done.stdout)["chief0"] == [f"a {HELLO}"] * 2
+
+
+def test_machines_of_ones_own_get_a_folder_of_this_machine_over_ssh(
+    own: Project, tmp_path: Path
+) -> None:
+    source = own.folder / "d"
+    store = open_store(source.as_uri())
+    for path, data in FILES.items():
+        store.upload(path, [data])
+    with sshd_nodes(tmp_path / "sshd", ["chief0", "worker0"]) as machines:
+        home = lent_home(tmp_path / "home", machines)
+        own.environment["HOME"] = str(home)
+        hosts = [
+            {
+                "address": machine.node.address,
+                "port": machine.node.ssh_port,
+                "user": machine.node.user,
+                "role": role,
+            }
+            for machine, role in zip(machines, ("chief", "worker"), strict=True)
+        ]
+        config = own.config(
+            provider="hosts",
+            hosts=hosts,
+            data={"d": source.as_uri()},
+            train={"command": "python3 read.py {data.d}", "checkpoints": None},
+        )
+        done = own.cloudtrain("run", config)
+    assert done.returncode == 0, done.stderr
+    for lines in seen(done.stdout).values():
+        assert [line.rpartition(" ")[0] for line in lines] == ["empty", "large", "a b/ü'.bin"]
