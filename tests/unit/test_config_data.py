@@ -167,3 +167,15 @@ def test_any_uri_is_taken_as_written_or_refused(start: str, rest: str) -> None:
     assert value == start + rest
     assert ".." not in value.split("/")
     assert value.isprintable() or not any(ord(c) < 32 for c in value)
+
+
+def test_a_line_of_a_role_without_the_data_is_refused(tmp_path: Path) -> None:
+    data = "data: {d: {from: gs://bucket/d, role: worker}, s: {from: gs://bucket/s, shard: true}}\n"
+    assert problems(tmp_path, data + "train: {command: 'x {data.d} {data.s}'}\n") == [
+        "c.yaml:5: train.command: names {data.d}, which chief and evaluator nodes do not get: "
+        "write a line for each role, or read CLOUDTRAIN_DATA_D, which is set where the data is",
+        "c.yaml:5: train.command: names {data.s}, which evaluator nodes do not get: "
+        "write a line for each role, or read CLOUDTRAIN_DATA_S, which is set where the data is",
+    ]
+    lines = "train: {command: {worker: 'x {data.d}', default: y}}\n"
+    assert read(tmp_path, data + lines).data["d"].role == "worker"
