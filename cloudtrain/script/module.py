@@ -178,6 +178,10 @@ class _Reader(ast.NodeVisitor):
         with self.facts.roles.function():
             self._all(node.body)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.options.extended(node)
+        self.generic_visit(node)
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.tf_config.assigned([node.target], node.value)

@@ -36,6 +36,8 @@ class OptionReader:
         function = node.func
         name = getattr(function, "attr", getattr(function, "id", ""))
         whole, _ = self.aliases.resolve(function)
+        if whole and any(_is_parser(argument) for argument in node.args):
+            self.computed = True  # code elsewhere may add arguments to it
         if name == "add_argument":
             self._argparse(node)
         elif name in ("parse_args", "parse_known_args", "parse_intermixed_args"):
@@ -53,6 +55,11 @@ class OptionReader:
         elif whole in ("absl.app.run", "tensorflow.app.run", "tensorflow.compat.v1.app.run"):
             self.parsed = True
             self.tolerant = self.tolerant or whole.startswith("tensorflow")
+
+    def extended(self, node: ast.ClassDef) -> None:
+        """A parser class of the script's own may define arguments by itself."""
+        bases = (self.aliases.resolve(base)[0] for base in node.bases)
+        self.computed = self.computed or "argparse.ArgumentParser" in bases
 
     def decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Read `@click.option(…)` above a function."""
@@ -74,6 +81,8 @@ class OptionReader:
         self.computed = self.computed or _has(
             node, "parents", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"
         )
+        whole, _ = self.aliases.resolve(node.func)
+        self.computed = self.computed or whole != "argparse.ArgumentParser"
         for keyword in node.keywords:
             if keyword.arg == "allow_abbrev":
                 self.abbreviations = _constant(keyword.value) is not False
@@ -165,6 +174,10 @@ class OptionReader:
                 default_uri=value if isinstance(value, str) and "://" in value else None,
             )
         )
+
+
+def _is_parser(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and "parser" in node.id.lower()
 
 
 def _reads_the_command_line(node: ast.Call) -> bool:

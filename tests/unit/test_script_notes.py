@@ -256,6 +256,9 @@ def test_arguments_that_it_ignores_are_noted_only_if_one_was_meant(tmp_path: Pat
         "parser.add_subparsers()",
         "from absl import flags; flags.DEFINE_string('x', '', '')",
         "args = parser.parse_args(words)",
+        "import other; other.add_arguments(parser)",
+        "from other import ArgumentParser; parser = ArgumentParser()",
+        "class Own(argparse.ArgumentParser): pass",
     ],
 )
 def test_nothing_is_said_of_arguments_that_are_not_all_in_view(tmp_path: Path, line: str) -> None:
