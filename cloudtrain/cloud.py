@@ -45,6 +45,29 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TpuFamily:
+    """One generation of TPUs. Its types are named `<prefix>-<size>`; a type is a slice of one or
+    several hosts, which is created and deleted as a whole."""
+
+    prefix: str
+    cores_per_chip: int
+    """What a type's size counts for each chip: 2 if it counts TensorCores, 1 if it counts chips."""
+    one_host: int
+    """Most chips of a slice with a single host."""
+    per_host: int = 4
+    """Chips of each host of a larger slice."""
+    most: int
+    """Chips of the largest slice."""
+    zones: tuple[str, ...]
+    prices: Mapping[str, tuple[float, float | None]]
+    """Region → $ per chip and hour, on demand and as spot (None: not known)."""
+    runtime: str
+    """Software version of its hosts with nothing but the driver (`image: auto`)."""
+    source: str
+    read: date
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preemption:
     """How a node queries for its preemption notice: an HTTP GET of `address` + `path`.
 
@@ -216,7 +239,10 @@ class Cloud(ProviderFacts):
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)
     """Accelerators that the data centre driver does not support: kind → why."""
-    tpus: bool = False
+    tpus: tuple[TpuFamily, ...] = ()
+    """Its TPUs; empty: none."""
+    tpu_end: str = ""
+    """Why a TPU does not end by itself at `limits.max_lifetime`; "": it does."""
 
     def region_of(self, place: str) -> str:
         """Region of a zone; a region is returned unchanged."""

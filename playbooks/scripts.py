@@ -17,7 +17,7 @@ except ImportError:  # Python 3.7
     version = lambda package: pkg_resources.get_distribution(package).version
 found = {"python": platform.python_version()}
 names = {
-    "tensorflow": ("tensorflow_cpu", "tensorflow"),
+    "tensorflow": ("tensorflow_cpu", "tensorflow_tpu", "tensorflow"),
     "keras": ("keras",),
     "tf_keras": ("tf_keras",),
     "numpy": ("numpy",),

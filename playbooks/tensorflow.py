@@ -113,6 +113,13 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
         text["train.tf_config"] = (
             f'TensorFlow {version} has no tf.estimator: set `setup.tensorflow: "2.15"`'
         )
+    oldest, newest = tensorflow_releases.FOR_TPUS
+    if strategy_of(config).tpus and is_cloud(config.provider) and not oldest <= number <= newest:
+        known = " and ".join("{}.{}".format(*each) for each in (oldest, newest))
+        text["setup.tensorflow"] = (
+            f"of the releases that PyPI has for TPUs, only {known} install: use one of them, or "
+            "no `setup.tensorflow` and an `image:` that has it, such as tpu-vm-tf-2.18.0-pjrt"
+        )
     if config.setup.keras == "3" and number < KERAS_3:
         text["setup.keras"] = f"TensorFlow {version} has no Keras 3, which requires 2.16 or later"
     return tuple(found(field=name, text=why) for name, why in text.items())
@@ -204,6 +211,8 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     named = {requirements.package(line) for line in own}
     gpus = nvidia.wanted(config, node)
     build: tensorflow_releases.Build = "cuda" if gpus else "cpu"
+    if strategy_of(config).tpus and is_cloud(config.provider):
+        build = "tpus"
     kind = gpus.kind if gpus else ""
     bounds = (*tensorflow_releases.constraints(version), *cuda.bounds(version, kind))
     libraries = cuda.pins(version, kind) if gpus else ()
@@ -228,7 +237,7 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
 
 
 _ANY_PYTHON = ("3.6", "3.99")
-_TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu"})
+_TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu"})
 """Packages that `setup.tensorflow` decides on, not a requirements file: two builds in one
 environment mix files. A strategy's own library is built by its playbook, after TensorFlow."""
 

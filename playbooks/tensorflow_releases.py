@@ -7,7 +7,7 @@ from typing import Literal
 
 from cloudtrain.catalog import cuda as table
 
-Build = Literal["cpu", "cuda"]
+Build = Literal["cpu", "cuda", "tpus"]
 Release = tuple[int, int]
 
 VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+(\.?(post|rc)\d+)?)?")
@@ -49,6 +49,10 @@ _NEWEST: dict[Release, tuple[str, ...]] = {
     (2, 20): ("keras<3.13", "numpy<2.4", "protobuf<7", "h5py<3.15"),
     (2, 21): ("keras<=3.15.1", "numpy<=2.4.6", "protobuf<=7.36.2", "h5py<3.15"),
 }
+FOR_TPUS: tuple[Release, Release] = ((2, 19), (2, 20))
+"""First and last release whose build for TPUs installs from PyPI alone: `tensorflow-tpu` 2.19.1
+requires libtpu 0.0.10, 2.20.0 libtpu~=0.0.14 (queried on 2026-11-22). Those of 2.16 to 2.18 require
+versions of libtpu that PyPI lacks, and there is none of 2.21. None was run on a TPU."""
 _OLD_SETUPTOOLS = "setuptools<81"
 
 
@@ -107,6 +111,8 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     `tf.summary.scalar`, which `tf.keras.callbacks.TensorBoard` calls, raises.
     """
     number = release(version)
+    if build == "tpus":
+        return (pinned("tensorflow-tpu", version),)
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
     if build == "cuda":
         name = "tensorflow[and-cuda]" if number >= (2, 15) else "tensorflow"

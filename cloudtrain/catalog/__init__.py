@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from cloudtrain.catalog import availability, table
+from cloudtrain.catalog import availability, table, tpus
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.learned import learned_machines, remember
 from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
@@ -72,7 +72,7 @@ def is_unknown_machine(provider: str, name: str) -> bool:
     Not for types that take attached accelerators: the config names those.
     """
     cloud = cloud_of(provider)
-    if cloud is None or takes_accelerators(cloud, name):
+    if cloud is None or takes_accelerators(cloud, name) or tpus.tpu_type(provider, name):
         return False
     return machine_type(provider, name) is None
 
@@ -179,6 +179,9 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
     if node.machine is None or not is_cloud(provider):
         return None, None
     region = region_of(provider, place)
+    if tpus.tpu_type(provider, node.machine):
+        cost = tpus.host_price(provider, node.machine, region, spot=node.spot)
+        return cost, tpus.as_of(provider, node.machine) if cost is not None else None
     for each in (table.refreshed(provider), table.packaged(provider)):
         row = each.row(node.machine, node.accelerator, spot=node.spot) if each else None
         if each is not None and row is not None and region in row.prices:

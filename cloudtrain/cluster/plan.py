@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, repeat
 
 from cloudtrain import catalog
-from cloudtrain.catalog import cuda, gpus
+from cloudtrain.catalog import cuda, gpus, tpus
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.run_record import Task
@@ -126,8 +126,18 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
         if end:
             found[f"nodes.{node.role}: {end}"] = None
         found.update((f"nodes.{node.role}{text}", None) for text in _with_care(plan, node))
+        found.update((f"nodes.{node.role}: {text}", None) for text in _of_tpu(plan, node))
     found.update(dict.fromkeys(_first_steps(plan)))
     return tuple(found)
+
+
+def _of_tpu(plan: Plan, node: NodePlan) -> Iterator[str]:
+    """Notes on a TPU, and on zones that are not known to have it."""
+    provider, machine = plan.config.provider, node.machine
+    if not strategy_of(plan.config).tpus or machine is None:
+        return
+    yield from tpus.notes(provider, machine, node.spot)
+    yield from filter(None, (tpus.wrong_zone(provider, machine, p) for p in plan.config.placement))
 
 
 ROOMY_GB = 80

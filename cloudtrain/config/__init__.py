@@ -164,7 +164,7 @@ def _config(file: ConfigFile, path: Path) -> ClusterConfig:
     nodes = {}
     for role, count in counts(file).items():
         group = groups.get(role)
-        nodes[role] = group.to_model() if group else NodeGroup(count=count)
+        nodes[role] = replace(group.to_model(), count=count) if group else NodeGroup(count=count)
     config = file.to_model(
         name=file.name or _stem(path),
         nodes=nodes,

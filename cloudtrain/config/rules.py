@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from cloudtrain.catalog import tpus
 from cloudtrain.cloud import cloud_of, clouds, facts_of
 from cloudtrain.config.command_rules import broken_command_rules
 from cloudtrain.config.data_rules import broken_data_rules
 from cloudtrain.config.fields import nearest
-from cloudtrain.config.sections import ConfigFile
+from cloudtrain.config.sections import ConfigFile, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.strategies.strategy import Counts, Strategy
@@ -32,11 +33,20 @@ def broken_rules(file: ConfigFile) -> Found:
 def counts(file: ConfigFile) -> dict[str, int]:
     """Number of nodes by role, from `nodes`, from `hosts`, or as the strategy implies."""
     if file.nodes is not None:
-        return {role: group.count or 1 for role, group in file.nodes.items() if group is not None}
+        groups = {role: group for role, group in file.nodes.items() if group is not None}
+        return {role: group.count or _hosts_of(file, group) for role, group in groups.items()}
     if _takes_hosts(file) and file.hosts is not None:
         return dict(Counter(host.role for host in file.hosts))
     strategy = _strategy(file)
     return dict(strategy.example) if strategy is not None and strategy.single_node else {}
+
+
+def _hosts_of(file: ConfigFile, group: NodesEntry) -> int:
+    """Default of `count`: 1, or the number of hosts of a TPU."""
+    strategy = _strategy(file)
+    wanted = strategy is not None and strategy.tpus
+    kind = tpus.tpu_type(file.provider, group.machine) if wanted else None
+    return kind.hosts if kind else 1
 
 
 def _strategy(file: ConfigFile) -> Strategy | None:
@@ -178,12 +188,39 @@ def _hosts(file: ConfigFile) -> Found:
 def _provider(file: ConfigFile) -> Found:
     strategy = _strategy(file)
     have = [cloud.name for cloud in clouds() if cloud.tpus]
-    if strategy is None or not strategy.tpus or file.provider in (*have, None):
+    cloud = cloud_of(file.provider)
+    if strategy is not None and strategy.tpus and cloud is not None and not cloud.tpus:
+        yield (
+            ("strategy",),
+            f"{cloud.title} has no TPUs: use provider {' or '.join(have)}",
+        )
+
+
+def _tpus(file: ConfigFile) -> Found:
+    """Rules on TPUs: the machine is a TPU type, and all else follows from it."""
+    strategy, cloud = _strategy(file), cloud_of(file.provider)
+    if strategy is None or cloud is None or not cloud.tpus:
         return
-    yield (
-        ("strategy",),
-        f"{strategy.name} is not supported yet; it needs provider {' or '.join(have)}",
-    )
+    for role, group in (file.nodes or {}).items():
+        if group is None:
+            continue
+        at: Path = ("nodes", role)
+        kind = tpus.tpu_type(cloud.name, group.machine)
+        if not strategy.tpus:
+            if kind is not None:
+                yield (*at, "machine"), f"{kind.name} is a TPU: it needs `strategy: tpu`"
+            continue
+        why = tpus.refusal(cloud.name, group.machine)
+        if why:
+            yield (*at, "machine"), why
+        if kind is not None and group.count not in (None, kind.hosts):
+            text = f"{kind.name} has {kind.hosts} hosts: leave `count` out"
+            yield (*at, "count"), text
+        for name in ("accelerator", "disk_gb"):
+            if getattr(group, name) is not None:
+                yield (*at, name), "is not for TPUs: the TPU type decides it"
+    if strategy.tpus and re.match(r"ubuntu|deeplearning$", file.image or ""):
+        yield ("image",), "is not for TPUs: use `auto` or a TPU software version"
 
 
 def _identity(file: ConfigFile) -> Found:
@@ -275,6 +312,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _hosts,
     _provider,
     _identity,
+    _tpus,
     _ports,
     _estimator,
     _data,

@@ -175,8 +175,8 @@ class TrainSection(Section):
     command: Command | None = optional(
         "Shell line to run for every task, or a mapping of such lines by role, with `default` for "
         "the other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}` "
-        "(`host:port,host:port` of a role's tasks), `{data.NAME}` and `{run}` are filled in; other "
-        "braces stay. Required in a `train:` section."
+        "(`host:port,host:port` of a role's tasks), `{data.NAME}`, `{tpu}` and `{run}` are filled "
+        "in; other braces stay. Required in a `train:` section."
     )
     dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
     env: Environment | None = optional(
@@ -373,8 +373,7 @@ class ConfigFile(Section):
         "Default: `none`."
     )
     strategy: kinds.StrategyChoice | None = optional(
-        "TensorFlow's distribution strategy, which determines the roles. Required. `tpu` is not "
-        "supported yet."
+        "TensorFlow's distribution strategy, which determines the roles. Required."
     )
     nodes: Nodes | None = optional("The nodes by role: `chief`, `worker`, `ps`, `evaluator`.")
     image: kinds.Line | None = optional(

@@ -48,9 +48,12 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
     """The user's line with its placeholders filled, and the task's variables."""
     config, values = plan.config, placeholders(run, task, inputs)
     strategy, output = strategy_of(config), values["output"]
+    own = strategy.task_environment(plan, run, task, inputs.addresses)
+    values |= {name: own[variable] for name, variable in strategy.placeholders.items()}
     environment: dict[str, str | Secret] = {
         "PYTHONUNBUFFERED": "1",
         **strategy.environment(config),
+        **own,
         **gpu_environment(plan, task.node),
         **(interconnect.NO_INFINIBAND if interconnect.unconnected(config) else {}),
         **inputs.extra.get(task.node, {}),

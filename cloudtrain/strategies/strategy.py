@@ -20,6 +20,9 @@ Wrap = Callable[[Plan, Run, Task, Mapping[str, str], str, str], str]
 """Maps the plan, the run, the task, addresses by node name, Python's name and the user's filled
 line to the line that runs on the task's node."""
 
+Variables = Callable[[Plan, Run, Task, Mapping[str, str]], Mapping[str, str]]
+"""Maps the plan, the run, the task and addresses by node name to variables of the task."""
+
 
 def requires(**why: str) -> Missing:
     """Require at least one node of each of these roles; role → reason."""
@@ -33,6 +36,12 @@ def requires(**why: str) -> Missing:
 
 
 def no_variables(config: ClusterConfig) -> Mapping[str, str]:
+    return {}
+
+
+def no_task_variables(
+    plan: Plan, run: Run, task: Task, addresses: Mapping[str, str]
+) -> Mapping[str, str]:
     return {}
 
 
@@ -70,7 +79,7 @@ class Strategy:
     """Role → why it is not allowed."""
     single_node: bool = False
     tpus: bool = False
-    """Whether it needs a cloud with TPUs."""
+    """Whether its nodes are the hosts of one TPU, and not VMs."""
     launched: bool = True
     """False: the name is known, but `plan` refuses it."""
 
@@ -91,6 +100,10 @@ class Strategy:
     step and only the chief has saved, new ones."""
     environment: Callable[[ClusterConfig], Mapping[str, str]] = no_variables
     """Variables of every task; the user's own override them."""
+    task_environment: Variables = no_task_variables
+    """Variables of one task; the user's own override them."""
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    """Its own placeholders of the command → the variable above that has the value."""
     wrap: Wrap | None = None
     """Wraps the user's line."""
 

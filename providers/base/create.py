@@ -123,17 +123,21 @@ class Creation(Generic[NetworkT]):
             node=node,
             place=place,
             network=network,
-            user_data=user_data(
-                public_key=self.identity.public_key,
-                host_key=host_key,
-                expires=self.expires if self.account.ends_by_shutdown else None,
-                timed=self.account.ends_by_shutdown,
-            ),
+            user_data=self._user_data(node),
+            user_data_of=self._user_data,
             public_key=self.identity.public_key,
             token=hashlib.sha256(request.encode()).hexdigest()[:32],
             expires=self.expires,
             asked=self.expected.get(node.name),
             labels=labels.of_node(cluster, node, self.expires, self.plan.owner),
+        )
+
+    def _user_data(self, node: NodePlan) -> str:
+        return user_data(
+            public_key=self.identity.public_key,
+            host_key=self.identity.host_keys[node.name],
+            expires=self.expires if self.account.ends_by_shutdown else None,
+            timed=self.account.ends_by_shutdown,
         )
 
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:

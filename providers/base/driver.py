@@ -73,6 +73,9 @@ class LaunchRequest(Generic[NetworkT]):
     """Result of `create_network` for this place."""
     user_data: str = field(repr=False)
     """User data for cloud-init. Contains the node's first private host key: never log it."""
+    user_data_of: Callable[[NodePlan], str] = field(default=lambda node: "", repr=False)
+    """User data of any node of the plan, for a resource with several hosts that is created by one
+    request. As secret as `user_data`."""
     public_key: str = ""
     """The user's public key in OpenSSH format. `user_data` has it too, but Azure requires a key to
     create a VM.

@@ -21,7 +21,7 @@ from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.network import subnet_path
-from cloudtrain.providers.gcp.permissions import NOT_REPORTED, WITH_IDENTITY, missing
+from cloudtrain.providers.gcp.permissions import NOT_REPORTED, TPU_MORE, WITH_IDENTITY, missing
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
@@ -36,7 +36,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         details.update(api.get(f"project {api.project}", f"projects/{api.project}"))
         return f"{api.project}, credentials accepted"
 
-    first = _finding("project", project)
+    first = finding("project", project)
     if not first.ok:
         return (first,)
 
@@ -51,19 +51,19 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         images.update({n.name: known.of(plan.config.image, shape(n)) for n in plan.nodes})
         return ", ".join(sorted({i.source.removeprefix("projects/") for i in images.values()}))
 
-    findings = [first, _finding("permissions", lambda: _permissions(api, plan))]
+    findings = [first, finding("permissions", lambda: permissions(api, plan))]
     findings += node_identity.check(api, plan)
-    findings += [_finding("machines", machines), _finding("image", image)]
+    findings += [finding("machines", machines), finding("image", image)]
     if plan.config.network.subnet is not None and found:
-        findings.append(_finding("subnet", lambda: _subnet(api, plan, list(found))))
+        findings.append(finding("subnet", lambda: subnet_found(api, plan, list(found))))
     if found and images:
-        findings.append(_finding("quota", lambda: _quota(api, plan, found, images, details)))
+        findings.append(finding("quota", lambda: _quota(api, plan, found, images, details)))
     return tuple(
         replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
     )
 
 
-def _finding(what: str, ask: Callable[[], str]) -> Finding:
+def finding(what: str, ask: Callable[[], str]) -> Finding:
     try:
         return Finding(what=what, ok=True, text=ask())
     except NotFoundError as error:
@@ -76,16 +76,18 @@ def _finding(what: str, ask: Callable[[], str]) -> Finding:
         return Finding(what=what, ok=False, text=str(error), hint=error.hint, error=type(error))
 
 
-def _permissions(api: GcpClient, plan: Plan) -> str:
-    lacking = missing(api, WITH_IDENTITY if plan.config.identity else ())
+def permissions(api: GcpClient, plan: Plan, *, tpus: bool = False) -> str:
+    more = (*(WITH_IDENTITY if plan.config.identity else ()), *(TPU_MORE if tpus else ()))
+    lacking = missing(api, more)
     if isinstance(lacking, str):
         return lacking
     if lacking:
-        raise PermissionsError(f"missing: {', '.join(lacking)}", hint=faults.ROLE)
+        hint = faults.TPU_ROLE if tpus else faults.ROLE
+        raise PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
     return "all that up and down need"
 
 
-def _subnet(api: GcpClient, plan: Plan, regions: list[str]) -> str:
+def subnet_found(api: GcpClient, plan: Plan, regions: list[str]) -> str:
     subnet = plan.config.network.subnet or ""
     for region in regions:
         api.get(f"network.subnet {subnet}", subnet_path(subnet, api.project, region))
@@ -102,7 +104,7 @@ def _quota(
     """Check the quota. Fails only if no placement has enough, as `up` tries the next one. Existing
     nodes need no further quota.
     """
-    there = {m.node.name for m in resources.machines(api, plan.config.name, None, ())}
+    there = {m.node.name for m in resources.vms(api, plan.config.name, None, ())}
     nodes = [node for node in plan.nodes if node.name not in there]
     lines: list[str] = []
     good: list[str] = []

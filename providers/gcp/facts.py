@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cloudtrain.cloud import Cloud, Egress, NodeIdentity, Preemption, TokenQuery
-from cloudtrain.providers.gcp.families import FAMILIES
+from cloudtrain.providers.gcp.families import FAMILIES, TPUS
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
 
@@ -67,5 +67,7 @@ FACTS = Cloud(
     ),
     # https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling
     fixed_end="Google moves the end of stopped VMs only",
-    tpus=True,
+    tpus=TPUS,
+    # Discovery document of tpu v2, revision 20261001: neither Node nor SchedulingConfig has an end
+    tpu_end="the Cloud TPU API has no lifetime",
 )

@@ -1,11 +1,11 @@
-"""Google's GPU machines that are not available both on demand and as spot.
+"""Google's GPU machines that are not available both on demand and as spot, and its TPUs.
 
 tools/generate_docs.py copies the rows to docs/machines.md.
 """
 
 from datetime import date
 
-from cloudtrain.cloud import WAITED_FOR, Family
+from cloudtrain.cloud import WAITED_FOR, Family, TpuFamily
 
 _GCP = "https://cloud.google.com/compute/docs/accelerator-optimized-machines"
 _READ = date(2026, 11, 22)
@@ -55,3 +55,100 @@ FAMILIES = (
         read=_READ,
     ),
 )
+
+_TPU = "https://docs.cloud.google.com/tpu/docs/"
+"""Pages `v2` … `v6e` (chips, hosts), `regions-zones` and `runtimes`, read on `_READ`. The prices
+are those of Google's page https://cloud.google.com/tpu/pricing as gpuhunt 0.1.34 and SkyPilot have
+copied it: of 2025, not checked against a bill; where a single device and a slice differ, the higher
+one. Regions without a price are not in these copies."""
+
+TPUS = (
+    TpuFamily(
+        prefix="v2",
+        cores_per_chip=2,
+        one_host=4,
+        most=256,
+        zones=("us-central1-a", "us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
+        prices={
+            "us-central1": (1.5, 0.45),
+            "europe-west4": (1.65, 0.495),
+            "asia-east1": (1.305, 0.3915),
+        },
+        runtime="tpu-ubuntu2204-base",
+        source=f"{_TPU}v2",
+        read=_READ,
+    ),
+    TpuFamily(
+        prefix="v3",
+        cores_per_chip=2,
+        one_host=4,
+        most=1024,
+        zones=("us-central1-a", "us-central1-b", "europe-west4-a"),
+        prices={"europe-west4": (2.2, 0.66)},
+        runtime="tpu-ubuntu2204-base",
+        source=f"{_TPU}v3",
+        read=_READ,
+    ),
+    TpuFamily(
+        prefix="v4",
+        cores_per_chip=2,
+        one_host=4,
+        most=4096,
+        zones=("us-central2-b",),
+        prices={"us-central2": (3.22, 0.966)},
+        runtime="tpu-ubuntu2204-base",
+        source=f"{_TPU}v4",
+        read=_READ,
+    ),
+    TpuFamily(
+        prefix="v5litepod",
+        cores_per_chip=1,
+        one_host=8,
+        most=256,
+        zones=(
+            "us-central1-a",
+            "us-south1-a",
+            "us-west1-c",
+            "us-west4-a",
+            "europe-west4-b",
+        ),
+        prices={
+            "us-central1": (1.2, 0.6),
+            "us-south1": (1.2, 0.6),
+            "us-west1": (1.2, 0.6),
+            "us-west4": (1.2, 0.6),
+            "europe-west1": (1.3213, 0.6607),
+            "europe-west4": (1.56, 0.78),
+            "asia-southeast1": (1.56, 0.78),
+        },
+        runtime="v2-alpha-tpuv5-lite",
+        source=f"{_TPU}v5e",
+        read=_READ,
+    ),
+    TpuFamily(
+        prefix="v5p",
+        cores_per_chip=2,
+        one_host=4,
+        most=6144,
+        zones=("us-central1-a", "us-east5-a", "europe-west4-b"),
+        prices={
+            "us-central1": (4.2, None),
+            "us-east5": (4.2, 2.1),
+        },
+        runtime="v2-alpha-tpuv5",
+        source=f"{_TPU}v5p",
+        read=_READ,
+    ),
+    TpuFamily(
+        prefix="v6e",
+        cores_per_chip=1,
+        one_host=8,
+        most=256,
+        zones=("us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a"),
+        prices={},
+        runtime="v2-alpha-tpuv6e",
+        source=f"{_TPU}v6e",
+        read=_READ,
+    ),
+)
+"""The Cloud TPU API has none later: it "is not supported on TPU7x and later" (page `runtimes`)."""

@@ -61,6 +61,7 @@ PERIMETER = (
 )
 PROJECTS = "set `project:` to the project's id, not its name or number (`gcloud projects list`)"
 ROLE = "grant roles/compute.admin on the project, which is enough (docs/gcp.md)"
+TPU_ROLE = "grant roles/compute.admin and roles/tpu.admin on the project (docs/gcp.md)"
 MORE = (
     "request more at https://console.cloud.google.com/iam-admin/quotas, or choose another placement"
 )
@@ -190,9 +191,13 @@ _WORDS = (
     ),
     (re.compile(r"[Ll]ocation .* is not found or access is unauthorized"), CAPACITY),
     (
-        re.compile(r"does not have enough resources available|currently unavailable in the"),
+        re.compile(
+            r"does not have enough resources available|currently unavailable in the"
+            r"|no more capacity in the zone|Insufficient (reserved )?capacity"
+        ),
         CAPACITY,
     ),
+    (re.compile(r"Quota limit '\w+' has been exceeded"), QUOTA),
     (re.compile(r"API has not been used in project|it is disabled"), DISABLED),
     (
         re.compile(r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy"),
@@ -388,6 +393,8 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, mktime_tz(date) - time.time()) if date else None
 
 
-def is_unknown_question(error: NotFoundError) -> bool:
-    """True if the endpoint does not support the request, rather than the resource being absent."""
-    return error.code == UNKNOWN_METHOD or "The resource '" not in error.message
+def is_unknown_question(error: NotFoundError, words: str = "The resource '") -> bool:
+    """True if the endpoint does not support the request, rather than the resource being absent,
+    which the API's messages say in these words.
+    """
+    return error.code == UNKNOWN_METHOD or words not in error.message

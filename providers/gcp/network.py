@@ -32,13 +32,15 @@ class NetworkBuilder:
     place: Location
     caller: str
     journal: Journal
+    tpu: bool = False
+    """The nodes are the hosts of a TPU: no images, and no placement policy."""
 
     @property
     def cluster(self) -> str:
         return self.plan.config.name
 
     def create(self) -> ClusterNetwork:
-        images = self._images()
+        images = {} if self.tpu else self._images()
         subnet = self.plan.config.network.subnet
         if subnet is not None:
             network, subnetwork = self._existing(subnet)
@@ -121,7 +123,7 @@ class NetworkBuilder:
         """Create a compact placement policy if at least two nodes are of families that
         support it.
         """
-        close = self.plan.config.network.close
+        close = "off" if self.tpu else self.plan.config.network.close
         families = COMPACT if close == "on" else FAST
         together = [n for n in self.plan.nodes if shape(n).family in families]
         if len(together) < 2 or close == "off":

@@ -89,6 +89,29 @@ https://cloud.google.com/compute/docs/access/create-enable-service-accounts-for-
 """
 ON_IDENTITY = ("iam.serviceAccounts.actAs", "iam.serviceAccounts.get")
 """Permissions that are needed on the service account; roles/iam.serviceAccountUser has them."""
+TPU_CALLS: Mapping[str, tuple[str, ...]] = {
+    "tpu.acceleratorTypes.get": ("tpu.acceleratortypes.get",),
+    "tpu.nodes.create": ("tpu.nodes.create", "iam.serviceAccounts.actAs"),
+    "tpu.nodes.delete": ("tpu.nodes.delete",),
+    "tpu.nodes.get": ("tpu.nodes.get",),
+    "tpu.nodes.list": ("tpu.nodes.list",),
+    "tpu.nodes.start": ("tpu.nodes.start",),
+    "tpu.operations.get": ("tpu.operations.get",),
+    "tpu.runtimeVersions.get": ("tpu.runtimeversions.get",),
+}
+"""Method of the Cloud TPU API → permissions that it needs, for `strategy: tpu` only.
+roles/tpu.admin has those of `tpu`; the hosts run as the project's default service account, on which
+roles/iam.serviceAccountUser has the other:
+https://docs.cloud.google.com/iam/docs/roles-permissions/tpu, read 2026-11-22, not tried
+"""
+
+TPU_MORE = tuple(sorted({p for needed in TPU_CALLS.values() for p in needed}))
+"""Permissions that the role needs as well for `strategy: tpu`."""
+
+
+def tpu_lines() -> str:
+    """Return the lines that the custom role needs besides, for a TPU."""
+    return "".join(f"- {each}\n" for each in TPU_MORE)
 
 
 def role() -> str:
@@ -109,7 +132,8 @@ def block() -> str:
         "(`roles/iam.serviceAccountUser` has both). `check` reads the policies of its buckets if "
         "you have `storage.buckets.getIamPolicy`.\n"
     )
-    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}"
+    tpus = f"`strategy: tpu` needs these, too:\n\n```yaml\n{tpu_lines()}```\n"
+    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}\n{tpus}"
 
 
 RESOURCE_MANAGER = (

@@ -1,4 +1,6 @@
-"""`provider: gcp`: nodes are instances of Google Compute Engine in one project."""
+"""`provider: gcp`: nodes are instances of Google Compute Engine, or hosts of a TPU, in one
+project.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,20 @@ from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import TIMING, Timing
-from cloudtrain.providers.gcp import checks, machine_types, resources, teardown, zones
+from cloudtrain.providers.gcp import (
+    checks,
+    machine_types,
+    resources,
+    teardown,
+    tpu_checks,
+    tpu_hosts,
+    tpu_launch,
+    zones,
+)
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.network import NetworkBuilder
 from cloudtrain.providers.gcp.requests import ClusterNetwork
+from cloudtrain.providers.gcp.tpus import Tpus
 from cloudtrain.providers.gcp.vms import VmLaunch, serial_log, start
 
 
@@ -35,6 +47,7 @@ class GcpDriver:
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
         self._api = GcpClient(config, timing)
+        self._tpus = Tpus(self._api, config)
 
     @property
     def endpoint(self) -> str | None:
@@ -44,6 +57,8 @@ class GcpDriver:
         return self._api.credentials.principal()
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
+        if self._tpus.needed:
+            return tpu_checks.check(self._api, self._tpus, plan)
         return checks.check(self._api, plan)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
@@ -54,6 +69,8 @@ class GcpDriver:
         return machine_types.facts(self._api, [zone for those in found for zone in those], names)
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
+        if self._tpus.needed:
+            return tpu_checks.places(self._api, self._tpus, plan)
         return zones.places(self._api, plan)
 
     def machines(
@@ -62,7 +79,7 @@ class GcpDriver:
         place: Location | None = None,
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
-        return resources.machines(self._api, cluster, place, places)
+        return resources.machines(self._api, self._tpus, cluster, place, places)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
@@ -73,7 +90,12 @@ class GcpDriver:
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
         builder = NetworkBuilder(
-            api=self._api, plan=plan, place=place, caller=caller, journal=journal
+            api=self._api,
+            plan=plan,
+            place=place,
+            caller=caller,
+            journal=journal,
+            tpu=self._tpus.needed,
         )
         return builder.create()
 
@@ -81,10 +103,15 @@ class GcpDriver:
         return network.policy is not None
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
+        if self._tpus.needed:
+            return tpu_launch.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
         return VmLaunch(api=self._api, order=order).run()
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        start(self._api, machine, expires)
+        if tpu_hosts.is_host(machine):
+            tpu_launch.start(self._tpus, machine)
+        else:
+            start(self._api, machine, expires)
 
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
@@ -93,7 +120,7 @@ class GcpDriver:
         return False
 
     def serial_log(self, machine: Vm) -> str:
-        return serial_log(self._api, machine)
+        return "" if tpu_hosts.is_host(machine) else serial_log(self._api, machine)
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        teardown.delete_all(self._api, machines, resources)
+        teardown.delete_all(self._api, self._tpus, machines, resources)

@@ -7,12 +7,15 @@ strings.
 from __future__ import annotations
 
 import math
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from cloudtrain.errors import CloudError
 from cloudtrain.model import NodePlan, Owner
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
@@ -45,7 +48,26 @@ class ClusterNetwork:
     policy: str | None = None
     """Compact placement policy, if any."""
     images: Mapping[str, GcpImage] = field(default_factory=dict)
-    """Images by node name."""
+    """Images by node name; none of a TPU, which has a software version instead."""
+    shared: dict[str, Future[Json]] = field(default_factory=dict, compare=False, repr=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
+
+    def once(self, name: str, create: Callable[[], Json]) -> Json:
+        """Create a resource with several nodes in the first of their threads; the others wait for
+        its result, or raise a copy of its error.
+        """
+        with self.lock:
+            first = name not in self.shared
+            result = self.shared.setdefault(name, Future())
+        if first:
+            try:
+                result.set_result(create())
+            except BaseException as error:  # noqa: BLE001 - raised again below, in every thread
+                result.set_exception(error)
+        try:
+            return result.result()
+        except CloudError as error:
+            raise error.copy_with() from error.__cause__
 
 
 RULES = ("-ssh", "-inside")

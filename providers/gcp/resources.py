@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from cloudtrain.errors import CloudConfigError, NotFoundError, RateError, TransientError
@@ -11,9 +12,10 @@ from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location, Resource, Vm
-from cloudtrain.providers.gcp import faults, listing
+from cloudtrain.providers.gcp import faults, listing, tpu_hosts
 from cloudtrain.providers.gcp.client import GcpClient, Json, unreachable_places
 from cloudtrain.providers.gcp.requests import RULES
+from cloudtrain.providers.gcp.tpus import Tpus
 
 T = TypeVar("T")
 
@@ -24,11 +26,35 @@ project's.
 
 
 def machines(
+    api: GcpClient, tpus: Tpus, cluster: str | None, place: Location | None, places: Sequence[str]
+) -> PartialList[Vm]:
+    """List the VMs and TPU hosts of one place, or of the whole project and, separately, of the
+    first zones among `places`.
+    """
+    listed = partial(vms, api, cluster, place, places)
+    if not tpus.may_hold(cluster):
+        return listed()
+    questions: list[Callable[[], PartialList[Vm]]] = [
+        listed,
+        lambda: _tpu_hosts(tpus, cluster, place),
+    ]
+    return _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "machines"))
+
+
+def _tpu_hosts(tpus: Tpus, cluster: str | None, place: Location | None) -> PartialList[Vm]:
+    try:
+        found = tpus.listed(place.zone if place else "-")
+    except (TransientError, RateError) as error:
+        if tpus.needed:
+            raise
+        return PartialList((), [NotAsked(place="Cloud TPU", why=error.message)])
+    hosts = (host for tpu in found for host in tpu_hosts.to_hosts(tpu))
+    return PartialList((h for h in hosts if cluster in (None, h.cluster)), found.not_asked)
+
+
+def vms(
     api: GcpClient, cluster: str | None, place: Location | None, places: Sequence[str]
 ) -> PartialList[Vm]:
-    """List the VMs of one place, or of the whole project and, separately, of the first zones among
-    `places`.
-    """
     if place is not None:
         found = _items(api, f"instances in {place}", f"zones/{place.zone}/instances", cluster)
         return _read(found, cluster)

@@ -1,8 +1,9 @@
-"""Startup script for images without cloud-init, run by Google's guest agent."""
+"""Startup script for images without cloud-init and for TPUs, run by Google's guest agent."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -17,14 +18,39 @@ def startup_script(user_data: str) -> str:
     and nothing after its first run: it must not restore a host key that has been rotated since.
     Like `user_data`, it contains the private half of the host key: never log it.
     """
+    return "\n".join(
+        ["#!/bin/sh", "command -v cloud-init >/dev/null 2>&1 && exit 0", *_first_boot(user_data)]
+    )
+
+
+WORKER = """\
+import os, urllib.request
+base = os.environ.get("CLOUDTRAIN_METADATA", "http://metadata.google.internal")
+path = "/computeMetadata/v1/instance/attributes/agent-worker-number"
+request = urllib.request.Request(base + path, headers={"Metadata-Flavor": "Google"})
+print(int(urllib.request.urlopen(request, timeout=30).read()))
+"""
+"""Python that prints a host's number in its TPU, as JAX reads it (cloud_tpu_cluster.py)."""
+
+
+def slice_script(user_data: Sequence[str]) -> str:
+    """Return the startup script of a TPU: all its hosts have the same metadata, so it has the
+    first-boot data of each host, by its number.
+
+    It does not leave the work to cloud-init, which would read other metadata. Never log it.
+    """
+    if len(user_data) == 1:
+        return "\n".join(["#!/bin/sh", *_first_boot(user_data[0])])
+    lines = ["#!/bin/sh", f"worker=$(python3 -c {shlex.quote(WORKER)}) || exit 1"]
+    lines.append('case "$worker" in')
+    for number, each in enumerate(user_data):
+        lines += [f"{number})", *_first_boot(each)[:-1], ";;"]
+    return "\n".join([*lines, "*) exit 1 ;;", "esac", ""])
+
+
+def _first_boot(user_data: str) -> list[str]:
     document: dict[str, Any] = yaml.safe_load(user_data)
-    lines = [
-        "#!/bin/sh",
-        "command -v cloud-init >/dev/null 2>&1 && exit 0",
-        f"[ -e {MARKER} ] && exit 0",
-        "set -eu",
-        "umask 077",
-    ]
+    lines = [f"[ -e {MARKER} ] && exit 0", "set -eu", "umask 077"]
     for line in document.get("bootcmd", ()):
         lines.append(f"( {_line(line)} ) || true")
     for user in document["users"]:
@@ -37,8 +63,9 @@ def startup_script(user_data: str) -> str:
         f": >{MARKER}",
         "systemctl restart ssh 2>/dev/null || systemctl restart sshd 2>/dev/null || "
         "service ssh restart",
+        "",
     ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _line(line: str | list[str]) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from cloudtrain.model import HostKey
 from cloudtrain.providers.base.boot import user_data
-from cloudtrain.providers.gcp.startup import MARKER, startup_script
+from cloudtrain.providers.gcp.startup import MARKER, slice_script, startup_script
 from cloudtrain.shell import Secret
 
 PUBLIC = "ssh-ed25519 AAAAC3Nz its host key"
@@ -110,3 +110,29 @@ def test_nothing_in_the_data_is_read_by_the_shell(machine: Machine) -> None:
 def test_metadata_takes_it() -> None:
     """https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations"""
     assert len(startup_script(DATA).encode()) < 256 * 1024
+
+
+def test_each_host_of_a_tpu_applies_its_own_data_alone(machine: Machine) -> None:
+    """All hosts have the same script; the metadata server says the host's number."""
+    data = [
+        user_data(
+            public_key=USER_KEY,
+            host_key=HostKey(public=PUBLIC, private=Secret(KEY.replace("c2Vj", f"host{n}"))),
+            expires=None,
+        )
+        for n in range(3)
+    ]
+    machine.command("python3", "echo 1")
+    machine.boot(slice_script(data))
+    assert "host1" in machine.text(HOST_KEY)
+    assert USER_KEY in machine.text("home/cloudtrain/.ssh/authorized_keys")
+    machine.command("python3", "echo 2")
+    machine.boot(slice_script(data))
+    assert "host1" in machine.text(HOST_KEY), "a host key that was changed since stays"
+
+
+def test_a_host_that_does_not_learn_its_number_applies_nothing(machine: Machine) -> None:
+    machine.command("python3", "echo 7")
+    with pytest.raises(subprocess.CalledProcessError):
+        machine.boot(slice_script([DATA, DATA]))
+    assert not (machine.root / HOST_KEY).exists()

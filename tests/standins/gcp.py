@@ -26,6 +26,8 @@ from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
 from tests.standins.gcp_catalog import IMAGES, REGIONS, ZONES
 from tests.standins.gcp_errors import REASONS, ApiError, answer, invalid, not_found
+from tests.standins.gcp_tpu_api import STATUSES, TpuError, tpu_api
+from tests.standins.gcp_tpus import METADATA, TpuService, is_tpu_call, metadata, stop_hosts
 from tests.standins.gcp_world import HANDLERS, Body, Call, World
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ PROJECT = "test-project"
 PUBLIC = frozenset(project for project, _ in IMAGES)
 """Projects whose images everybody may use."""
 KINDS = {"resourcePolicies": "resource policy", "disks": "disk", "instances": "instance"}
+KINDS |= {"nodes": "TPU"}
 DEFAULT_RULES = {
     "default-allow-icmp": ("icmp", [], ["0.0.0.0/0"]),
     "default-allow-internal": ("all", [], ["10.128.0.0/9"]),
@@ -56,6 +59,9 @@ class GcpStandIn(World):
         self.denied: list[str] = []
         self.methods: set[str] = set()
         """What was called."""
+        self.tpu_operations: dict[str, Body] = {}
+        self.tpu_enabled = True
+        """Whether the project may use the Cloud TPU API."""
         if default_network:
             self._default_network()
         self._first = frozenset(self.things)
@@ -76,10 +82,20 @@ class GcpStandIn(World):
             assert thing.body["scheduling"]["preemptible"], f"{name} is no spot VM"
             gcp_instances.end_by_google(self, thing, "compute.instances.preempted")
 
+    def preempt_tpu(self, name: str) -> None:
+        """Google takes a TPU back: it is listed, and its hosts are gone."""
+        with self.changed:
+            self.tick()
+            thing = next(t for t in self.under("nodes") if t.name == name)
+            thing.body["state"] = "PREEMPTED"
+            stop_hosts(self, thing)
+
     def shut_down(self, name: str) -> None:
         """What happens when the machine itself runs `shutdown`: it stops and is there still."""
         with self.changed:
             self.tick()
+            if any(name.startswith(f"{thing.name}-w-") for thing in self.under("nodes")):
+                return  # what Google makes of a TPU's host that does is not known
             thing = next(t for t in self.under("instances") if t.name == name)
             gcp_instances.end_by_itself(self, thing)
 
@@ -116,6 +132,8 @@ class GcpStandIn(World):
         if gcp_accounts.serves(path):
             return gcp_accounts.action(verb, path)
         try:
+            if is_tpu_call(path):
+                return tpu_api().route(verb, path)[0].id
             return api().route(verb, path)[0].id
         except ApiError:
             return f"{verb} {path}"
@@ -129,10 +147,14 @@ class GcpStandIn(World):
     def _answer(self, request: Request) -> Response:
         if request.path == "/token" and request.method == "POST":
             return self.authority.token(request)
+        if request.path.startswith(METADATA):
+            return metadata(request) or Response(status=404)
         try:
             if gcp_accounts.serves(request.path):
                 self.authority.caller(request.headers.get("Authorization"))
                 return answer(gcp_accounts.told(self, request))
+            if is_tpu_call(request.path):
+                return self._answer_tpu(request)
             method, in_path = api().route(request.method, request.path)
             user = self.authority.caller(request.headers.get("Authorization"))
             query = list(request.args.items(multi=True))
@@ -147,6 +169,22 @@ class GcpStandIn(World):
             self.wrong.append(traceback.format_exc())
             traceback.print_exc()
             return self.error(500, "internalError", "a fault of the stand-in")
+
+    def _answer_tpu(self, request: Request) -> Response:
+        try:
+            self.authority.caller(request.headers.get("Authorization"))
+            service = TpuService(self, self.tpu_operations, request.host_url.rstrip("/"))
+            return service.answer(request, self._allow, self.tpu_enabled)
+        except ApiError as error:
+            if isinstance(error, TpuError):
+                raise
+            raise TpuError(error.code, error.message, STATUSES.get(error.code, "")) from error
+
+    def _allow(self, permission: str) -> None:
+        if self.granted is not None and permission not in self.granted:
+            self.denied.append(permission)
+            message = f"Permission '{permission}' denied on 'projects/{self.project}'"
+            raise TpuError(403, message)
 
     def _act(self, method: Method, given: Body, body: Body, user: str) -> Body:
         handler = HANDLERS.get(method.id)

@@ -188,7 +188,7 @@ class Api:
             if item is None:
                 continue
             read = self._take(told, item, inside, method)
-            if not told.get("description", "").startswith("[Output Only]"):
+            if not _only_told(told):
                 taken[name] = read
         for name, told in properties.items():
             needed = told.get("annotations", {}).get("required", ())
@@ -233,6 +233,11 @@ class Api:
                 return False
             schema = told
         return True
+
+
+def _only_told(field: Schema) -> bool:
+    """Whether only the server writes it: Compute Engine's words, and those of newer APIs."""
+    return bool(field.get("readOnly")) or field.get("description", "").startswith("[Output Only]")
 
 
 @functools.cache

@@ -38,6 +38,9 @@ def users(world: World, path: str) -> list[str]:
             named += [interface.get("network"), interface.get("subnetwork")]
         if link in named:
             found.append(thing.path)
+    for thing in world.under("nodes"):  # TPUs name them by path
+        if path in (thing.body.get("networkConfig") or {}).values():
+            found.append(thing.path)
     return found
 
 

@@ -50,9 +50,8 @@ class Account:
         return self.project.config(
             provider=self.cloud.name,
             project=described.project or None,
-            placement=list(described.placement),
             nodes=nodes,
-            **sections,
+            **{"placement": list(described.placement), **sections},
         )
 
     @property

@@ -98,6 +98,7 @@ def test_names_and_words_of_a_cloud(cloud: Cloud) -> None:
     assert re.fullmatch("[A-Z]+(_[A-Z]+)+", cloud.project_variable)
     assert cloud.project_variable in (ROOT / "docs" / f"{cloud.name}.md").read_text()
     assert cloud.fixed_end == cloud.fixed_end.rstrip(".")
+    assert cloud.tpu_end == cloud.tpu_end.rstrip(".")
 
 
 @every_cloud

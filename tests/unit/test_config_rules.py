@@ -83,7 +83,7 @@ ROLE_NAME = "a role's name has up to 15 lower-case letters and digits, starts wi
         ("central_storage", "{worker: {count: 2}}", "nodes: strategy central_storage runs on one"),
         ("horovod", "{chief: , worker: }", "nodes.chief: strategy horovod has no such role"),
         ("horovod", "", "nodes: is missing"),
-        ("tpu", "", "strategy: tpu is not supported yet; it needs provider gcp"),
+        ("tpu", "", "nodes: is missing"),
         ("custom", "", "nodes: is missing"),
         ("custom", "{chief: false}", "nodes: lists no nodes"),
         ("custom", "{worker1: }", f"nodes.worker1: {ROLE_NAME}"),

@@ -8,7 +8,6 @@ import pytest
 
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.cli.nodes import node_lines
-from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.init import SCHEMA, init
 from cloudtrain.config import load
 from cloudtrain.errors import ConfigError, CredentialsError, UsageError
@@ -74,13 +73,6 @@ def test_hosts_without_hosts_show_how_one_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert "for example `hosts: [{address: 10.0.0.4" in (caught.value.hint or "")
-
-
-def test_tpu_is_said_not_to_be_supported(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(ONE.replace("one_device", "tpu").replace("local", "gcp\nplacement: [us-east1]"))
-    with pytest.raises(UsageError, match="tpu is not supported"):
-        make_plan(load(path))
 
 
 def test_a_large_cluster_is_a_line_a_role_and_those_that_are_otherwise() -> None:

@@ -59,8 +59,8 @@ def test_tasks_that_share_a_machine_have_ports_of_their_own() -> None:
 
 
 def test_a_strategy_of_a_later_version_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(UsageError, match="tpu is not supported"):
-        make_plan(config(strategy="tpu"))
+    with pytest.raises(UsageError, match="quantum is not supported"):
+        make_plan(config(strategy="quantum"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""Maps TPUs to our types: each host of a TPU is a node, worker 0 … N-1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.errors import CapacityError, CloudError
+from cloudtrain.model import Node, NodePlan, NodeState
+from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.gcp.listing import place_of, timestamp
+from cloudtrain.providers.gcp.requests import ClusterNetwork, service_accounts
+from cloudtrain.providers.gcp.startup import slice_script
+from cloudtrain.task_id import TaskId
+
+Json = dict[str, Any]
+
+HOSTS = "cloudtrain-hosts"
+"""Label with the number of hosts: while a TPU is created, its endpoints are not listed yet."""
+
+SCOPE = "https://www.googleapis.com/auth/logging.write"
+"""Only scope of the service account on the hosts, without `identity`. The API gives a TPU the
+project's default account if none is named, and an empty list of scopes means all of them."""
+
+STATES: dict[str, NodeState] = {
+    "CREATING": "starting",
+    "STARTING": "starting",
+    "RESTARTING": "starting",
+    "REIMAGING": "starting",
+    "REPAIRING": "starting",
+    "UNHIDING": "starting",
+    "READY": "running",
+    "STOPPING": "stopped",
+    "STOPPED": "stopped",
+    "DELETING": "stopped",
+    "HIDING": "stopped",
+    "HIDDEN": "stopped",
+    "PREEMPTED": "stopped",
+    "TERMINATED": "stopped",
+}
+LOST = frozenset({"PREEMPTED", "TERMINATED"})
+"""States of a TPU that Google has taken back. It is not billed and cannot be started, but it keeps
+its name until it is deleted."""
+
+
+def is_host(machine: Vm) -> bool:
+    """True for a host of a TPU, false for a VM."""
+    return machine.id.startswith("tpu/")
+
+
+def tpu_of(machine: Vm) -> str:
+    """Name of the TPU that the host belongs to."""
+    return machine.id.split("/")[1]
+
+
+def to_hosts(tpu: Json) -> tuple[Vm, ...]:
+    """Convert a TPU to a Vm for each of its hosts; none if it is not ours."""
+    given = tpu.get("labels") or {}
+    parsed = labels.read(given)
+    if parsed is None:
+        return ()
+    hosts, endpoints = given.get(HOSTS, ""), tpu.get("networkEndpoints") or []
+    count = int(hosts) if hosts.isdecimal() else len(endpoints)
+    padded = [*endpoints, *[{}] * max(0, max(1, count) - len(endpoints))]
+    return tuple(_host(tpu, parsed, index, each) for index, each in enumerate(padded))
+
+
+def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
+    _, _, _, zone, _, name = str(tpu["name"]).split("/")
+    state, scheduling = str(tpu.get("state")), tpu.get("schedulingConfig") or {}
+    internal = str(endpoint.get("ipAddress") or "")
+    outside = bool((tpu.get("networkConfig") or {}).get("enableExternalIps"))
+    address = str((endpoint.get("accessConfig") or {}).get("externalIp") or "")
+    node = Node(
+        name=TaskId(role=parsed.role, index=index).node_name(parsed.cluster),
+        role=parsed.role,
+        index=index,
+        state=STATES.get(state, "starting"),
+        address=address if outside else internal,
+        internal=internal,
+        placement=zone,
+        machine=str(tpu.get("acceleratorType") or ""),
+        spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
+        created=timestamp(tpu.get("createTime")),
+        expires=parsed.expires,
+        owner=parsed.owner,
+    )
+    unique = tpu.get("id") or tpu.get("createTime") or ""
+    return Vm(
+        cluster=parsed.cluster,
+        node=node,
+        place=place_of(zone),
+        id=f"tpu/{name}/{unique}/{index}",
+        error=_why_lost(name, state, tpu),
+    )
+
+
+def _why_lost(name: str, state: str, tpu: Json) -> CloudError | None:
+    if state not in LOST:
+        return None
+    words = str(tpu.get("healthDescription") or "")
+    return CapacityError(f"TPU {name} is {state}{f': {words}' if words else ''}", scope="zone")
+
+
+def hosts_of(order: LaunchRequest[ClusterNetwork]) -> Sequence[NodePlan]:
+    """The nodes of the plan that are hosts of the same TPU, worker 0 first."""
+    same = [node for node in order.plan.nodes if node.role == order.node.role]
+    return sorted(same, key=lambda node: node.index)
+
+
+def name_of(order: LaunchRequest[ClusterNetwork]) -> str:
+    """Name of the TPU: that of its first node, whichever host is launched."""
+    return TaskId(role=order.node.role, index=0).node_name(order.plan.config.name)
+
+
+def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
+    """Return the request body for a TPU with all its hosts."""
+    config, network, hosts = order.plan.config, order.network, hosts_of(order)
+    given = labels.of_node(config.name, hosts[0], order.expires, order.plan.owner)
+    return {
+        "acceleratorType": order.node.machine,
+        "runtimeVersion": runtime,
+        "description": f"made by cloudtrain: cluster={config.name}",
+        "labels": {**given, HOSTS: str(len(hosts))},
+        "tags": [network.tag],
+        "networkConfig": {
+            "network": network.network,
+            "subnetwork": network.subnetwork,
+            "enableExternalIps": not config.network.private,
+        },
+        "serviceAccount": _service_account(config.identity),
+        "schedulingConfig": {"spot": True} if order.node.spot else {},
+        "metadata": _metadata([order.user_data_of(host) for host in hosts]),
+    }
+
+
+def _service_account(identity: str | None) -> Json:
+    if identity:
+        (given,) = service_accounts(identity)
+        return {"email": given["email"], "scope": given["scopes"]}
+    return {"scope": [SCOPE]}
+
+
+def _metadata(user_data: Sequence[str]) -> Mapping[str, str]:
+    return {
+        "startup-script": slice_script(user_data),
+        "block-project-ssh-keys": "TRUE",
+        "enable-oslogin": "FALSE",
+        "serial-port-enable": "FALSE",
+    }

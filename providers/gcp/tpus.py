@@ -1,0 +1,200 @@
+"""Cloud TPU API v2: lists, creates, starts and deletes TPUs, each with all its hosts.
+
+Names, states and fields follow the discovery document of tpu v2, revision 20261001.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, TransientError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.providers.gcp import faults
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.strategies import STRATEGIES
+
+GOOGLE = "https://tpu.googleapis.com/v2"
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+"""Environment variable of gcloud for a custom endpoint."""
+OPERATION = 1200.0
+"""Seconds to wait for an operation. Google gives no limit for the creation of a slice."""
+
+
+def endpoint(compute: str | None) -> str:
+    """Return the URL of the API: a custom one, or at the custom Compute Engine endpoint, so that
+    nothing is sent to Google from there.
+    """
+    url = os.environ.get(OVERRIDE)
+    if url:
+        return f"{url.rstrip('/').removesuffix('/v2')}/v2"
+    return f"{compute.removesuffix('/compute/v1')}/v2" if compute else GOOGLE
+
+
+class Tpus:
+    """TPUs of one project. Thread-safe; raises the same errors as GcpClient."""
+
+    def __init__(self, compute: GcpClient, config: ClusterConfig) -> None:
+        self._api = compute.at(endpoint(compute.endpoint))
+        strategy = STRATEGIES.get(config.strategy)
+        self.needed = strategy is not None and strategy.tpus
+        """Whether this config's own nodes are a TPU."""
+        self._unknown = not config.nodes
+
+    @property
+    def project(self) -> str:
+        return self._api.project
+
+    def may_hold(self, cluster: str | None) -> bool:
+        """True if a list of `cluster` (None: of all) has to include TPUs. A config of VMs has
+        none; one without nodes stands for a cluster of which only labels are known.
+        """
+        return cluster is None or self.needed or self._unknown
+
+    def listed(self, zone: str = "-") -> PartialList[Json]:
+        """List the TPUs of one zone, or of all zones in one request.
+
+        If this config needs no TPUs, an API that is disabled, forbidden or unknown to the endpoint
+        has none: whoever created one could use it.
+        """
+        what = "TPUs" if zone == "-" else f"TPUs in {zone}"
+        try:
+            return self._listed(what, zone)
+        except PermissionsError:
+            if self.needed:
+                raise
+        except NotFoundError as error:
+            if self.needed or not faults.is_unknown_question(error):
+                raise
+        return PartialList()
+
+    def _listed(self, what: str, zone: str) -> PartialList[Json]:
+        found: list[Json] = []
+        missed: list[NotAsked] = []
+        for page in self._pages(what, f"locations/{zone}/nodes"):
+            found += page.get("nodes") or ()
+            silent = [str(place).rpartition("/")[2] for place in page.get("unreachable") or ()]
+            missed += [NotAsked(place=place, why=f"{what}: unreachable") for place in silent]
+        return PartialList(found, missed)
+
+    def _pages(self, what: str, path: str) -> Iterator[Json]:
+        wanted = {"pageSize": "500"}
+        while True:
+            page = self._call(what, "GET", path, wanted)
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+            wanted = {**wanted, "pageToken": str(token)}
+
+    def find(self, zone: str, name: str) -> Json | None:
+        try:
+            return self._call(f"TPU {name}", "GET", path(zone, name))
+        except NotFoundError:
+            return None
+
+    def create(self, zone: str, name: str, body: Json) -> None:
+        """Create a TPU and wait until it is ready. Raises NameTakenError if that name exists."""
+        what = f"creating TPU {name} in {zone}"
+        self._run(what, "POST", f"locations/{zone}/nodes", {"nodeId": name}, body, new=True)
+
+    def start(self, zone: str, name: str) -> None:
+        self._run(f"starting TPU {name} in {zone}", "POST", f"{path(zone, name)}:start", {}, {})
+
+    def delete(self, zone: str, name: str) -> None:
+        """Delete a TPU with all its hosts and wait until it is gone."""
+        try:
+            self._run(f"deleting TPU {name} in {zone}", "DELETE", path(zone, name), {}, None)
+        except NotFoundError as error:
+            if faults.is_unknown_question(error, "Resource '"):
+                raise
+
+    def lacks(self, zone: str, kind: str, name: str) -> bool:
+        """True if the zone has no such item of `acceleratorTypes` or `runtimeVersions`."""
+        try:
+            self._call(f"{name} in {zone}", "GET", f"locations/{zone}/{kind}/{name}")
+        except NotFoundError as error:
+            return not faults.is_unknown_question(error, "Resource '")
+        return False
+
+    def _call(
+        self,
+        what: str,
+        method: str,
+        where: str,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+    ) -> Json:
+        try:
+            return self._api.call(what, method, where, params=params, body=body)
+        except PermissionsError as error:
+            hint = HINTS.get(error.hint or "", error.hint)
+            raise error.copy_with(hint=hint) from error.__cause__
+
+    def _run(
+        self,
+        what: str,
+        method: str,
+        where: str,
+        params: Mapping[str, str],
+        body: Json | None,
+        *,
+        new: bool = False,
+    ) -> None:
+        operation = self._call(what, method, where, params, body)
+        error = self._done(what, operation).get("error")
+        if error:
+            raise failure(what, error, new=new)
+
+    def _done(self, what: str, operation: Json) -> Json:
+        latest = operation
+
+        def ask() -> Json | None:
+            nonlocal latest
+            if not latest.get("done"):
+                latest = self._call(what, "GET", str(operation.get("name")))
+            return latest if latest.get("done") else None
+
+        done = self._api.timing.until(ask, within=OPERATION)
+        if done is None:
+            raise TransientError(f"{what}: timed out after {OPERATION:.0f} s")
+        return done
+
+
+HINTS = {
+    faults.ENABLE: faults.ENABLE.replace("compute.googleapis.com", "tpu.googleapis.com"),
+    faults.ROLE: faults.TPU_ROLE,
+}
+"""Hint for Compute Engine → the same for this API."""
+
+
+def path(zone: str, name: str) -> str:
+    return f"locations/{zone}/nodes/{name}"
+
+
+CODES = {
+    # https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
+    3: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    5: "NOT_FOUND",
+    6: "ALREADY_EXISTS",
+    7: "PERMISSION_DENIED",
+    8: "RESOURCE_EXHAUSTED",
+    9: "FAILED_PRECONDITION",
+    10: "ABORTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+    16: "UNAUTHENTICATED",
+}
+
+
+def failure(what: str, error: Mapping[str, Any], *, new: bool) -> CloudError:
+    """Return the error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack
+    of capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
+    """
+    code = CODES.get(int(error.get("code") or 0), "INTERNAL")
+    if new and code == "RESOURCE_EXHAUSTED":
+        code = "STOCKOUT"
+    return faults.of_operation(what, [{"code": code, "message": error.get("message")}])
