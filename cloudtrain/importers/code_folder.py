@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,12 +203,12 @@ def _pip(draft: Draft, value: Value, words: list[str]) -> None:
     rest = iter(words)
     for word in rest:
         if word in ("-r", "--requirement"):
-            draft.lose(
-                value,
-                f"set setup.requirements to {next(rest, '')}, by its path from the config",
-            )
-        elif word in (".", "-e"):
-            draft.lose(value, f"not mapped: pip install {' '.join(words)}")
+            file = posixpath.normpath(next(rest, "")).lstrip("/")
+            draft.put("setup.requirements", shell_words.literal(f"code:{file}"), value)
+        elif word in ("-e", "--editable"):
+            continue
+        elif word == ".":
+            draft.put("setup.install", ["."], value)
         elif word in ("-U", "-q") or word.startswith("--no-") or word in ("--upgrade", "--quiet"):
             continue
         elif word.startswith("-"):

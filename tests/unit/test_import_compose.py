@@ -127,6 +127,25 @@ def test_build_workdir_and_copy_are_the_code(desk: Desk) -> None:
     assert lost(found) == []
 
 
+def test_requirements_and_the_package_of_the_image_are_those_of_the_code(desk: Desk) -> None:
+    desk.write(
+        {
+            "Dockerfile": "FROM tensorflow/tensorflow:2.11.0\nWORKDIR /srv\nCOPY . .\n"
+            "RUN pip install -r ./requirements.txt && pip3 install -e .\n",
+            "requirements.txt": "numpy\n",
+            "setup.py": "",
+            "t.py": "",
+        }
+    )
+    found = desk.imported(compose(TWO, build="."))
+    assert tree(found)["setup"] == {
+        "tensorflow": "2.11.0",
+        "requirements": "code:requirements.txt",
+        "install": ["."],
+    }
+    assert lost(found) == []
+
+
 def test_a_mounted_folder_is_the_code_and_other_volumes_are_named(desk: Desk) -> None:
     desk.write({"src/t.py": ""})
     found = desk.imported(
