@@ -129,6 +129,16 @@ def torn_checkpoint(files: Collection[str], start_of: Callable[[str], bytes]) ->
     return None
 
 
+def has_torn_set(names: Collection[str]) -> bool:
+    """True if some file belongs to a checkpoint of which others are missing, by their names."""
+    starts = {name.removesuffix(".index") for name in names if name.endswith(".index")}
+    starts |= {found[1] for found in map(_PART.fullmatch, names) if found}
+    return any(whole_set(start, names) is None for start in starts)
+
+
+_PART = re.compile(r"(.+?)(?:\.data)?-\d{5}-of-\d{5}")
+
+
 def _numbered(start: str, names: Collection[str]) -> frozenset[str] | None:
     """All of `start-00000-of-00002`, …: None if one is missing, or if there are two sets."""
     pattern = re.compile(re.escape(start) + r"-(\d{5})-of-(\d{5})")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from cloudtrain.artifacts.checkpoint_parts import has_torn_set
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Checkpoint
@@ -306,7 +307,7 @@ def _checkpoint(
     task: str, index: SpoolIndex, mine: Mapping[str, Artifact], ledger: ManifestWriter
 ) -> Checkpoint | None:
     """The archive's checkpoint, if complete (each file in it, or landed with the same stamp) and
-    newer than the landed one.
+    newer than the landed one. One that lacks parts of other tasks never replaces a landed one.
     """
     folder, stamps = index.checkpoint.folder, index.checkpoint.files
     if folder is None or not index.checkpoint_is_whole:
@@ -321,6 +322,8 @@ def _checkpoint(
             return None
     old = ledger.manifest.checkpoint
     if old is not None:
+        if has_torn_set(stamps):  # its other parts are on the disks of the ps
+            return None
         landed_at = max(_changed(ledger.manifest.files[path].stamp) for path in old.paths)
         if max(map(_changed, stamps.values())) <= landed_at:
             return None

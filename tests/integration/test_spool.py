@@ -96,6 +96,16 @@ def test_of_a_checkpoint_that_changed_while_it_was_packed_nothing_is_taken(yard:
     assert "chief0/output/a" in manifest.files
 
 
+def test_a_checkpoint_without_the_parts_of_a_ps_does_not_replace_a_landed_one(yard: Yard) -> None:
+    checkpoint(yard, 10)
+    before = yard.lands()
+    yard.write("chief0", f"{FOLDER}/ckpt-20.index", "index")
+    yard.write("chief0", f"{FOLDER}/ckpt-20.data-00000-of-00002", "part")
+    paths = [f"{FOLDER}/ckpt-20.index", f"{FOLDER}/ckpt-20.data-00000-of-00002"]
+    yard.keep(*checkpoint(yard, 20), *paths)
+    assert yard.take().checkpoint == before.checkpoint
+
+
 def test_an_older_checkpoint_does_not_replace_a_landed_one(yard: Yard) -> None:
     yard.keep(*checkpoint(yard, 10))
     checkpoint(yard, 20)
