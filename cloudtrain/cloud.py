@@ -61,6 +61,8 @@ class TpuFamily:
     zones: tuple[str, ...]
     prices: Mapping[str, tuple[float, float | None]]
     """Region → $ per chip and hour, on demand and as spot (None: not known)."""
+    priced: date
+    """Day of the prices, or a day on which they already were so."""
     runtime: str
     """Software version of its hosts with nothing but the driver (`image: auto`)."""
     source: str

@@ -77,9 +77,9 @@ def host_price(provider: str, machine: str, region: str, *, spot: bool) -> float
 
 
 def as_of(provider: str, machine: str) -> date | None:
-    """Day on which the prices of this type were read."""
+    """Day of the prices of this type."""
     kind = tpu_type(provider, machine)
-    return kind.family.read if kind else None
+    return kind.family.priced if kind else None
 
 
 def notes(provider: str, machine: str, spot: bool) -> Iterator[str]:

@@ -56,6 +56,8 @@ FAMILIES = (
     ),
 )
 
+_PRICED = date(2025, 1, 17)
+"""Day of skypilot-org/skypilot#4579, which has one of these prices; the copies have no date."""
 _TPU = "https://docs.cloud.google.com/tpu/docs/"
 """Pages `v2` … `v6e` (chips, hosts), `regions-zones` and `runtimes`, read on `_READ`. The prices
 are those of Google's page https://cloud.google.com/tpu/pricing as gpuhunt 0.1.34 and SkyPilot have
@@ -74,6 +76,7 @@ TPUS = (
             "europe-west4": (1.65, 0.495),
             "asia-east1": (1.305, 0.3915),
         },
+        priced=_PRICED,
         runtime="tpu-ubuntu2204-base",
         source=f"{_TPU}v2",
         read=_READ,
@@ -85,6 +88,7 @@ TPUS = (
         most=1024,
         zones=("us-central1-a", "us-central1-b", "europe-west4-a"),
         prices={"europe-west4": (2.2, 0.66)},
+        priced=_PRICED,
         runtime="tpu-ubuntu2204-base",
         source=f"{_TPU}v3",
         read=_READ,
@@ -96,6 +100,7 @@ TPUS = (
         most=4096,
         zones=("us-central2-b",),
         prices={"us-central2": (3.22, 0.966)},
+        priced=_PRICED,
         runtime="tpu-ubuntu2204-base",
         source=f"{_TPU}v4",
         read=_READ,
@@ -121,6 +126,7 @@ TPUS = (
             "europe-west4": (1.56, 0.78),
             "asia-southeast1": (1.56, 0.78),
         },
+        priced=_PRICED,
         runtime="v2-alpha-tpuv5-lite",
         source=f"{_TPU}v5e",
         read=_READ,
@@ -135,6 +141,7 @@ TPUS = (
             "us-central1": (4.2, None),
             "us-east5": (4.2, 2.1),
         },
+        priced=_PRICED,
         runtime="v2-alpha-tpuv5",
         source=f"{_TPU}v5p",
         read=_READ,
@@ -146,6 +153,7 @@ TPUS = (
         most=256,
         zones=("us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a"),
         prices={},
+        priced=_PRICED,
         runtime="v2-alpha-tpuv6e",
         source=f"{_TPU}v6e",
         read=_READ,

@@ -81,6 +81,7 @@ def test_every_field_of_a_family_is_said_with_its_source() -> None:
         for family in cloud.tpus:
             assert family.source.startswith("https://")
             assert date(2026, 1, 1) < family.read <= date.today()
+            assert date(2024, 1, 1) < family.priced <= family.read
             assert family.cores_per_chip in (1, 2)
             assert family.most % family.per_host == 0
             assert family.one_host >= family.per_host
@@ -102,6 +103,7 @@ def test_it_costs_its_chips(tmp_path: Path) -> None:
     bill = estimate.estimate(make_plan(written(tmp_path)))
     assert bill is not None
     assert bill.per_hour == pytest.approx(16 * 1.2)
+    assert bill.date == date(2025, 1, 17), "so that `plan` says how old they are"
     spot = "worker: {machine: v5litepod-16, spot: true}"
     bill = estimate.estimate(make_plan(written(tmp_path, spot)))
     assert bill is not None
