@@ -7,7 +7,6 @@ uploaded this way goes through this machine instead (relay.py).
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from cloudtrain.artifacts.answer_lines import AnswerLines
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError
@@ -38,12 +38,6 @@ LONGEST = 6 * 86400.0
 
 WINDOW = 64
 """Files whose requests are signed side by side, while earlier ones are sent."""
-
-COMPLAINT = 4096
-"""Bytes kept, from the end, of an uploader's output besides its answers."""
-
-MOST = 16 << 20
-"""Limit of one answer in bytes: a file of ten thousand parts has 2 MB."""
 
 
 @dataclass
@@ -77,8 +71,8 @@ def upload_from_node(
             node,
             program("uploader").command,
             stdin=exchange.orders(folder, first),
-            on_stdout=exchange.hear,
-            on_stderr=exchange.overhear,
+            on_stdout=exchange.answers.hear,
+            on_stderr=exchange.answers.overhear,
             timeout=SILENCE,
         )
     finally:
@@ -98,11 +92,10 @@ class _Exchange:
         self.sent = UploadResult()
         self.over = threading.Event()
         self.uploads = self._uploads(due)
-        self._presigner, self._pool, self._stop = presigner, upload.pool, upload.stop
+        self._presigner, self._pool = presigner, upload.pool
         self._asked: dict[int, tuple[File, PresignedUpload]] = {}
         self._number = 0
-        self._rest = b""
-        self._complaint = b""
+        self.answers = AnswerLines(self._take, upload.stop)
         self._commits: list[tuple[str, Artifact, Future[None]]] = []
 
     def _uploads(self, due: Mapping[str, File]) -> Iterator[tuple[File, PresignedUpload]]:
@@ -151,21 +144,6 @@ class _Exchange:
             }
         )
 
-    def hear(self, data: bytes) -> None:
-        self._stop.check()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MOST:
-            lines, self._rest = [*lines, self._rest[-COMPLAINT:]], b""
-        for line in lines:
-            try:
-                self._take(json.loads(line))
-            except (ValueError, LookupError, TypeError):  # such as a shell's greeting
-                self.overhear(line + b"\n")
-
-    def overhear(self, data: bytes) -> None:
-        self._stop.check()
-        self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
-
     def _take(self, told: dict[str, Any]) -> None:
         file, upload = self._asked.pop(told["n"])
         source, why = file.source, told.get("why")
@@ -194,8 +172,7 @@ class _Exchange:
     def settle(self, exit_code: int) -> None:
         """Wait until files of several parts are visible."""
         if self._asked or exit_code:  # unanswered, or ended before its first order
-            words = os.fsdecode(self._complaint).strip().splitlines()
-            self.sent.why = shown(words[-1]) if words else f"exit code {exit_code}"
+            self.sent.why = self.answers.last_words(exit_code)
         for source, artifact, commit in self._commits:
             try:
                 commit.result()

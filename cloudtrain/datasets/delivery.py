@@ -125,8 +125,8 @@ def delivered(
                 node,
                 program("downloader").command,
                 stdin=exchange.orders(),
-                on_stdout=exchange.hear,
-                on_stderr=exchange.overhear,
+                on_stdout=exchange.answers.hear,
+                on_stderr=exchange.answers.overhear,
                 timeout=SILENCE,
             )
         finally:

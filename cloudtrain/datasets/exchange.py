@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import queue
 import threading
 import time
@@ -12,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from cloudtrain.artifacts.direct_upload import COMPLAINT, MOST, revealed
+from cloudtrain.artifacts.answer_lines import AnswerLines
+from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.signing import DataSigner
@@ -35,7 +35,7 @@ class NoRoute(Exception):
 
 @dataclass
 class Exchange:
-    """Orders for one dataset on one node. `hear` and `overhear` take what its downloader prints."""
+    """Orders for one dataset on one node. `answers` takes what its downloader prints."""
 
     _: KW_ONLY
     node: Node
@@ -55,9 +55,11 @@ class Exchange:
     _whole: bytes = b""
     _parts: frozenset[tuple[int, int]] = frozenset()
     _answer: dict[str, Any] = field(default_factory=dict)
-    _rest: bytes = b""
-    _complaint: bytes = b""
     _begun: tuple[float, int] | None = None
+    answers: AnswerLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = AnswerLines(self._take, self.stop)
 
     def orders(self) -> Iterator[bytes]:
         """Bytes for the downloader's stdin: what it has to download, as it takes it."""
@@ -141,21 +143,6 @@ class Exchange:
         at = number // 8
         return at < len(self._whole) and bool(self._whole[at] >> number % 8 & 1)
 
-    def hear(self, data: bytes) -> None:
-        self.stop.check()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MOST:
-            lines, self._rest = [*lines, self._rest[-COMPLAINT:]], b""
-        for line in lines:
-            try:
-                self._take(json.loads(line))
-            except (ValueError, LookupError, TypeError):  # such as a shell's greeting
-                self.overhear(line + b"\n")
-
-    def overhear(self, data: bytes) -> None:
-        self.stop.check()
-        self._complaint = (self._complaint + data.replace(b"\0", b""))[-COMPLAINT:]
-
     def _take(self, told: dict[str, Any]) -> None:
         if "at" in told:
             self._report(int(told["at"]))
@@ -190,8 +177,7 @@ class Exchange:
         if isinstance(ready, str) and ready.startswith("/"):
             return ready
         if "error" not in told:
-            words = os.fsdecode(self._complaint).strip().splitlines()
-            why = shown(words[-1]) if words else f"exit code {exit_code}"
+            why = self.answers.last_words(exit_code)
             raise NodeError(self.node.name, f"data.{self.dataset.name}: {why}")
         raise self._failure(told)
 
