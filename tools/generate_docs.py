@@ -17,7 +17,8 @@ from cloudtrain.catalog import availability, cuda, gpus
 from cloudtrain.cloud import clouds
 from cloudtrain.config import schema
 from cloudtrain.config.change_effects import EFFECT, KINDS
-from cloudtrain.config.sections import ConfigFile, Section, defaults, section_at
+from cloudtrain.config.section import Section, defaults
+from cloudtrain.config.sections import ConfigFile, section_at
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from cloudtrain.cloud import clouds
-from cloudtrain.config.sections import ConfigFile, Section, defaults
+from cloudtrain.config.section import Section, defaults
+from cloudtrain.config.sections import ConfigFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

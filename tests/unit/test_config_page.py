@@ -18,7 +18,8 @@ import yaml
 from cloudtrain import model
 from cloudtrain.commands.init import SCHEMA, cluster_name, init, providers
 from cloudtrain.config import load, schema
-from cloudtrain.config.sections import ConfigFile, Section
+from cloudtrain.config.section import Section
+from cloudtrain.config.sections import ConfigFile
 from cloudtrain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
