@@ -136,6 +136,8 @@ class Download:
         self.large = {}  # type: dict[int, Large]
         self.expired = {}  # type: dict[int, list[dict[str, object]]]
         """Jobs whose signature has expired, until the client has sent another."""
+        self.renewals = {}  # type: dict[int, int]
+        """How many times a file has another signature than at first."""
         self.asked = {}  # type: dict[int, int]
         self.failed = None  # type: dict[str, object] | None
         self.limit = min(LONGEST, max(LARGE, self.size // SHARE))
@@ -188,10 +190,13 @@ class Download:
             return
         with self.changed:
             expired = self.expired.pop(number, [])
+            newer = {"request": job.get("request"), "renewals": self.renewals.get(number, 0) + 1}
+            if expired:
+                self.renewals[number] = int(str(newer["renewals"]))
             if number in self.large:
-                self.large[number].job["request"] = job.get("request")
+                self.large[number].job.update(newer)
         for each in expired:
-            self.hand(dict(each, request=job["request"]))
+            self.hand(dict(each, **newer))
         if expired:
             return
         if size > self.limit and not job.get("copy"):
@@ -351,6 +356,12 @@ class Download:
             self.fail({"error": kind, "n": number, "text": text})
             return
         with self.changed:
+            large = self.large.get(number)
+            if large is not None and job.get("renewals", 0) != self.renewals.get(number, 0):
+                # Parts that were handed out with the old signature need no other than the new one.
+                again = dict(large.job, part=job["part"])
+                threading.Thread(target=self.hand, args=(again,), daemon=True).start()
+                return
             is_first = number not in self.expired
             times = self.asked.get(number, 0) + is_first
             self.asked[number] = times

@@ -84,7 +84,7 @@ def data_server() -> Iterator[DataServer]:
                     self.wfile.write(data[start:middle])
                     start = middle
                 if fault == "wait":
-                    told.gate.wait(60)
+                    told.gate.wait(250)
                 if fault == "half":
                     self.close_connection = True
                     return
