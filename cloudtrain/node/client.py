@@ -66,9 +66,12 @@ writing = threading.Lock()
 
 def tell(fact: object) -> None:
     line = json.dumps(fact) + "\n"
-    with writing:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+    try:
+        with writing:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+    except BrokenPipeError:  # found before `leave` has run
+        os._exit(1)
 
 
 def plain(name: str) -> bytes:
