@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from cloudtrain.model import NodeGroup
 from tests.support.cloud_client import Verb
 from tests.support.cloud_rig import Rig, rigged
-
-SLICE: dict[str, Any] = {
-    "strategy": "tpu",
-    "nodes": {"worker": NodeGroup(machine="v5p-16", count=2)},
-    "placement": ("us-central1-a",),
-}
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged("gcp", tmp_path_factory.mktemp("tpu")) as rig:
+    with rigged("tpu", tmp_path_factory.mktemp("tpu")) as rig:
         yield rig
 
 
@@ -31,7 +23,7 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[], None], half: int) -> No
     for number, after in ((n, a) for n in itertools.count(1) for a in (False, True)):
         if (number + after) % 2 != half:
             continue
-        rig.begin_anew(**SLICE)
+        rig.begin_anew()
         if do == "destroy":
             assert rig.run("create").nodes
         if not rig.killed(do, number, after):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import ClusterConfig, NodeGroup
@@ -27,11 +28,27 @@ CLOUDS = [
     if find_spec(f"cloudtrain.providers.{name}") and find_spec(described.at.partition(":")[0])
 ]
 
+SLICE: dict[str, Any] = {
+    "strategy": "tpu",
+    "nodes": {"worker": NodeGroup(machine="v5p-16", count=2)},
+    "placement": ("us-central1-a",),
+}
+"""Config of one TPU of two hosts."""
+MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in CLOUDS},
+    **({"tpu": ("gcp", SLICE)} if "gcp" in CLOUDS else {}),
+}
+"""Everything that can be created: its cloud, and the changes of the config."""
+
 
 class Rig:
-    """A cloud, a user's processes, and one cluster's keys and journal."""
+    """A cloud, a user's processes, and one cluster's keys and journal. `shape`: changes of every
+    config."""
 
-    def __init__(self, cloud: Cloud, client: Client, folder: Path) -> None:
+    def __init__(
+        self, cloud: Cloud, client: Client, folder: Path, shape: Mapping[str, Any]
+    ) -> None:
+        self.shape = shape
         self.cloud = cloud
         self.client = client
         self._folders = (folder / f"cluster{number}" for number in itertools.count())
@@ -47,7 +64,7 @@ class Rig:
         folder.mkdir(parents=True)
         self.journal = folder / "journal"
         self.journal.touch()
-        self.plan = make_plan(config(self.cloud, **changes))
+        self.plan = make_plan(config(self.cloud, **{**self.shape, **changes}))
         self.identity = make_identity(folder, self.plan)
 
     def job(self, do: Verb, **changes: object) -> Job:
@@ -75,10 +92,13 @@ class Rig:
         return self.cloud.holdings()
 
     def instances(self) -> list[str]:
-        """Names of the VMs, once for each that exists."""
-        words = ("instance ", "virtual machine ")
+        """Names of the VMs and of the hosts of TPUs, once for each that exists."""
+        words = ("instance ", "virtual machine ", "TPU ")
         lines = [line for line in self.cloud.holdings() if line.startswith(words)]
-        return [line.removeprefix("virtual ").split()[1] for line in lines]
+        names = [line.removeprefix("virtual ").split()[1] for line in lines]
+        if self.shape is not SLICE:
+            return names
+        return [host for name in names if name == self.names()[0] for host in self.names()]
 
 
 def config(cloud: Cloud, **changes: object) -> ClusterConfig:
@@ -92,5 +112,7 @@ def config(cloud: Cloud, **changes: object) -> ClusterConfig:
 
 @contextmanager
 def rigged(name: str, folder: Path) -> Iterator[Rig]:
-    with start(name) as cloud, client(cloud, folder) as clients:
-        yield Rig(cloud, clients, folder)
+    """`name`: one of MACHINES."""
+    cloud_name, shape = MACHINES[name]
+    with start(cloud_name) as cloud, client(cloud, folder) as clients:
+        yield Rig(cloud, clients, folder, shape)
