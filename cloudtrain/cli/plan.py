@@ -111,7 +111,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
     from cloudtrain.console.prices import in_words
 
     config, cost = report.config, report.bill
-    words = in_words(cost, config.limits.max_lifetime) if cost else "none: nothing is rented"
+    words = in_words(cost, config) if cost else "none: nothing is rented"
     return {
         "name": config.name,
         "provider": config.provider,

@@ -29,6 +29,7 @@ from cloudtrain.config.location import location_of
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.runs.task_launch import TaskLaunch
+from cloudtrain.strategies import enforced_lifetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,8 @@ class PlanReport:
 
     @property
     def price_at_most(self) -> float | None:
-        """$ until `limits.max_lifetime`; None if that is off or the price is not known."""
-        lifetime = self.config.limits.max_lifetime
+        """$ until `limits.max_lifetime`; None if nothing enforces it or the price is not known."""
+        lifetime = enforced_lifetime(self.config)
         if self.bill is None:
             return 0.0
         if self.bill.most is None or not lifetime:

@@ -14,7 +14,7 @@ def price(plan: Plan) -> tuple[Finding, ...]:
     found, limit = estimate(plan), plan.config.limits.max_price
     if found is None:
         return ()
-    text = in_words(found, plan.config.limits.max_lifetime)
+    text = in_words(found, plan.config)
     if limit is None:
         return (Finding(what="price", ok=True, text=text),)
     if found.most is None:

@@ -44,3 +44,12 @@ def not_launched(name: str) -> UsageError:
         f"strategy {name} is not supported by this version of cloudtrain",
         hint=f"use one of {', '.join(launched)}",
     )
+
+
+def enforced_lifetime(config: ClusterConfig) -> float | None:
+    """Seconds after which the cloud ends the nodes; None if nothing does.
+
+    The Cloud TPU API has no lifetime for nodes:
+    https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes (tpu.v2.json).
+    """
+    return None if strategy_of(config).tpus else config.limits.max_lifetime

@@ -71,6 +71,15 @@ def test_a_plan_tells_what_it_costs_and_what_was_chosen() -> None:
     )
 
 
+def test_the_price_of_a_tpu_is_without_a_limit_as_nothing_ends_it() -> None:
+    configs = Path(__file__).parents[2] / "configs"
+    document = json.loads(cloudtrain("plan", str(configs / "tpu.yaml"), "--json").stdout)
+    assert document["price"].startswith(
+        "9.60 $/hour in us-central1-a, without a limit (nothing ends a TPU by itself)"
+    )
+    assert document["price_at_most"] is None
+
+
 def test_a_plan_as_json_has_every_price() -> None:
     document = json.loads(
         cloudtrain("plan", config(T4, limits="{max_lifetime: 2h}"), "--json").stdout
