@@ -13,7 +13,7 @@ from cloudtrain.datasets.listing import list_dataset
 from cloudtrain.datasets.signing import DataSigner
 from cloudtrain.datasets.transfer import transfer_cost
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 
 AT_ONCE = 8
@@ -108,23 +108,3 @@ def in_units(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"
-
-
-def data_notes(config: ClusterConfig) -> tuple[str, ...]:
-    """Notes on `data:` that need no query."""
-    found = []
-    for name, source in config.data.items():
-        if not source.shard:
-            continue
-        roles = (source.role,) if source.role else ("chief", "worker")
-        ranks = sum(config.nodes[role].count for role in roles if role in config.nodes)
-        others = [role for role in config.nodes if role not in roles]
-        alone = f"; {', '.join(others)} get none of it" if others else ""
-        found.append(
-            f"data.{name}: each of {ranks} nodes ({', '.join(roles)}) gets 1 of every {ranks} files"
-            f"{alone}: the script must not shard it again (AutoShardPolicy.OFF)"
-        )
-    if config.data:
-        names = ", ".join(config.data)
-        found.append(f"data ({names}): size and transfer cost are known after `check`")
-    return tuple(found)

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.playbooks import folder, git, git_access
+from cloudtrain.playbooks import folder
 from cloudtrain.script.module import LARGEST
 
 SECONDS = 5.0
@@ -83,6 +83,8 @@ class DeliveredRepository(DeliveredCode):
 
     def _git(self, *command: str) -> str:
         """Output of a git command. Raises CloudtrainError."""
+        from cloudtrain.playbooks import git_access
+
         access = git_access.as_anybody()
         try:
             done = git_access.run(access, "git", "-C", self.root, *command, timeout=SECONDS)
@@ -99,6 +101,8 @@ def delivered_code(config: ClusterConfig) -> DeliveredCode | None:
     """
     try:
         if config.code.git is not None:
+            from cloudtrain.playbooks import git, git_access
+
             url = git.url(config)
             ref = config.code.ref or "HEAD"
             if not git_access.is_local(url) or ref.startswith("-"):

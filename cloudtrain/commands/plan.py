@@ -17,7 +17,7 @@ from cloudtrain.cluster.plan import (
     without_code,
 )
 from cloudtrain.cluster.recorded_drift import lifetime_note, recorded_drift
-from cloudtrain.commands.data_check import data_notes
+from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.commands.offline_checks import (
     launched,
     notes,

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from cloudtrain.errors import CloudConfigError, NotFoundError, RateError, TransientError
+from cloudtrain.errors import (
+    CloudConfigError,
+    NodesError,
+    NotFoundError,
+    RateError,
+    TransientError,
+)
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
@@ -38,7 +44,10 @@ def machines(
         listed,
         lambda: _tpu_hosts(tpus, cluster, place),
     ]
-    return _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "machines"))
+    try:
+        return _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "machines"))
+    except NodesError as error:  # one account refuses both in the same way
+        raise next(iter(error.failures.values())) from None
 
 
 def _tpu_hosts(tpus: Tpus, cluster: str | None, place: Location | None) -> PartialList[Vm]:

@@ -175,7 +175,8 @@ def aws() -> Iterator[Cloud]:
 
 def profile(trust: Any = TRUST, *, role: bool = True, **allowed: str) -> None:
     """An instance profile `trainer`, as docs/aws.md creates it."""
-    iam = boto3.client("iam", region_name="us-east-1")
+    # A session of its own: boto3's default one keeps the credentials of an earlier test.
+    iam = boto3.Session().client("iam", region_name="us-east-1")
     iam.create_instance_profile(InstanceProfileName="trainer")
     if role:
         iam.create_role(RoleName="trainer", AssumeRolePolicyDocument=json.dumps(trust))

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.data_check import data_findings, data_notes, in_units
+from cloudtrain.commands.data_check import data_findings, in_units
+from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
