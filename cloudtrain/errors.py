@@ -25,7 +25,8 @@ CloudtrainError                      exit
 ├── PreflightError                    1     the run was not started
 ├── RunFailed                         1     a run's task failed; has the cause
 ├── StoreError                        5     an error from an artifact store
-│   └── NoBucketError                 5     its bucket or container does not exist
+│   ├── NoBucketError                 5     its bucket or container does not exist
+│   └── DataError                     2     a dataset, or the checkpoint to begin with
 ├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
 └── LeftoverError                     6     resources that still exist after destroy
 
@@ -238,6 +239,13 @@ class StoreError(CloudtrainError):
 
 class NoBucketError(StoreError):
     pass
+
+
+class DataError(StoreError):
+    """Input of a run cannot be read: a dataset, or the checkpoint with which it begins. Keeps no
+    nodes: what a node holds is landed as ever."""
+
+    exit_code = 2
 
 
 class NotLanded(CloudtrainError):

@@ -22,6 +22,7 @@ from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
 from cloudtrain.errors import (
     CloudtrainError,
+    DataError,
     NodesError,
     NotLanded,
     RunFailed,
@@ -75,18 +76,11 @@ def run(
         make_store(handle, console)
         try:
             done = up_and_train(handle, source, console)
-        except (NotLanded, StoreError):
-            console.warn(
-                f"the nodes of {config.name} are kept: `cloudtrain down {config.name}` lands what "
-                "they hold and destroys them, --discard destroys them unlanded"
-            )
-            report_billed(config, handle.provider, console)
-            raise
         except BaseException as error:
-            if isinstance(error, RunFailed) and keep_on_failure:
+            if keeps_nodes(error, keep_on_failure, config.name, console):
                 report_billed(config, handle.provider, console)
-                raise
-            clean_up(handle, console, error)
+            else:
+                clean_up(handle, console, error)
             raise
         destroy_cluster(handle, discard=False, console=console)
         return done
@@ -113,6 +107,21 @@ def joined_run(session: Session) -> Run | None:
     if active is not None:
         session.console.say(f"joining active run {active.id}")
     return active
+
+
+def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:
+    """True for nodes that hold what could not be landed, and those of a failed run that the user
+    keeps.
+    """
+    if isinstance(error, DataError):
+        return False
+    if isinstance(error, NotLanded | StoreError):
+        console.warn(
+            f"the nodes of {name} are kept: `cloudtrain down {name}` lands what they hold and "
+            "destroys them, --discard destroys them unlanded"
+        )
+        return True
+    return keep_on_failure and isinstance(error, RunFailed)
 
 
 def clean_up(handle: Handle, console: Console, error: BaseException) -> None:

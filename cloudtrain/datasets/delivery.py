@@ -53,7 +53,7 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
     """Bring each node its datasets, if it lacks them; returns their folders by node name and
     dataset name.
 
-    All attempts of a run use the listing of the first. Raises StoreError, also for an object that
+    All attempts of a run use the listing of the first. Raises DataError, also for an object that
     has changed since it was listed, NodeError, NodesError.
     """
     if not session.config.data:
@@ -117,7 +117,7 @@ def delivered(
             copies=session.config.data[name].source.startswith("file:")
             and facts_of(session.config.provider).on_this_machine,
             relay=relay,
-            progress=lambda text: stage.node(node.name, f"{name}: {text}"),
+            progress=lambda text: stage.node(f"{node.name} {name}", text),
             stop=stop,
         )
         try:
@@ -141,7 +141,7 @@ def delivered(
     except NoRoute as error:
         session.console.warn(f"{node.name}: {error}: data.{name} goes through this machine")
         folder = download(relay=True)
-    stage.done(node.name, f"{name} in {folder}")
+    stage.done(f"{node.name} {name}", f"in {folder}")
     return folder
 
 

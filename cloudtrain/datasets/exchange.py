@@ -16,7 +16,7 @@ from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.errors import CloudtrainError, NodeError, StoreError
+from cloudtrain.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.model import Node
 from cloudtrain.node.downloader import PART
 from cloudtrain.paths import shown
@@ -130,7 +130,7 @@ class Exchange:
                 self.stop.check()
                 piece = rest or next(data, b"")
                 if not piece:
-                    raise StoreError(
+                    raise DataError(
                         f"data.{self.dataset.name}: {shown(file.path)}: is shorter than listed",
                         hint=CHANGED,
                     )
@@ -171,7 +171,7 @@ class Exchange:
         self.progress(f"{at / 1e6:,.0f} / {self.dataset.size / 1e6:,.0f} MB, {rate:,.0f} MB/s")
 
     def folder(self, exit_code: int) -> str:
-        """Absolute folder, once the program has ended. Raises StoreError, NodeError, NoRoute."""
+        """Absolute folder, once the program has ended. Raises DataError, NodeError, NoRoute."""
         told = self._answer
         ready = told.get("ready")
         if isinstance(ready, str) and ready.startswith("/"):
@@ -193,9 +193,9 @@ class Exchange:
         if kind == "room":
             return self._no_room(told)
         if kind == "changed":
-            return StoreError(f"{where} changed since it was listed", hint=CHANGED)
+            return DataError(f"{where} changed since it was listed", hint=CHANGED)
         if kind == "gone":
-            return StoreError(f"{where} was deleted since it was listed", hint=CHANGED)
+            return DataError(f"{where} was deleted since it was listed", hint=CHANGED)
         if kind == "corrupt":
             text = f"the bytes that arrived have another checksum: {text}"
         return NodeError(self.node.name, f"{where}: {text or kind}")

@@ -9,7 +9,13 @@ from urllib.parse import unquote, urlsplit
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import is_of_the_nodes_cloud
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.errors import CloudtrainError, NoBucketError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    DataError,
+    NoBucketError,
+    PermissionsError,
+    StoreError,
+)
 from cloudtrain.model import ClusterConfig
 from cloudtrain.paths import shown
 from cloudtrain.protocols import DataStore, StoredObject
@@ -27,7 +33,7 @@ folder of the dataset)."""
 def list_dataset(config: ClusterConfig, name: str) -> Dataset:
     """List a dataset of the config, with the credentials of this machine.
 
-    Raises StoreError for a dataset without objects, with a name that no file can have, or with an
+    Raises DataError for a dataset without objects, with a name that no file can have, or with an
     object that cannot be read; CredentialsError, PermissionsError.
     """
     with named(name):
@@ -176,7 +182,10 @@ def named(name: str) -> Iterator[None]:
             changes["hint"] = "check the name: the bucket or container must exist"
         elif isinstance(error, PermissionsError) and not error.message.startswith(("/", "https:")):
             changes["hint"] = READERS
-        raise error.copy_with(**changes) from None
+        named = error.copy_with(**changes)
+        if isinstance(named, StoreError):
+            named = DataError(named.message, hint=named.hint)
+        raise named from None
 
 
 READERS = (

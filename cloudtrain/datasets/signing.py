@@ -28,7 +28,7 @@ class DataSigner:
 
         The request has all headers that a node must send; once the object has changed, the service
         answers 412 or 404. None if nodes cannot read it, or this machine may not sign: it has to
-        relay it by `read`. Raises StoreError.
+        relay it by `read`. Raises DataError.
         """
         key = self._dataset.key(file)
         try:
@@ -38,7 +38,7 @@ class DataSigner:
             return None
 
     def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
-        """Yield the bytes of the listed version from `offset`. Raises StoreError, also if the
+        """Yield the bytes of the listed version from `offset`. Raises DataError, also if the
         object has changed."""
         if offset >= file.size:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
 from cloudtrain.artifacts.checkpoints import stored_checkpoint
 from cloudtrain.cluster.session import store_at
-from cloudtrain.errors import StoreError
+from cloudtrain.errors import DataError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.run_record import Run
@@ -25,7 +25,7 @@ def source_store(uri: str, config: ClusterConfig) -> ArtifactStore:
 def source_of(run: Run, config: ClusterConfig) -> StoredCheckpoint | None:
     """The checkpoint that the run resumes from; None if it begins by itself.
 
-    Raises StoreError if it no longer exists: training from the beginning instead would waste what
+    Raises DataError if it no longer exists: training from the beginning instead would waste what
     the nodes cost.
     """
     if run.resumed_from is None:
@@ -33,7 +33,7 @@ def source_of(run: Run, config: ClusterConfig) -> StoredCheckpoint | None:
     source = run.resumed_from
     landed = stored_checkpoint(source.run, source_store(source.store, config))
     if landed is None:
-        raise StoreError(
+        raise DataError(
             f"{source.store}/{source.run}: the checkpoint from which run {run.id} resumes is gone",
             hint="pass the URI of a copy to `cloudtrain train --resume`, or train without it",
         )

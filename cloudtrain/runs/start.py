@@ -17,7 +17,7 @@ from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_port
 from cloudtrain.cluster.session import Session
 from cloudtrain.config import read_secrets
 from cloudtrain.datasets.delivery import deliver_data
-from cloudtrain.errors import NodeError, NodeUnreachable, PreflightError
+from cloudtrain.errors import DataError, NodeError, NodeUnreachable, PreflightError, StoreError
 from cloudtrain.events import AttemptBegun, AttemptStarted
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
@@ -135,15 +135,20 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
     if run.attempts[-1].number > 1:
         take_checkpoint(landing_of(session), run, nodes)
     source = source_of(run, session.config)
-    step = put_checkpoints(
-        run,
-        nodes,
-        folder,
-        session.transport,
-        session.store,
-        source=source,
-        say=session.console.say,
-    )
+    try:
+        step = put_checkpoints(
+            run,
+            nodes,
+            folder,
+            session.transport,
+            session.store,
+            source=source,
+            say=session.console.say,
+        )
+    except StoreError as error:
+        if source is None or run.attempts[-1].number > 1:
+            raise
+        raise DataError(error.message, hint=error.hint) from error  # nodes hold nothing yet
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -123,6 +124,21 @@ def test_a_restart_uses_the_listing_of_the_first_attempt(own: Project) -> None:
     done = own.cloudtrain("run", config)
     assert done.returncode == 0, done.stderr
     assert seen(done.stdout)["chief0"] == [f"a {HELLO}"] * 2
+
+
+def test_data_that_is_deleted_before_the_run_starts_keeps_no_nodes(own: Project) -> None:
+    data = own.folder / "data"
+    data.mkdir()
+    (data / "a").write_text("a")
+    config = own.config(
+        data={"d": data.as_uri()},
+        setup={"run": [f"rm -rf {shlex.quote(str(data))}"]},
+        train={"command": "python3 read.py {data.d}", "checkpoints": None},
+    )
+    done = own.cloudtrain("run", config)
+    assert done.returncode == 2, done.stderr
+    assert f"data.d: no object under {data.as_uri()}" in done.stderr
+    assert own.processes() == {}
 
 
 def test_machines_of_ones_own_get_a_folder_of_this_machine_over_ssh(

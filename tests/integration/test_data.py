@@ -348,7 +348,7 @@ def test_check_and_up_say_what_is_wrong_with_the_data_and_create_nothing(
     )
     for command in (["check", "c.yaml"], ["up", "c.yaml", "--yes"]):
         result = CliRunner().invoke(cli, command)
-        assert result.exit_code == 5, result.output
+        assert result.exit_code == 2, result.output
         assert "no object under file://" in result.output
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "x").write_text("1")

@@ -19,7 +19,7 @@ from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
 from cloudtrain.datasets.signing import DataSigner
 from cloudtrain.datasets.transfer import transfer_cost
-from cloudtrain.errors import PermissionsError, StoreError, UsageError
+from cloudtrain.errors import DataError, PermissionsError, StoreError, UsageError
 from cloudtrain.model import (
     Accelerator,
     ArtifactRules,
@@ -247,9 +247,10 @@ def test_check_says_what_goes_through_this_machine(tmp_path: Path) -> None:
     )
 
 
-def test_missing_data_is_a_finding_with_the_exit_code_of_stores(tmp_path: Path) -> None:
+def test_missing_data_is_a_finding_with_the_exit_code_of_the_config(tmp_path: Path) -> None:
     [found] = data_findings(make_plan(of_folder(tmp_path / "none")))
-    assert (found.what, found.ok, found.error) == ("data.d", False, StoreError)
+    assert (found.what, found.ok, found.error) == ("data.d", False, DataError)
+    assert DataError.exit_code == 2
     assert found.text == f"no object under {(tmp_path / 'none').as_uri()}"
     assert found.hint == "check the URI"
 
