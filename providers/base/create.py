@@ -303,4 +303,7 @@ def _one_refusal(failure: BaseException) -> BaseException:
     refusals = cast("list[CloudError]", errors)
     widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
     kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
-    return kind(str(failure), hint=widest.hint, scope=widest.scope, code=widest.code)
+    words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
+    # One request for all hosts of a TPU has one answer.
+    text = f"{', '.join(failure.failures)}: {words.pop()}" if len(words) == 1 else str(failure)
+    return kind(text, hint=widest.hint, scope=widest.scope, code=widest.code)

@@ -116,8 +116,10 @@ def test_a_zone_without_capacity_is_left_for_the_next(gcp: Gcp, keys: Identity) 
 
 def test_no_capacity_anywhere_leaves_nothing(gcp: Gcp, keys: Identity) -> None:
     gcp.cloud.set(capacity={"*": 0})
-    with pytest.raises(CapacityError, match="There is no more capacity in the zone"):
+    with pytest.raises(CapacityError, match="There is no more capacity in the zone") as caught:
         provider(gcp).create(plan_of(gcp), keys, gcp.journal)
+    zones = len(plan_of(gcp).config.placement)
+    assert caught.value.message.count("There is no more capacity") == zones, "not once per host"
     assert gcp.app.holdings() == []
 
 
