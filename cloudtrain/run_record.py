@@ -31,6 +31,10 @@ class Task(TaskId):
 RunState = Literal["starting", "running", "landing", "succeeded", "failed", "stopped"]
 
 
+Collectives = Literal["grpc"]
+"""How the GPUs of several nodes exchange gradients."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """Why an attempt failed: one task, what happened to it, and its last lines."""
@@ -78,6 +82,9 @@ class RunAttempt:
     """Whether all serving tasks have opened their ports; None if not known."""
     formed_after: float | None = None
     """Seconds from the start of the tasks until the last port was open."""
+    collectives: Collectives | None = None
+    """`grpc` if TensorFlow's log says that GPUs reduce gradients over gRPC, not NCCL; None if not
+    known."""
     tolerated: tuple[Cause, ...] = ()
     """Failures that the run went on without: of its evaluator, of workers that may be lost."""
 

@@ -187,6 +187,8 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
     last = run.attempts[-1] if run.attempts else None
     if last is not None and last.formed_after is not None and last.ended is None:
         yield f"    cluster formed after {last.formed_after:g} s"
+    if last is not None and last.collectives == "grpc":
+        yield "    gradients are reduced over gRPC, not NCCL"
     if last is None:
         return
     cause = last.cause if run.state != "succeeded" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+from cloudtrain.catalog import interconnect
 from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.commands.bucket_notes import INSTEAD
 from cloudtrain.commands.script_code import (
@@ -16,6 +17,7 @@ from cloudtrain.commands.script_code import (
 )
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow_releases
+from cloudtrain.runs.log_text import NCCL, OLD_NCCL
 from cloudtrain.script.arguments import argument_problems
 from cloudtrain.script.facts import ScriptFacts, Use
 from cloudtrain.script.releases import Need, missing_in
@@ -186,6 +188,17 @@ def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
             yield f"{use}: TF_CONFIG has no {use.name!r} here"
 
 
+def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """The log shows what is really used: `runs/log_text.reduces_over_grpc`."""
+    if facts.default_collectives and interconnect.gpu_nodes(config) > 1:
+        use = facts.default_collectives[0]
+        choice = OLD_NCCL if ".experimental." in use.name else NCCL
+        yield (
+            f"{use}: MultiWorkerMirroredStrategy reduces the gradients of several nodes over gRPC, "
+            f"through the CPU: pass {choice} to it"
+        )
+
+
 def _has_key(config: ClusterConfig, key: str) -> bool:
     first, _, rest = key.partition(".")
     if first == "cluster":
@@ -223,4 +236,5 @@ _NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
     _evaluator,
     _restores,
     _tf_config,
+    _collectives,
 )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import serving_tasks
 from cloudtrain.model import ClusterConfig
-from cloudtrain.run_record import Task
+from cloudtrain.run_record import Collectives, Task
+from cloudtrain.runs.log_text import GRPC_WINDOW, reduces_over_grpc
 from cloudtrain.runs.task_commands import OutOfMemory, PortState
 
 JOINED_LATE = 10.0
@@ -39,6 +40,8 @@ class TaskView:
     last_byte: float = 0.0
     unreachable_since: float | None = None
     tail: bytes = b""
+    grpc: str | None = None
+    """How NCCL would replace gRPC between GPUs, once its log says that gRPC is used."""
 
     @property
     def ended(self) -> bool:
@@ -47,6 +50,8 @@ class TaskView:
     def saw(self, data: bytes, now: float) -> None:
         self.last_byte = now
         self.tail = (self.tail + data)[-TAIL:]
+        if b".AUTO" in data[-TAIL:] and self.grpc is None:
+            self.grpc = reduces_over_grpc(self.tail[-len(data) - GRPC_WINDOW :])
 
     def opened(self, now: float) -> None:
         if not self.port_open:
@@ -65,6 +70,8 @@ class AttemptState:
     first_port: float | None = None
     formed_after: float | None = None
     """Seconds until all tasks that serve had opened their ports; None: they have not yet."""
+    collectives: Collectives | None = None
+    """`grpc` once the user has been warned of it, in any attempt of the run."""
     succeeded_at: float | None = None
     stop_asked: bool = False
     warned: set[str] = field(default_factory=set)

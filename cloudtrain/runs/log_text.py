@@ -109,3 +109,34 @@ def reports_lost_peer(text: str) -> bool:
     was cut off: tests/data.
     """
     return _LOST_PEER.search(text) is not None
+
+
+GRPC_WINDOW = 4000
+"""Bytes before new ones in which the line of `reduces_over_grpc` may begin."""
+
+_GRPC = re.compile(
+    rb"num_workers = (\d+), local_devices = \([^)]*device:GPU[^)]*\), "
+    rb"communication = (Col|Com)\w+\.AUTO\b"
+)
+
+
+def reduces_over_grpc(log: bytes) -> str | None:
+    """The argument of MultiWorkerMirroredStrategy that replaces gRPC by NCCL, if a log says that
+    gradients of GPUs on several nodes go over gRPC; else None.
+
+    TensorFlow uses NCCL only if asked: AUTO is its ring over gRPC, through the CPU
+    (`CollectiveParamResolverLocal::AssignCollectiveType`, read in 2.4's and 2.21's source). The
+    strategy logs what it uses when it is made; until 2.3 the enumeration had another name.
+    """
+    found = _GRPC.search(log)
+    if found is None or int(found[1]) < 2:
+        return None
+    return NCCL if found[2] == b"Com" else OLD_NCCL
+
+
+NCCL = (
+    "communication_options=tf.distribute.experimental.CommunicationOptions("
+    "implementation=tf.distribute.experimental.CommunicationImplementation.NCCL)"
+)
+OLD_NCCL = "communication=tf.distribute.experimental.CollectiveCommunication.NCCL"
+"""Until TensorFlow 2.3, and of the experimental class."""

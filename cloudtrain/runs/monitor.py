@@ -117,6 +117,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
         started=attempt.started,
         formed_after=attempt.formed_after if attempt.clustered else None,
         deadline=run.created + deadline if deadline is not None else None,
+        collectives=next((one.collectives for one in run.attempts if one.collectives), None),
     )
 
 
@@ -127,6 +128,7 @@ def until_decided(session: Session, run: Run, state: AttemptState, follower: Fol
         drain(state, follower, session.clock)
         probes.look(state)
         report_when_formed(session, run, state)
+        report_grpc(session, run, state)
         periodic_sync.look(state)
         agents.look()
         state.stop_asked = session.records.stop_asked(run.id)
@@ -149,7 +151,28 @@ def report_when_formed(session: Session, run: Run, state: AttemptState) -> None:
     after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
     session.records.journal(TasksJoined(run=run.id, after=after))
-    attempt = replace(run.attempts[-1], clustered=True, formed_after=after)
+    save_observed(session, run, state)
+
+
+def report_grpc(session: Session, run: Run, state: AttemptState) -> None:
+    """Warn once in a run, and record, that GPUs exchange gradients over gRPC."""
+    seen = next((view for view in state.tasks.values() if view.grpc), None)
+    if seen is None or state.collectives is not None:
+        return
+    state.collectives = "grpc"
+    session.console.warn(
+        f"{seen.task.name}: gradients are reduced over gRPC, through the CPU: pass {seen.grpc} to "
+        "tf.distribute.MultiWorkerMirroredStrategy"
+    )
+    save_observed(session, run, state)
+
+
+def save_observed(session: Session, run: Run, state: AttemptState) -> None:
+    """Record what is known of the running attempt. `run` is as it was when it began."""
+    attempt = replace(run.attempts[-1], collectives=state.collectives)
+    if state.formed_after is not None:
+        after = round(state.formed_after, 1)
+        attempt = replace(attempt, clustered=True, formed_after=after)
     save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 
 

@@ -240,6 +240,7 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
         port=launch.task.port
         if launch.task.name in serving_tasks(run.tasks, session.config)
         else None,
+        nccl_address=launch.nccl_address,
     )
     done = AWAY.call(
         lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0),

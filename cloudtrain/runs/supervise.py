@@ -127,6 +127,7 @@ def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
         cause=cause,
         clustered=False if never_formed else trained_as_one(state),
         formed_after=None if state.formed_after is None else round(state.formed_after, 1),
+        collectives=state.collectives,
         tolerated=tolerated_failures(state),
     )
     return replace(run, attempts=(*run.attempts[:-1], attempt))

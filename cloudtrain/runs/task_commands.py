@@ -41,22 +41,39 @@ def start(
     command: str,
     environment: Mapping[str, str | Secret],
     port: int | None = None,
+    nccl_address: str | None = None,
 ) -> RemoteCommand:
     """Start one attempt in the existing folder `work`, once: safe to repeat after a lost reply.
 
-    `port` is the one that TensorFlow opens in it: `PortState` reports whether it did. `command` is
-    a shell line for the node's bash, or its sh if there is none. It and the environment travel on
-    stdin: secrets are on no command line and on no disk. Parse the answer with `parse_start`.
+    `port` is the one that TensorFlow opens in it: `PortState` reports whether it did. NCCL uses the
+    interface that has `nccl_address`. `command` is a shell line for the node's bash, or its sh if
+    there is none. It and the environment travel on stdin: secrets are on no command line and on no
+    disk. Parse the answer with `parse_start`.
     """
     if "\0" in command:
         raise ValueError("a command cannot hold a NUL byte")
-    line = f'exec "$@" -c {shlex.quote(command)}\n#end\n'.encode("utf-8", "surrogateescape")
+    interface = _INTERFACE.format(shlex.quote(nccl_address)) if nccl_address else ""
+    line = f'{interface}exec "$@" -c {shlex.quote(command)}\n#end\n'.encode(
+        "utf-8", "surrogateescape"
+    )
     return RemoteCommand(
         command=_dispatch(
             "start", text("task_watcher.sh"), folder, work, f"{port:04X}" if port else ""
         ),
         stdin=exports({**environment, TAG: tag}) + line,
     )
+
+
+_INTERFACE = """\
+if [ -z "${{NCCL_SOCKET_IFNAME+x}}" ] && ! grep -qs '^NCCL_SOCKET_IFNAME=' /etc/nccl.conf; then
+    interface=$(ip -o addr show to {} 2>/dev/null | awk '$2 != "lo" {{ print $2; exit }}')
+    [ -z "$interface" ] || export NCCL_SOCKET_IFNAME="=$interface"
+fi
+"""
+"""Names the interface for NCCL, which excludes only `lo` and `docker*` by itself, unless the user
+or the image (in NCCL's own file) has named one. `=` stands for exactly this name.
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname (documented)
+"""
 
 
 def parse_start(node: str, completed: Completed) -> Literal["started", "already", "stopped"]:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import PurePosixPath
 
 from cloudtrain.catalog import gpus, interconnect
@@ -23,6 +24,8 @@ class TaskLaunch:
     task: Task
     command: str
     environment: Mapping[str, str | Secret]
+    nccl_address: str | None = None
+    """The node's address, on whose interface NCCL is to communicate; None without need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,25 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
     if strategy.wrap:
         python = "python" if bin_folder else "python3"
         line = strategy.wrap(plan, run, task, inputs.addresses, python, line)
-    return TaskLaunch(task=task, command=path_prefix(bin_folder) + line, environment=environment)
+    return TaskLaunch(
+        task=task,
+        command=path_prefix(bin_folder) + line,
+        environment=environment,
+        nccl_address=nccl_address(plan, task.node, inputs.addresses[task.node]),
+    )
+
+
+def nccl_address(plan: Plan, node: str, address: str) -> str | None:
+    """The address by which the node finds NCCL's interface, if it has GPUs and others too.
+
+    None for a name: on the node itself it often stands for the loopback.
+    """
+    if plan.accelerator(node) is None or interconnect.gpu_nodes(plan.config) < 2:
+        return None
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return None
 
 
 def gpu_environment(plan: Plan, node: str) -> Mapping[str, str]:

@@ -78,6 +78,8 @@ class ScriptFacts:
     """The same with 'master', if nothing speaks of 'chief'."""
     tf_config: tuple[Use, ...] = ()
     """Keys of TF_CONFIG that are read with `[…]`, dotted (`task.trial`); "" is TF_CONFIG itself."""
+    default_collectives: tuple[Use, ...] = ()
+    """Calls of MultiWorkerMirroredStrategy that do not say how gradients are exchanged."""
     arguments: Arguments = field(default_factory=Arguments)
     unreadable: tuple[Use, ...] = ()
     """Files that this Python cannot parse; `name` is its reason."""
@@ -100,6 +102,9 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
         chief_only=tuple(use for facts in programs for use in facts.chief_only),
         master_only=tuple(use for facts in programs for use in facts.master_only),
         tf_config=tuple(dict.fromkeys(use for facts in programs for use in facts.tf_config)),
+        default_collectives=tuple(
+            dict.fromkeys(use for facts in programs for use in facts.default_collectives)
+        ),
         arguments=first.arguments,
         unreadable=tuple(dict.fromkeys(use for facts in programs for use in facts.unreadable)),
     )

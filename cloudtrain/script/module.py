@@ -35,6 +35,12 @@ _MESSAGES = frozenset(
 _TEXTS = frozenset({"help", "description", "epilog", "usage", "metavar", "short_help"})
 
 
+_COLLECTIVE = {
+    "tensorflow.distribute.MultiWorkerMirroredStrategy",
+    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy",
+}
+
+
 class Unreadable(Exception):
     """This Python cannot parse the file."""
 
@@ -54,6 +60,7 @@ class ModuleFacts:
     uris: list[Use] = field(default_factory=list)
     roles: roles.Roles = field(default_factory=roles.Roles)
     tf_config: list[Use] = field(default_factory=list)
+    default_collectives: list[Use] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
     computed: bool = False
     tolerant: bool = False
@@ -219,12 +226,31 @@ class _Reader(ast.NodeVisitor):
         if name == "isinstance":
             return
         self.options.call(node)
+        self._collectives(node)
         self.visit(node.func)
         with self._in(quiet=name in _MESSAGES):
             self._all(node.args)
         for keyword in node.keywords:
             with self._in(quiet=name in _MESSAGES or keyword.arg in _TEXTS):
                 self.visit(keyword.value)
+
+    def _collectives(self, node: ast.Call) -> None:
+        """Record a strategy that is made without a choice of collectives: the second argument, or
+        the first of the experimental class.
+        """
+        name, sure = self.aliases.resolve(node.func)
+        if name not in _COLLECTIVE or not sure or self.unsure:
+            return
+        given = {keyword.arg for keyword in node.keywords}
+        first = 0 if ".experimental." in name else 1
+        starred = any(isinstance(each, ast.Starred) for each in node.args)
+        if (
+            len(node.args) <= first
+            and not starred
+            and not given & {"communication_options", "communication", None}
+        ):
+            use = Use(name=name, file=self.facts.file, line=node.lineno)
+            self.facts.default_collectives.append(use)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.tf_config.subscript(node)

@@ -109,6 +109,7 @@ def _together(
         chief_only=() if any(each.first_worker for each in roles) else tuple(chiefs),
         master_only=() if "chief" in spoken else tuple(masters),
         tf_config=tuple(keys.values()),
+        default_collectives=tuple(use for module in modules for use in module.default_collectives),
         arguments=_arguments(modules, complete and not unreadable),
         unreadable=tuple(unreadable),
     )

@@ -34,6 +34,8 @@ class GcpImage:
     disk_gb: int = 0
     """Minimum disk size; 0 if this endpoint does not report it."""
     uefi: bool = False
+    gvnic: bool = False
+    """True if the image has the driver of Google's own network card."""
     reported: bool = True
     """False if this endpoint does not report the image."""
     exact: str = ""
@@ -168,6 +170,7 @@ def _image(source: str, image: Json, *, installs_driver: bool = False) -> GcpIma
         exact=f"{source.partition('/global/')[0]}/global/images/{name}" if name else "",
         disk_gb=int(image.get("diskSizeGb") or 0),
         uefi="UEFI_COMPATIBLE" in features,
+        gvnic="GVNIC" in features,
         reported=bool(image),
         installs_driver=installs_driver,
     )

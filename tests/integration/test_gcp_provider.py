@@ -407,6 +407,24 @@ def test_each_family_is_asked_for_as_google_makes_it(
     assert f"instance mnist-chief0 {place} RUNNING" in gcp.cloud.holdings()
 
 
+@pytest.mark.parametrize(("image", "kind"), [("auto", "GVNIC"), ("own-images/plain", None)])
+def test_a_vm_gets_googles_network_card_only_if_its_image_has_the_driver(
+    gcp: Gcp, image: str, kind: str | None
+) -> None:
+    account, plan = gcp.account(image=image), gcp.plan(image=image)
+    account.launch(order(plan, gcp.ground(account, plan, PLACE)))
+    assert instance(gcp)["networkInterfaces"][0].get("nicType") == kind
+
+
+def test_a_network_card_that_the_image_cannot_drive_is_refused(gcp: Gcp) -> None:
+    """By the stand-in, as by Google."""
+    account, plan = gcp.account(image="own-images/plain"), gcp.plan(image="own-images/plain")
+    ground = gcp.ground(account, plan, PLACE)
+    images = {name: replace(each, gvnic=True) for name, each in ground.images.items()}
+    with pytest.raises(CloudConfigError, match="GVNIC requires an image"):
+        account.launch(order(plan, replace(ground, images=images)))
+
+
 def test_a_disk_that_outlived_its_vm_makes_room_for_the_new_one(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     ground = gcp.ground(account, plan)

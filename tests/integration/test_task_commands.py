@@ -45,6 +45,38 @@ def test_a_task_runs_in_its_work_folder_and_its_exit_code_is_kept(attempt: Attem
     assert abs(status.ended - time.time()) < 60
 
 
+@pytest.mark.parametrize(
+    ("address", "given", "wanted"),
+    [
+        ("10.0.0.7", {}, "=ens5"),
+        ("10.0.0.8", {}, "unset"),
+        ("127.0.0.1", {}, "unset"),
+        ("10.0.0.7", {"NCCL_SOCKET_IFNAME": "eth"}, "eth"),
+        ("10.0.0.7", {"NCCL_SOCKET_IFNAME": ""}, ""),
+    ],
+)
+def test_nccl_is_told_the_interface_that_has_the_nodes_address(
+    attempt: Attempt, address: str, given: dict[str, str], wanted: str
+) -> None:
+    """The loopback is none, and what the user says holds."""
+    tools = attempt.machine.home / "tools"
+    tools.mkdir()
+    (tools / "ip").write_text(
+        "#!/bin/sh\n"
+        '[ "$1 $2 $3 $4" = "-o addr show to" ] || exit 1\n'
+        "case $5 in\n"
+        "10.0.0.7) echo '2: ens5    inet 10.0.0.7/24 brd 10.0.0.255 scope global ens5' ;;\n"
+        "127.0.0.1) echo '1: lo    inet 127.0.0.1/8 scope host lo' ;;\n"
+        "esac\n"
+    )
+    (tools / "ip").chmod(0o755)
+    attempt.machine.environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    attempt.machine.environment.pop("NCCL_SOCKET_IFNAME", None)
+    attempt.start("echo ${NCCL_SOCKET_IFNAME-unset}", given, nccl_address=address)
+    assert attempt.wait().exit_code == 0
+    assert attempt.log.decode() == f"{wanted}\n"
+
+
 def test_nothing_is_left_running_after_a_task_has_ended(attempt: Attempt) -> None:
     attempt.start("exit 0")
     attempt.wait()

@@ -247,6 +247,8 @@ class Image:
     name: str
     gb: int
     arm: bool = False
+    gvnic: bool = True
+    """Whether it has the driver of Google's network card."""
     superseded: bool = False
     """An older one of its family."""
     state: str = ""
@@ -270,6 +272,7 @@ def _images() -> Iterator[Image]:
                 superseded=old,
             )
     yield Image(project="debian-cloud", family="debian-12", name="debian-12-v20261110", gb=10)
+    yield Image(project="own-images", family="plain", name="plain-1", gb=10, gvnic=False)
     for family in (
         "common-cpu-ubuntu-2204-py310",
         "common-cu128-ubuntu-2204-nvidia-570",

@@ -189,7 +189,8 @@ def _image(call: Call, image: catalog.Image) -> Body:
         "diskSizeGb": str(image.gb),
         "archiveSizeBytes": str(image.gb * 10**8),
         "guestOsFeatures": [
-            {"type": kind} for kind in ("VIRTIO_SCSI_MULTIQUEUE", "UEFI_COMPATIBLE", "GVNIC")
+            {"type": kind}
+            for kind in ("VIRTIO_SCSI_MULTIQUEUE", "UEFI_COMPATIBLE", *(["GVNIC"] * image.gvnic))
         ],
         "licenses": [call.world.link(f"projects/{image.project}/global/licenses/{image.family}")],
         "storageLocations": ["us"],

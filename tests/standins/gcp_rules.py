@@ -69,12 +69,13 @@ def checked(world: World, zone: str, body: Body) -> Wish:
         names = " or ".join(f"{model.capitalize()} VMs" for model in machine.models)
         why = f"{machine.name} machine types must be created by using {names}".replace("_", "-")
         raise ApiError(400, "invalid", why)
+    disks = _disks(world, zone, body, machine)
     return Wish(
         machine=machine,
         accelerators=accelerators,
         scheduling=scheduling,
-        disks=_disks(world, zone, body, machine),
-        interfaces=_interfaces(world, zone, body),
+        disks=disks,
+        interfaces=_interfaces(world, zone, body, disks[0].image),
         policies=_policies(world, zone, body, machine),
     )
 
@@ -247,11 +248,20 @@ def _image(world: World, at: str, text: str | None) -> Image:
     raise errors.invalid(at, text, "The referenced image resource cannot be found.")
 
 
-def _interfaces(world: World, zone: str, body: Body) -> list[Body]:
+def _interfaces(world: World, zone: str, body: Body, image: Image) -> list[Body]:
     given = body.get("networkInterfaces", [])
     if not given:
         why = "At least one network interface is required."
         raise errors.invalid("resource.networkInterfaces", "", why)
+    for number, interface in enumerate(given):
+        kind = interface.get("nicType", "VIRTIO_NET")
+        at = f"resource.networkInterfaces[{number}].nicType"
+        if kind not in ("GVNIC", "VIRTIO_NET"):
+            raise ApiError(501, "notImplemented", f"This stand-in does not act out {kind}")
+        if kind == "GVNIC" and not image.gvnic:
+            # https://cloud.google.com/compute/docs/networking/using-gvnic#requirements
+            why = "GVNIC requires an image with the guest OS feature GVNIC."
+            raise errors.invalid(at, kind, why)
     return [
         _interface(world, zone, f"resource.networkInterfaces[{number}]", interface)
         for number, interface in enumerate(given)

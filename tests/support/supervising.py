@@ -95,6 +95,7 @@ class Attempt:
         command: str,
         environment: Mapping[str, str | Secret] | None = None,
         port: int | None = None,
+        nccl_address: str | None = None,
     ) -> task_commands.RemoteCommand:
         return task_commands.start(
             self.folder,
@@ -103,6 +104,7 @@ class Attempt:
             command=command,
             environment=environment or {},
             port=port,
+            nccl_address=nccl_address,
         )
 
     def start(
@@ -110,8 +112,9 @@ class Attempt:
         command: str,
         environment: Mapping[str, str | Secret] | None = None,
         port: int | None = None,
+        nccl_address: str | None = None,
     ) -> str:
-        remote = self.remote(command, environment, port)
+        remote = self.remote(command, environment, port, nccl_address)
         return task_commands.parse_start("n", self.machine.run(remote.command, remote.stdin))
 
     def status(self) -> task_commands.TaskStatus:

@@ -221,6 +221,11 @@ def test_secure_boot_is_for_nodes_without_a_driver_of_nvidias() -> None:
     assert "shieldedInstanceConfig" not in body()
 
 
+def test_google_s_network_card_is_asked_for_where_the_image_has_its_driver() -> None:
+    assert body(image=replace(UBUNTU, gvnic=True))["networkInterfaces"][0]["nicType"] == "GVNIC"
+    assert "nicType" not in body()["networkInterfaces"][0]
+
+
 def test_a_private_node_has_no_public_address() -> None:
     assert "accessConfigs" not in body(private=True)["networkInterfaces"][0]
 

@@ -68,6 +68,43 @@ def test_a_script_that_has_the_configs_strategy_among_others_is_fine(tmp_path: P
     assert notes_of(tmp_path, source, strategy="custom") == []
 
 
+GPUS: dict[str, Any] = {
+    **CLOUD,
+    "nodes": {role: {"machine": "g2-standard-4"} for role in ("chief", "worker")},
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("tf.distribute.MultiWorkerMirroredStrategy()", "communication_options=tf"),
+        ("tf.distribute.MultiWorkerMirroredStrategy(resolver)", "communication_options=tf"),
+        ("tf.distribute.experimental.MultiWorkerMirroredStrategy()", "communication=tf"),
+        ("tf.distribute.experimental.MultiWorkerMirroredStrategy(nccl)", None),
+        ("tf.distribute.MultiWorkerMirroredStrategy(communication_options=o)", None),
+        ("tf.distribute.MultiWorkerMirroredStrategy(resolver, options)", None),
+        ("tf.distribute.MultiWorkerMirroredStrategy(**options)", None),
+        ("tf.distribute.MultiWorkerMirroredStrategy(*options)", None),
+    ],
+)
+def test_gradients_that_would_go_over_grpc_between_gpus_are_told_with_the_remedy(
+    tmp_path: Path, call: str, advice: str | None
+) -> None:
+    source = f"import tensorflow as tf\nstrategy = {call}\n"
+    told = [note for note in notes_of(tmp_path, source, **GPUS) if "over gRPC" in note]
+    assert len(told) == (1 if advice else 0)
+    for note in told:
+        assert note.startswith("train.py:2: MultiWorkerMirroredStrategy reduces the gradients")
+        assert f"pass {advice}" in note
+    assert not [note for note in notes_of(tmp_path, source, **CLOUD) if "over gRPC" in note]
+
+
+def test_gradients_of_a_single_gpu_node_stay_on_it(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
+    alone = {**GPUS, "nodes": {"chief": {"machine": "g2-standard-4"}}}
+    assert not [note for note in notes_of(tmp_path, source, **alone) if "over gRPC" in note]
+
+
 def test_parameter_servers_of_tensorflow_1_are_no_contradiction(tmp_path: Path) -> None:
     source = "import tensorflow as tf\ntf.compat.v1.train.replica_device_setter()\n"
     nodes = {"chief": {}, "worker": {}, "ps": {}}

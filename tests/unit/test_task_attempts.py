@@ -17,7 +17,14 @@ from cloudtrain.commands.logs import logs
 from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
 from cloudtrain.run_record import Run, RunAttempt, Task, run_to_json
-from cloudtrain.runs.monitor import monitor, new_attempt_state, take
+from cloudtrain.runs.log_text import reduces_over_grpc
+from cloudtrain.runs.monitor import (
+    monitor,
+    new_attempt_state,
+    report_grpc,
+    save_observed,
+    take,
+)
 from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
 from cloudtrain.runs.tail import AttemptEnded, LogBytes
@@ -270,3 +277,55 @@ def test_logs_of_all_attempts_of_each_task_land_and_are_shown(session: Session) 
 
 def test_folders_keep_their_names() -> None:
     assert layout.attempt_folder("mnist", RUN.id, "worker0", 2) == FOLDERS["mnist-worker0"]
+
+
+STARTED = (
+    "INFO:tensorflow:MultiWorkerMirroredStrategy with cluster_spec = {'worker': ['10.0.0.4:8900']},"
+    " task_type = 'worker', task_id = 0, num_workers = 2, local_devices = "
+    "('/job:worker/task:0/device:GPU:0', '/job:worker/task:0/device:GPU:1'), "
+    "communication = CommunicationImplementation.AUTO\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        (STARTED, "communication_options=tf"),
+        (
+            STARTED.replace("CommunicationImplementation", "CollectiveCommunication"),
+            "communication=tf",
+        ),
+        (STARTED.replace("AUTO", "NCCL"), None),
+        (STARTED.replace("AUTO", "RING"), None),
+        (STARTED.replace("GPU", "CPU"), None),
+        (STARTED.replace("num_workers = 2", "num_workers = 1"), None),
+    ],
+)
+def test_a_log_tells_that_gradients_go_over_grpc(line: str, advice: str | None) -> None:
+    found = reduces_over_grpc(b"before\n" + line.encode())
+    assert (found or "").startswith(advice or "")
+    assert bool(found) is bool(advice)
+
+
+def test_gradients_over_grpc_are_warned_of_once_in_a_run_and_recorded(session: Session) -> None:
+    assert isinstance(session.console, Heard)
+    warned = session.console.warned
+    session.records.save_run(RUN)
+    state = new_attempt_state(session, RUN)
+    for part in (STARTED[:300], STARTED[300:], STARTED):
+        for task in (CHIEF, OTHER):
+            take(state, LogBytes(task, part.encode()), 5.0)
+        report_grpc(session, RUN, state)
+    (words,) = warned
+    assert "gradients are reduced over gRPC" in words
+    assert "CommunicationImplementation.NCCL) to tf.distribute.MultiWorkerMirrored" in words
+    state.formed_after = 3.0
+    save_observed(session, RUN, state)
+    (attempt,) = session.records.run(RUN.id).attempts
+    assert (attempt.collectives, attempt.clustered) == ("grpc", True)
+
+    again = replace(RUN, attempts=(attempt, RunAttempt(number=2, started=2000.0)))
+    second = new_attempt_state(session, again)
+    take(second, LogBytes(CHIEF, STARTED.encode()), 5.0)
+    report_grpc(session, again, second)
+    assert len(warned) == 1

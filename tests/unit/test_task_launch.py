@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,28 @@ def test_infiniband_that_is_not_connected_is_not_tried(
     run = run_of(made)
     environment = task_launch(make_plan(made), run, run.tasks[0], inputs(made)).environment
     assert environment.get("NCCL_IB_DISABLE") == wanted
+
+
+@pytest.mark.parametrize(
+    ("provider", "machine", "workers", "address", "wanted"),
+    [
+        ("gcp", "g2-standard-4", 1, "10.0.0.7", "10.0.0.7"),
+        ("gcp", "g2-standard-4", 0, "10.0.0.7", None),
+        ("gcp", "n2-standard-4", 1, "10.0.0.7", None),
+        ("gcp", "g2-standard-4", 1, "node-7.internal", None),
+        ("aws", "g5.xlarge", 1, "fd00::7", "fd00::7"),
+    ],
+)
+def test_nccl_gets_the_interface_of_the_nodes_address_where_gpus_talk_between_nodes(
+    provider: str, machine: str, workers: int, address: str, wanted: str | None
+) -> None:
+    group = NodeGroup(machine=machine)
+    made = config(
+        provider=provider, nodes={"chief": group, **({"worker": group} if workers else {})}
+    )
+    run = run_of(made)
+    asked = replace(inputs(made), addresses=dict.fromkeys(inputs(made).addresses, address))
+    assert task_launch(make_plan(made), run, run.tasks[0], asked).nccl_address == wanted
 
 
 def test_placeholders_are_filled_and_other_braces_stay() -> None:
