@@ -30,6 +30,10 @@ class Credentials:
         self._config = config
         self._lock = threading.Lock()
         self._found: tuple[Any, str | None] | None = None
+        self._sign_ins = 0
+        """Number of sign-ins that have ended."""
+        self._failure: CloudError | None = None
+        """Error of the last one."""
 
     @property
     def project(self) -> str:
@@ -50,18 +54,41 @@ class Credentials:
 
     def headers(self, *, renew: bool = False) -> dict[str, str]:
         """Return the authorization headers. Raises CredentialsError, TransientError."""
+        ended, found = self._sign_ins, self._found
+        if renew or found is None or not found[0].valid:
+            found = self._signed_in(ended, renew)
         headers: dict[str, str] = {}
-        with self._lock:
-            credentials, _ = self._default()
-            try:
-                if renew or not credentials.valid:
-                    from google.auth.transport.requests import Request
-
-                    credentials.refresh(Request())
-                credentials.apply(headers)
-            except _UNREADABLE as error:
-                raise _refused("signing in to Google", error) from error
+        try:
+            found[0].apply(headers)
+        except _UNREADABLE as error:
+            raise _refused("signing in to Google", error) from error
         return headers
+
+    def _signed_in(self, ended: int, renew: bool) -> tuple[Any, str | None]:
+        """Sign in, unless more than `ended` sign-ins have ended by now: then the outcome of the
+        last one counts for this caller too, as google-auth itself retries for seconds.
+        """
+        with self._lock:
+            if self._sign_ins == ended:
+                self._failure = None
+                try:
+                    self._refresh(renew)
+                except CloudError as error:
+                    self._failure = error
+                self._sign_ins += 1
+            if self._failure is not None:
+                raise self._failure.copy_with() from self._failure.__cause__
+            return self._default()
+
+    def _refresh(self, renew: bool) -> None:
+        credentials, _ = self._default()
+        try:
+            if renew or not credentials.valid:
+                from google.auth.transport.requests import Request
+
+                credentials.refresh(Request())
+        except _UNREADABLE as error:
+            raise _refused("signing in to Google", error) from error
 
     def principal(self) -> Principal | None:
         """Identify the account by its e-mail address. Raises CredentialsError, TransientError."""
