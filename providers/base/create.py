@@ -294,16 +294,25 @@ def _named(node: str, error: CloudError) -> CloudError:
 
 
 def _one_refusal(failure: BaseException) -> BaseException:
-    """Merge the refusals of several nodes into one with the widest scope."""
+    """Merge the failures of several nodes into one if they are the same, as those of all hosts of a
+    TPU are, which one request creates; and lacks of capacity or quota, with the widest scope.
+    """
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())
-    if not all(isinstance(error, CapacityError | QuotaError) for error in errors):
-        return failure
-    refusals = cast("list[CloudError]", errors)
-    widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
-    kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
     words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
-    # One request for all hosts of a TPU has one answer.
-    text = f"{', '.join(failure.failures)}: {words.pop()}" if len(words) == 1 else str(failure)
-    return kind(text, hint=widest.hint, scope=widest.scope, code=widest.code)
+    text = f"{_some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
+    if all(isinstance(error, CapacityError | QuotaError) for error in errors):
+        refusals = cast("list[CloudError]", errors)
+        widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
+        kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
+        return kind(text, hint=widest.hint, scope=widest.scope, code=widest.code)
+    first = errors[0]
+    if not words and isinstance(first, CloudError) and len({type(error) for error in errors}) == 1:
+        return first.copy_with(message=text)
+    return failure
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -19,7 +19,6 @@ from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
     NameTakenError,
-    NodesError,
     PermissionsError,
     QuotaError,
     TransientError,
@@ -1048,7 +1047,7 @@ def test_the_encoded_reason_of_a_denial_is_kept_for_an_administrator(
     def journal(event: Event, /) -> None:
         written.append(line_of(event))
 
-    with pytest.raises(NodesError) as caught:
+    with pytest.raises(PermissionsError) as caught:
         provider_of(plan).create(plan, make_identity(tmp_path, plan), journal)
     assert "Encoded" not in str(caught.value)
     assert "events.jsonl" in (caught.value.hint or "")

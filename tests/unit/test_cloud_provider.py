@@ -13,8 +13,10 @@ import pytest
 from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
+    CloudError,
     CredentialsError,
     LeftoverError,
+    NameTakenError,
     NodesError,
     NotAskedError,
     PermissionsError,
@@ -134,6 +136,43 @@ def test_several_refused_nodes_are_one_refusal_as_wide_as_the_widest(rig: Rig) -
     rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
     rig.refuse("east-a", QuotaError("8 of 8", scope="region"), "mnist-worker1")
     assert rig.create()[0] == "mnist-chief0 west-a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionsError("not authorized", hint="grant the role", code="403"),
+        CloudConfigError("no such image", hint="see the list"),
+        NameTakenError("the name is taken"),
+    ],
+)
+def test_the_same_refusal_of_all_nodes_is_one_error(rig: Rig, error: CloudError) -> None:
+    for node in ("mnist-chief0", "mnist-worker0", "mnist-worker1"):
+        rig.refuse("east-a", error, node)
+    with pytest.raises(type(error)) as raised:
+        rig.create()
+    assert str(raised.value) == f"mnist-chief0, mnist-worker0, mnist-worker1: {error}"
+    assert (raised.value.hint, raised.value.code) == (error.hint, error.code)
+
+
+def test_different_refusals_of_nodes_are_each_said(rig: Rig) -> None:
+    rig.refuse("east-a", PermissionsError("not authorized"), "mnist-worker0")
+    rig.refuse("east-a", CloudConfigError("not authorized"), "mnist-worker1")
+    with pytest.raises(NodesError) as raised:
+        rig.create()
+    assert set(raised.value.failures) == {"mnist-worker0", "mnist-worker1"}
+    assert raised.value.exit_code == 4
+
+
+def test_the_nodes_of_one_refusal_are_named_up_to_three(rig: Rig) -> None:
+    plan = cloud_plan(make_plan(workers=4))
+    for node in plan.nodes:
+        rig.refuse("east-a", PermissionsError("not authorized"), node.name)
+    with pytest.raises(PermissionsError) as raised:
+        rig.create(plan)
+    assert str(raised.value) == (
+        "mnist-chief0, mnist-worker0, mnist-worker1 and 2 more: not authorized"
+    )
 
 
 def test_one_other_failure_among_refusals_is_no_refusal(rig: Rig) -> None:
