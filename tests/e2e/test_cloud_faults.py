@@ -58,7 +58,7 @@ def test_one_call_after_another_goes_wrong(rig: Rig, fault: str) -> None:
         calls = rig.cloud.calls()
         if number > len(calls):
             break
-    print(f"{rig.cloud.name}: {fault} at {number - 1} calls")
+    print(f"{rig.name}: {fault} at {number - 1} calls")
     assert number > 20
 
 
@@ -101,7 +101,7 @@ def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float) -> No
             break
         assert outcome.error == "KeyboardInterrupt", (calls[number - 1], outcome)
         assert rig.held() == [], calls[number - 1]
-    print(f"{rig.cloud.name}: Ctrl-C at {number - 1} calls")
+    print(f"{rig.name}: Ctrl-C at {number - 1} calls")
     assert number > 10
 
 

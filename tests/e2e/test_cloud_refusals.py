@@ -13,7 +13,7 @@ import pytest
 
 from tests.standins.cloud import Cloud
 from tests.standins.faults import EVER
-from tests.support.cloud_rig import CLOUDS, Rig, rigged
+from tests.support.cloud_rig import CLOUDS, MACHINES, Rig, rigged
 
 Arm = Callable[[Cloud], None]
 
@@ -32,17 +32,36 @@ def turns(**attributes: Any) -> Arm:
     return lambda cloud: cloud.set(**attributes)
 
 
-def fails(code: str, message: str) -> Arm:
+def fails(code: str, message: str, action: str = "instances.insert", times: int = 2) -> Arm:
     """The first two insertions of Google's are accepted, and their operations fail."""
 
     def arm(cloud: Cloud) -> None:
-        cloud.tell("fail", action="instances.insert", code=code, message=message, times=2)
+        cloud.tell("fail", action=action, code=code, message=message, times=times)
 
     return arm
 
 
+def tpu_fails(code: str, message: str) -> Arm:
+    """The first creation of a TPU is accepted, and its operation fails with a google.rpc.Code."""
+    return fails(code, message, "tpu.nodes.create", times=1)
+
+
 QUOTA_TEXT = "Quota 'CPUS' exceeded.  Limit: 8.0 in region us-east4."
+NEXT_TPU: dict[str, Arm] = {
+    "capacity": turns(capacity={"us-central1-a": 0}),
+    "RESOURCE_EXHAUSTED": tpu_fails("8", "Insufficient capacity."),
+    "quota": turns(quotas={"us-central1/v5p": 0}),
+}
+ENDS_TPU: dict[str, tuple[str, Arm]] = {
+    "UNAUTHENTICATED": ("CredentialsError", answers("tpu.nodes.create", 401, "authError")),
+    "PERMISSION_DENIED": ("PermissionsError", answers("tpu.nodes.create", 403, "forbidden")),
+    "INVALID_ARGUMENT": ("CloudConfigError", answers("tpu.nodes.create", 400, "badRequest")),
+    "NOT_FOUND": ("CloudConfigError", answers("tpu.nodes.create", 404, "notFound")),
+    "FAILED_PRECONDITION": ("CloudConfigError", tpu_fails("9", "the network is not ready")),
+}
 NEXT: dict[str, dict[str, Arm]] = {
+    "tpu": NEXT_TPU,
+    "one-host-tpu": NEXT_TPU,
     "aws": {
         code: answers("RunInstances us-east-1", status, code)
         for code, status in {
@@ -90,6 +109,8 @@ NEXT: dict[str, dict[str, Arm]] = {
     },
 }
 ENDS: dict[str, dict[str, tuple[str, Arm]]] = {
+    "tpu": ENDS_TPU,
+    "one-host-tpu": ENDS_TPU,
     "aws": {
         code: (error, answers("RunInstances *", status, code))
         for code, (status, error) in {
@@ -137,10 +158,16 @@ ENDS: dict[str, dict[str, tuple[str, Arm]]] = {
     },
 }
 """Code → the class of the error that `create` ends with, without a second placement."""
-OTHER = {"aws": "us-west-2a", "gcp": "us-central1-a", "azure": "westeurope"}
+OTHER = {
+    "aws": "us-west-2a",
+    "gcp": "us-central1-a",
+    "azure": "westeurope",
+    "tpu": "europe-west4-b",
+    "one-host-tpu": "europe-west4-b",
+}
 
 
-@pytest.fixture(scope="module", params=CLOUDS)
+@pytest.fixture(scope="module", params=MACHINES)
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rigged(request.param, tmp_path_factory.mktemp(request.param)) as rig:
         yield rig
@@ -148,11 +175,15 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def begin(rig: Rig, arm: Arm) -> None:
     """Two placements, in two regions."""
-    name = rig.cloud.name
-    rig.begin_anew(placement=(rig.cloud.placement[0], OTHER[name]))
-    if name == "aws":
+    rig.begin_anew(placement=places(rig))
+    if rig.name == "aws":
         rig.cloud.set(regions=["us-east-1", "us-west-2"])
     arm(rig.cloud)
+
+
+def places(rig: Rig) -> tuple[str, str]:
+    first: str = rig.shape.get("placement", rig.cloud.placement)[0]
+    return first, OTHER[rig.name]
 
 
 def refusals(rig: Rig) -> list[str]:
@@ -162,13 +193,13 @@ def refusals(rig: Rig) -> list[str]:
 
 
 def test_without_capacity_or_quota_the_next_placement_is_taken(rig: Rig) -> None:
-    for code, arm in NEXT[rig.cloud.name].items():
+    for code, arm in NEXT[rig.name].items():
         begin(rig, arm)
         made = rig.run("create").nodes
         assert refusals(rig), code
         first = refusals(rig)[0].removesuffix("-1")
         assert [node.name for node in made] == rig.instances() == rig.names(), code
-        assert all(node.placement.startswith(OTHER[rig.cloud.name]) for node in made), code
+        assert all(node.placement.startswith(OTHER[rig.name]) for node in made), code
         held = [line for line in rig.held() if f" {first}" in f"{line} "]
         assert held == [], code
         rig.cloud.no_more_faults()
@@ -177,23 +208,22 @@ def test_without_capacity_or_quota_the_next_placement_is_taken(rig: Rig) -> None
 
 
 def test_any_other_refusal_ends_it_at_once_and_leaves_nothing(rig: Rig) -> None:
-    for code, (error, arm) in ENDS[rig.cloud.name].items():
+    for code, (error, arm) in ENDS[rig.name].items():
         begin(rig, arm)
         outcome = rig.run("create")
         assert outcome.kinds == {error}, (code, outcome)
+        assert outcome.error == error or rig.name in CLOUDS, "one request, and so one refusal"
         assert len(refusals(rig)) == (error == "QuotaError"), code
         assert rig.held() == [], code
 
 
 def test_nowhere_any_capacity_is_told_with_every_placement(rig: Rig) -> None:
-    everywhere: dict[str, Arm] = {
-        "aws": answers("RunInstances *", 500, "InsufficientInstanceCapacity", "none here"),
-        "gcp": turns(capacity={"*": 0}),
-        "azure": turns(capacity={"*": 0}),
-    }
-    begin(rig, everywhere[rig.cloud.name])
+    everywhere = turns(capacity={"*": 0})
+    if rig.name == "aws":
+        everywhere = answers("RunInstances *", 500, "InsufficientInstanceCapacity", "none here")
+    begin(rig, everywhere)
     outcome = rig.run("create")
     assert outcome.error == "CapacityError", outcome
-    for place in (rig.cloud.placement[0], OTHER[rig.cloud.name]):
+    for place in places(rig):
         assert place in outcome.message
     assert rig.held() == []

@@ -34,20 +34,24 @@ SLICE: dict[str, Any] = {
     "placement": ("us-central1-a",),
 }
 """Config of one TPU of two hosts."""
+ONE_HOST: dict[str, Any] = {**SLICE, "nodes": {"worker": NodeGroup(machine="v5p-8")}}
+"""Config of a TPU of one host."""
+TPUS = {"tpu": ("gcp", SLICE), "one-host-tpu": ("gcp", ONE_HOST)}
 MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in CLOUDS},
-    **({"tpu": ("gcp", SLICE)} if "gcp" in CLOUDS else {}),
+    **(TPUS if "gcp" in CLOUDS else {}),
 }
 """Everything that can be created: its cloud, and the changes of the config."""
 
 
 class Rig:
-    """A cloud, a user's processes, and one cluster's keys and journal. `shape`: changes of every
-    config."""
+    """A cloud, a user's processes, and one cluster's keys and journal. `name`: one of MACHINES;
+    `shape`: changes of every config."""
 
     def __init__(
-        self, cloud: Cloud, client: Client, folder: Path, shape: Mapping[str, Any]
+        self, name: str, cloud: Cloud, client: Client, folder: Path, shape: Mapping[str, Any]
     ) -> None:
+        self.name = name
         self.shape = shape
         self.cloud = cloud
         self.client = client
@@ -115,4 +119,4 @@ def rigged(name: str, folder: Path) -> Iterator[Rig]:
     """`name`: one of MACHINES."""
     cloud_name, shape = MACHINES[name]
     with start(cloud_name) as cloud, client(cloud, folder) as clients:
-        yield Rig(cloud, clients, folder, shape)
+        yield Rig(name, cloud, clients, folder, shape)
