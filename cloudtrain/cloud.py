@@ -234,9 +234,9 @@ class Cloud(ProviderFacts):
     disk_gb: int = 0
     """Size in GB of a root disk without `disk_gb`, 0 if not known; images may make it larger."""
     gpu_disk_gb: int = 0
+    """The same of a node with GPUs."""
     scratch_machines: str = ""
     """Pattern of the machines that may have a local disk of their own which images mount."""
-    """The same of a node with GPUs."""
     infiniband: str = ""
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)

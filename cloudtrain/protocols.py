@@ -48,6 +48,8 @@ class MachineFacts:
     accelerator: Accelerator | None
     """Built in."""
     arm: bool = False
+    scratch_gb: int | None = None
+    """All its local disks together, whether mounted or not; None if the cloud does not say."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import platformdirs
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from cloudtrain import config
+from cloudtrain.catalog import learned
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.setup.apply import apply
 from tests.support import project as projects
@@ -59,6 +61,23 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{reason}, and CI must have what the tests need"
     return report
+
+
+GIVEN = os.environ.get("CLOUDTRAIN_CACHE")
+_numbers = count()
+
+
+@pytest.fixture(autouse=True)
+def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What stand-ins say of machines is neither kept in this user's cache nor seen by other tests.
+    A test with a cache of its own has it there."""
+    folder, real = tmp_path_factory.getbasetemp() / f"machines{next(_numbers)}", learned.path
+
+    def path(provider: str) -> Path:
+        own = os.environ.get("CLOUDTRAIN_CACHE") != GIVEN
+        return real(provider) if own else folder / f"{provider}.csv"
+
+    monkeypatch.setattr(learned, "path", path)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Machines of the clouds, their accelerators and prices; offline and dated.
 
-A machine's facts come from the packaged table, so that a later repair of a cluster gets the same
-machine; for machines that the table lacks, from what the cloud reported. Prices come
-from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0. Prices are
+A machine's facts are those that its cloud reported to `check` or `up`, else the packaged table's.
+Prices come from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0.
+Prices are
 $/hour of the machine with its accelerators, without disks, addresses and traffic. Sources:
 docs/machines.md.
 """
@@ -16,11 +16,9 @@ from datetime import date
 
 from cloudtrain.catalog import availability, table, tpus
 from cloudtrain.catalog.aliases import canonical_name
-from cloudtrain.catalog.learned import learned_machines, remember
+from cloudtrain.catalog.learned import learned_row
 from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
 from cloudtrain.model import Accelerator, NodeGroup, NodePlan
-
-__all__ = ["remember"]
 
 VCPUS_PER_GPU = 4
 """Minimum for machines chosen by us, to keep the GPU busy: as AWS's and Azure's smallest T4 has."""
@@ -36,22 +34,44 @@ class MachineType:
     """Built in, or attached by `cheapest`."""
     attachable: tuple[Accelerator, ...] = ()
     """Accelerators that can be attached (GCP's n1)."""
+    arm: bool = False
+    scratch_gb: int | None = None
+    """GB of its local disks, mounted or not; None if not known."""
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:
-    """Look a machine type up in the packaged table, in what its cloud reported, and in a refreshed
+    """Look a machine type up in what its cloud reported, in the packaged table, and in a refreshed
     table.
 
-    None if all lack it; it may still exist. Google's `-nolssd` machines differ only by having no
-    local disks.
+    None if all lack it; it may still exist.
+    """
+    listed, told = listed_machine(provider, name), learned_row(provider, name)
+    if told is None:
+        return listed
+    return MachineType(
+        provider=provider,
+        name=listed.name if listed else told.machine,
+        vcpus=told.vcpus,
+        memory_gib=told.memory_gib,
+        accelerator=told.accelerator,
+        attachable=listed.attachable if listed and told.accelerator is None else (),
+        arm=told.arm,
+        scratch_gb=told.scratch_gb,
+    )
+
+
+def listed_machine(provider: str, name: str) -> MachineType | None:
+    """Look a machine type up in the packaged and in a refreshed table.
+
+    Google's `-nolssd` machines differ only by having no local disks.
     """
     if not is_cloud(provider):
         return None
     known = table.packaged(provider).by_name
     rows = known.get(name.lower()) or known.get(name.lower().removesuffix("-nolssd"), ())
-    for later in (learned_machines, table.refreshed) if not rows else ():
-        newer = later(provider)
-        rows = rows or (newer.by_name.get(name.lower(), ()) if newer else ())
+    if not rows:
+        newer = table.refreshed(provider)
+        rows = newer.by_name.get(name.lower(), ()) if newer else ()
     if not rows:
         return None
     plain = any(row.accelerator is None for row in rows)
@@ -98,7 +118,10 @@ def cheapest(
     all_rows = [
         row
         for row in table.packaged(provider).rows
-        if row.accelerator == wanted and not row.spot and _chosen_by_default(row)
+        if row.accelerator == wanted
+        and not row.spot
+        and _chosen_by_default(row)
+        and has_accelerator(provider, row.machine, wanted)
     ]
     if not all_rows:
         return None
@@ -113,6 +136,12 @@ def cheapest(
             break
     found = machine_type(provider, best)
     return replace(found, accelerator=wanted, attachable=()) if found else None
+
+
+def has_accelerator(provider: str, machine: str, wanted: Accelerator) -> bool:
+    """True if this machine type has these accelerators, or they can be attached to it."""
+    known = machine_type(provider, machine)
+    return known is not None and (known.accelerator == wanted or wanted in known.attachable)
 
 
 def _chosen_by_default(row: table.Row) -> bool:
@@ -183,10 +212,25 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
         cost = tpus.host_price(provider, node.machine, region, spot=node.spot)
         return cost, tpus.as_of(provider, node.machine) if cost is not None else None
     for each in (table.refreshed(provider), table.packaged(provider)):
-        row = each.row(node.machine, node.accelerator, spot=node.spot) if each else None
+        row = _price_row(each, provider, node) if each else None
         if each is not None and row is not None and region in row.prices:
             return row.prices[region], each.date
     return None, None
+
+
+def _price_row(prices: table.Table, provider: str, node: NodePlan) -> table.Row | None:
+    """The row of a node's machine. A cloud bills the type: its accelerators, where they are built
+    in, are part of it whatever a table says of them.
+    """
+    machine, cloud = node.machine or "", cloud_of(provider)
+    row = prices.row(machine, node.accelerator, spot=node.spot)
+    if row is not None or cloud is None or takes_accelerators(cloud, machine):
+        return row
+    told = learned_row(provider, machine)
+    if told is None or told.accelerator != node.accelerator:
+        return None
+    rows = prices.by_name.get(machine.lower(), ())
+    return next((row for row in rows if row.spot == node.spot), None)
 
 
 def as_of(provider: str) -> date:
@@ -225,6 +269,8 @@ def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
             [availability.unavailable_reason(cloud, machine, spot=node.spot, own_image=own_image)],
         )
     known = machine_type(provider, machine) if machine else None
+    if known is not None and known.arm:
+        yield f"{known.name} is an ARM machine, but cloudtrain's images are x86-64"
     if node.accelerator is None:
         if machine and known is None and availability.named_for_gpus(cloud, machine):
             yield f"{machine} seems to have GPUs, but this version does not know which: {NAME_IT}"

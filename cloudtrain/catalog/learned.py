@@ -1,4 +1,6 @@
-"""Machine types that the packaged table lacks, as clouds reported them; kept for this user."""
+"""Machine types as their clouds reported them, which win over the packaged table; kept for this
+user.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,26 @@ def learned_machines(provider: str) -> table.Table | None:
     return table.read_if_valid(path(provider))
 
 
+def learned_row(provider: str, machine: str) -> table.Row | None:
+    """Return what the cloud has reported of a machine type; None if nothing yet."""
+    known = learned_machines(provider)
+    rows = known.by_name.get(machine.lower(), ()) if known else ()
+    return rows[0] if rows else None
+
+
 def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
-    """Save reported machine types next to those already known.
+    """Save reported machine types next to those already known, in the place of an earlier answer.
 
     An unwritable folder is no error: the next `check` or `up` queries the cloud again.
     """
     rows = [_row(facts) for facts in reported]
+    if all(learned_row(provider, row.machine) == row for row in rows):
+        return
     known = learned_machines(provider)
     new = {row.machine.lower() for row in rows}
     old = [row for row in (known.rows if known else ()) if row.machine.lower() not in new]
     text = table.format_table(date.today(), f"told by {provider}", (*old, *rows))
     place = path(provider)
-    if not rows:
-        return
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -44,10 +53,12 @@ def _row(facts: MachineFacts) -> table.Row:
     return table.Row(
         machine=facts.name,
         vcpus=facts.vcpus,
-        memory_gib=facts.memory_gib,
+        memory_gib=float(f"{facts.memory_gib:g}"),
         accelerator=facts.accelerator,
         spot=False,
         prices={},
+        scratch_gb=facts.scratch_gb,
+        arm=facts.arm,
     )
 
 

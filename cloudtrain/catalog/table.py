@@ -15,6 +15,8 @@ from cloudtrain.cloud import cloud_of
 from cloudtrain.model import Accelerator
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
+REPORTED = ("scratch_gb", "arm")
+"""Columns of what clouds reported, which tables of earlier versions lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,9 @@ class Row:
     accelerator: Accelerator | None
     spot: bool
     prices: Mapping[str, float]
+    scratch_gb: int | None = None
+    """GB of its local disks; None if not known."""
+    arm: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,24 +112,33 @@ def parse_table(text: str) -> Table:
 def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
     for line in lines:
         machine, vcpus, memory, kind, count, market = (*line, "", "", "", "", "", "")[: len(HEAD)]
-        cells = zip(regions, line[len(HEAD) :], strict=False)
+        cells = dict(zip(regions, line[len(HEAD) :], strict=False))
+        scratch, arm = (cells.pop(column, "") for column in REPORTED)
         yield Row(
             machine=machine,
             vcpus=int(float(vcpus)),
             memory_gib=float(memory),
             accelerator=Accelerator(kind=kind, count=int(count)) if kind else None,
             spot=market == "spot",
-            prices={region: float(cell) for region, cell in cells if cell},
+            prices={region: float(cell) for region, cell in cells.items() if cell},
+            scratch_gb=int(scratch) if scratch else None,
+            arm=arm == "1",
         )
 
 
 def format_table(day: date, source: str, rows: tuple[Row, ...]) -> str:
     """Format a table as `parse_table` parses it."""
     regions = sorted({region for row in rows for region in row.prices})
-    lines = [f"# {day.isoformat()} {source}", ",".join([*HEAD, *regions])]
+    reported = any(row.scratch_gb is not None or row.arm for row in rows)
+    head = [*HEAD, *(REPORTED if reported else ()), *regions]
+    lines = [f"# {day.isoformat()} {source}", ",".join(head)]
     for row in rows:
         kind = (row.accelerator.kind, str(row.accelerator.count)) if row.accelerator else ("", "")
         facts = [row.machine, f"{row.vcpus}", f"{row.memory_gib:g}", *kind]
+        facts.append("spot" if row.spot else "on-demand")
+        if reported:
+            facts.append("" if row.scratch_gb is None else f"{row.scratch_gb}")
+            facts.append("1" if row.arm else "")
         cells = [f"{row.prices[r]:.6g}" if r in row.prices else "" for r in regions]
-        lines.append(",".join([*facts, "spot" if row.spot else "on-demand", *cells]).rstrip(","))
+        lines.append(",".join([*facts, *cells]).rstrip(","))
     return "\n".join(lines) + "\n"

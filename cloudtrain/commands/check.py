@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cloudtrain import catalog
+from cloudtrain.catalog import reported
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.drift import refuse_drift
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
@@ -87,16 +88,24 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
 def findings(
     handle: Handle, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Everything that does not depend on what exists already."""
-    refusal = learn_machines(handle)
+    """Everything that does not depend on what exists already.
+
+    If the cloud describes a machine otherwise than the plan has it, the cluster is planned and
+    checked again.
+    """
+    refusal, news = learn_machines(handle)
+    fitting, asked = fitting_findings(handle, refusal, ignore)
+    for _ in range(PLANNED_AGAIN):
+        told, changed = compare_machines(handle, asked)
+        news = (*news, *told)
+        if not changed:
+            break
+        fitting, asked = fitting_findings(handle, (), ignore)
     config, plan = handle.config, handle.plan
-    fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
-    if all(finding.ok for finding in fitting):
-        queried = ignored((*price(plan), *handle.provider.check(plan)), ignore)
-        fitting = (*fitting, *queried)
-        if deep is not None:
-            fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
+    if deep is not None and asked:
+        fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
     return (
+        *(Finding(what="machine facts", ok=True, text=text) for text in news),
         *fitting,
         setup(config),
         *command(plan),
@@ -107,27 +116,73 @@ def findings(
     )
 
 
-def learn_machines(handle: Handle) -> tuple[Finding, ...]:
-    """Query the cloud for machine types that the price tables lack, and keep its answer.
+PLANNED_AGAIN = 3
+"""How often at most: each time, a machine chosen by accelerator may turn out to lack it."""
 
-    A finding only if the query was refused and a machine's name suggests GPUs.
+
+def fitting_findings(
+    handle: Handle, refusal: tuple[Finding, ...], ignore: Collection[str]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings on the plan's machines, and those of them that came from the cloud; none if the plan
+    itself is refused.
+    """
+    plan = handle.plan
+    fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
+    if not all(finding.ok for finding in fitting):
+        return fitting, ()
+    queried = ignored(handle.provider.check(plan), ignore)
+    return (*fitting, *ignored(price(plan), ignore), *queried), queried
+
+
+def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Query the cloud for machine types that the price tables lack, or because of which they refuse
+    the plan, and keep its answer.
+
+    A finding only if the query was refused and so the plan is; and what was known otherwise.
     """
     config = handle.config
     names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
-    unknown = [name for name in names if catalog.is_unknown_machine(config.provider, name)]
-    provider = handle.provider if unknown else None
+    refused = bool(plan_errors(handle.plan))
+    wanted = [
+        name
+        for name in names
+        if catalog.is_unknown_machine(config.provider, name)
+        or (refused and catalog.machine_type(config.provider, name) is not None)
+    ]
+    provider = handle.provider if wanted else None
     if not isinstance(provider, TellsMachines):
-        return ()
+        return (), ()
     try:
-        facts = provider.machine_facts(handle.plan, unknown)
+        facts = provider.machine_facts(handle.plan, wanted)
     except CloudError as error:
         if not plan_errors(handle.plan):
-            return ()
+            return (), ()
         text, hint = error.message, error.hint
-        return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),)
-    catalog.remember(config.provider, facts)
+        return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),), ()
+    news = reported.learn(config.provider, facts)
     handle.plan_again()
-    return ()
+    return (), news
+
+
+def compare_machines(handle: Handle, queried: tuple[Finding, ...]) -> tuple[tuple[str, ...], bool]:
+    """Return what the cloud says otherwise of the plan's machines, and whether the plan changes.
+
+    The check before has asked for these machine types, so no further query is sent.
+    """
+    provider, plan = handle.provider if queried else None, handle.plan
+    names = list(dict.fromkeys(node.machine for node in plan.nodes if node.machine))
+    reached = any(finding.what == "machines" for finding in queried)
+    if not reached or not isinstance(provider, TellsMachines):
+        return (), False
+    try:
+        facts = provider.machine_facts(plan, names)
+    except CloudError:
+        return (), False  # the check itself has said so
+    news = reported.learn(plan.config.provider, facts)
+    if not news:
+        return (), False
+    handle.plan_again()
+    return news, handle.plan.nodes != plan.nodes
 
 
 def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Finding, ...]:
@@ -157,9 +212,13 @@ def deep_check(
     return rehearsed
 
 
-def refuse(handle: Handle, ignore: Collection[str] = ()) -> None:
+def refuse(handle: Handle, console: Console, ignore: Collection[str] = ()) -> None:
     """Raise one error with the text of all bad findings, and the exit code of the worst."""
-    bad = [finding for finding in findings(handle, ignore=ignore) if not finding.ok]
+    found = findings(handle, ignore=ignore)
+    for finding in found:
+        if finding.what == "machine facts":
+            console.warn(finding.text)
+    bad = [finding for finding in found if not finding.ok]
     if not bad:
         return
     text = "\n".join(f"{finding.what}: {finding.text}" for finding in bad)

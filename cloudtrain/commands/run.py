@@ -62,7 +62,7 @@ def run(
     ):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(handle, ignore)
+        refuse(handle, console, ignore)
         source = None
         if records.active_run() is None:
             refuse_missing_script(config)

@@ -53,7 +53,7 @@ def up(
     with starting_idle_process(records), records.lock("up"), holding_lease(handle, "up", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(handle, ignore)
+        refuse(handle, console, ignore)
         missing = missing_script(config)
         if missing is not None:
             console.warn(missing)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
+from cloudtrain.catalog import machine_type
 from cloudtrain.cloud import cloud_of, facts_of
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.model import NodePlan, Plan
@@ -27,8 +28,8 @@ Parts = Mapping[str, Sequence[Sequence[DataFile]]]
 def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
     """A sentence for each role, or this machine, whose disk cannot hold its data.
 
-    Machines of `hosts:` are not known here, nor local disks that a cloud's machine may have
-    besides its root disk: nodes look at these before they download.
+    Machines of `hosts:` are not known here, nor, before `check` or `up` has asked, local disks that
+    a cloud's machine may have besides its root disk: nodes look at these before they download.
     """
     wanted = [
         sum(file.size for split in parts.values() for file in split[number])
@@ -40,25 +41,43 @@ def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
     for node, size in zip(plan.nodes, wanted, strict=True):
         room = _room(plan, node)
         if room is not None and size > room * GB and node.role not in found:
-            disk = room + _system(node)
             enough = -(-size // GB) + _system(node) + 10
             found[node.role] = (
-                f"nodes.{node.role}: {size / GB:,.1f} GB of data do not fit its disk of {disk} GB, "
-                f"of which the system takes {_system(node)} or more: set disk_gb to {enough:,} or "
-                "more"
+                f"nodes.{node.role}: {size / GB:,.1f} GB of data do not fit "
+                f"{_disks(plan, node)}: set disk_gb to {enough:,} or more"
             )
     return tuple(found.values())
 
 
+def _disks(plan: Plan, node: NodePlan) -> str:
+    scratch = _scratch(plan, node)
+    local = f", nor its local disks of {scratch} GB" if scratch else ""
+    system = f"of which the system takes {_system(node)} or more"
+    return f"its disk of {_disk(plan, node)} GB, {system}{local}"
+
+
 def _room(plan: Plan, node: NodePlan) -> int | None:
-    """GB for data on a rented node; None if its disks are not known."""
-    cloud = cloud_of(plan.config.provider)
-    local = cloud.scratch_machines if cloud else ""
-    if local and re.fullmatch(local, node.machine or "", re.IGNORECASE):
+    """GB for data on one disk of a rented node; None if its disks are not known."""
+    disk, scratch = _disk(plan, node), _scratch(plan, node)
+    if disk is None or scratch is None:
         return None
+    return max(disk - _system(node), scratch)
+
+
+def _disk(plan: Plan, node: NodePlan) -> int | None:
+    cloud = cloud_of(plan.config.provider)
     default = cloud and (cloud.gpu_disk_gb if node.accelerator else cloud.disk_gb)
-    disk = node.disk_gb or default
-    return disk - _system(node) if disk else None
+    return node.disk_gb or default or None
+
+
+def _scratch(plan: Plan, node: NodePlan) -> int | None:
+    """GB of local disks that images mount, all together; None if that is not known."""
+    cloud, machine = cloud_of(plan.config.provider), node.machine or ""
+    local = cloud.scratch_machines if cloud else ""
+    if not local or not re.fullmatch(local, machine, re.IGNORECASE):
+        return 0
+    known = machine_type(plan.config.provider, machine)
+    return known.scratch_gb if known else None
 
 
 def _system(node: NodePlan) -> int:

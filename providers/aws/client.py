@@ -56,6 +56,10 @@ class Ec2Client:
         self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
         self.unknown: set[str] = set()
         """Actions that this endpoint does not support."""
+        self.described: dict[tuple[str, str], Tree] = {}
+        """Machine types that EC2 has described, by region and name: they do not change during a
+        command.
+        """
         self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
         self._lock = threading.Lock()

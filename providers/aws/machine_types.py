@@ -30,10 +30,16 @@ class Ec2MachineType:
     spot: bool
     close: bool
     """True if this type can join a placement group that puts its members close together."""
+    scratch_gb: int | None = None
+    """Size of its instance store; None if not reported."""
     fast: bool = False
     """True if a placement group speeds up the network: an Elastic Fabric Adapter, or at least 100
     Gbit/s.
     """
+
+    @property
+    def arm(self) -> bool:
+        return bool(self.architectures) and "x86_64" not in self.architectures
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -42,8 +48,8 @@ class Ec2MachineType:
     def mismatch(self, node: NodePlan) -> str | None:
         """Return why this node cannot have this type; None if it can."""
         wanted = node.accelerator
-        if self.architectures and "x86_64" not in self.architectures:
-            return f"{self.name} is {self.architectures[0]}: cloudtrain's images are x86_64"
+        if self.arm:
+            return f"{self.name} is an ARM machine, but cloudtrain's images are x86-64"
         if node.spot and not self.spot:
             return f"{self.name} is not sold as spot"
         has = f"{self.gpu}:{self.gpus}" if self.gpus else "no accelerator"
@@ -58,20 +64,32 @@ class Ec2MachineType:
 def machine_types(
     ec2: Ec2Client, region: str, names: Iterable[str]
 ) -> Mapping[str, Ec2MachineType]:
-    """Return the machine types of `names` that exist in the region, by name."""
-    wanted = requests.filters(instance_type=sorted(set(names)))
-    found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", wanted)
-    return {each.name: each for each in map(_machine_type, found)}
+    """Return the machine types of `names` that exist in the region, by name; each is described
+    only once.
+    """
+    wanted = dict.fromkeys(names)
+    missing = [name for name in wanted if (region, name) not in ec2.described]
+    if missing:
+        asked = requests.filters(instance_type=sorted(missing))
+        for each in ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", asked):
+            ec2.described[region, xml.text(each, "instanceType")] = each
+    found = (ec2.described.get((region, name)) for name in wanted)
+    return {each.name: each for each in (_machine_type(tree) for tree in found if tree is not None)}
 
 
 def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Return the facts of each machine type, from the first region that has it.
+    """Return the facts of each machine type, from a region that has described it before, or else
+    from the first that has it. `regions` is read only for others.
 
     Types whose GPUs are not NVIDIA's are treated as unknown.
     """
     found: dict[str, Ec2MachineType] = {}
-    for region in regions:
-        missing = [name for name in names if name not in found]
+    for (_, name), tree in list(ec2.described.items()):
+        found.setdefault(name, _machine_type(tree))
+    wanted = list(dict.fromkeys(names))
+    found = {name: found[name] for name in wanted if name in found}
+    for region in regions if len(found) < len(wanted) else ():
+        missing = [name for name in wanted if name not in found]
         found.update(machine_types(ec2, region, missing) if missing else {})
     return tuple(
         MachineFacts(
@@ -79,7 +97,8 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
             vcpus=each.vcpus,
             memory_gib=each.memory_gib,
             accelerator=each.accelerator,
-            arm=bool(each.architectures) and "x86_64" not in each.architectures,
+            arm=each.arm,
+            scratch_gb=each.scratch_gb,
         )
         for each in found.values()
         if each.maker in ("", "NVIDIA")
@@ -117,10 +136,20 @@ def _machine_type(found: Tree) -> Ec2MachineType:
         maker=xml.text(gpus[0], "manufacturer") if gpus else "",
         gpus=sum(_number(gpu, "count") for gpu in gpus),
         architectures=tuple(xml.items(xml.part(found, "processorInfo"), "supportedArchitectures")),
+        scratch_gb=_scratch_gb(found),
         spot="spot" in xml.items(found, "supportedUsageClasses"),
         close="cluster" in groups,
         fast=_fast(xml.part(found, "networkInfo")),
     )
+
+
+def _scratch_gb(found: Tree) -> int | None:
+    """Only types that support instance storage have InstanceStorageInfo:
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html
+    """
+    if not xml.text(found, "instanceStorageSupported"):
+        return None
+    return _number(xml.part(found, "instanceStorageInfo"), "totalSizeInGB")
 
 
 def _fast(network: Tree) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
@@ -70,8 +70,11 @@ class AwsDriver:
         return no_dry_run(self.name)
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        regions = dict.fromkeys(place.region for place in self._regions.places(plan))
-        return machine_types.facts(self._ec2, regions, names)
+        return machine_types.facts(self._ec2, self._regions_of(plan), names)
+
+    def _regions_of(self, plan: Plan) -> Iterator[str]:
+        """Query the placement only if its regions are wanted."""
+        yield from dict.fromkeys(place.region for place in self._regions.places(plan))
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return self._regions.places(plan)

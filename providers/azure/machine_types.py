@@ -32,6 +32,8 @@ class Sku:
     gpus: int = 0
     memory_gib: float = 0.0
     arm: bool = False
+    scratch_gb: int | None = None
+    """Its temporary disk and its NVMe disks together; None if not reported."""
     generations: frozenset[str] = frozenset()
     """Generations of images that the type boots: `{"V1", "V2"}`; empty if not reported."""
 
@@ -43,7 +45,7 @@ class Sku:
         """
         wanted = node.accelerator
         if self.arm:
-            return f"{self.name} is an ARM machine: cloudtrain's images are x86-64"
+            return f"{self.name} is an ARM machine, but cloudtrain's images are x86-64"
         unasked = wanted is None and catalog.is_unknown_machine("azure", self.name)
         if self.gpus and (unasked or (wanted is not None and wanted.count != self.gpus)):
             return f"{self.name} has {self.gpus} GPUs, not {wanted or 'none'}"
@@ -56,6 +58,7 @@ class Sku:
             memory_gib=self.memory_gib,
             accelerator=self.accelerator,
             arm=self.arm,
+            scratch_gb=self.scratch_gb,
         )
 
     @property
@@ -138,8 +141,19 @@ def _sku(entry: Tree, region: str) -> Sku:
         gpus=_whole(capabilities.get("GPUs", "")),
         memory_gib=_number(capabilities.get("MemoryGB", "")),
         arm=capabilities.get("CpuArchitectureType", "").lower() == "arm64",
+        scratch_gb=_scratch_gb(capabilities),
         generations=frozenset(filter(None, capabilities.get("HyperVGenerations", "").split(","))),
     )
+
+
+def _scratch_gb(capabilities: Mapping[str, str]) -> int | None:
+    """MaxResourceVolumeMB is the temporary disk's size, in MiB: 884736 for Standard_E64s_v3
+    (https://learn.microsoft.com/azure/virtual-machines/disks-enable-ultra-ssd), whose page says
+    864 GiB. NvmeDiskSizeInMiB is that of all its NVMe disks (read in Azure/skewer).
+    """
+    names = ("MaxResourceVolumeMB", "NvmeDiskSizeInMiB")
+    sizes = [_number(capabilities[name]) for name in names if name in capabilities]
+    return int(sum(sizes) * 2**20 // 10**9) if sizes else None
 
 
 def _whole(text: str) -> int:

@@ -49,6 +49,8 @@ class GcpClient:
         self.credentials = Credentials(config)
         url = self.endpoint or GOOGLE
         self._connections = _connections(url, self.credentials, SECONDS)
+        self.described: dict[str, Json] = {}
+        """Machine types that Google has described, by name: they do not change during a command."""
         self._waits = True
         self._no_partial: list[str] = []
         self._waiter = self.at(url, WAITING)

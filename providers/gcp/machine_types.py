@@ -15,16 +15,19 @@ from cloudtrain.providers.gcp.client import GcpClient, Json
 def facts(
     api: GcpClient, zones: Iterable[Location], names: Iterable[str]
 ) -> tuple[MachineFacts, ...]:
-    """Return the facts of each machine type, from the first zone that has it."""
-    found = {}
-    where = list(zones)
-    for name in names:
+    """Return the facts of each machine type, as described before, or else from the first zone that
+    has it. `zones` is read only for others.
+    """
+    wanted = list(dict.fromkeys(names))
+    missing = [name for name in wanted if name not in api.described]
+    where = list(zones) if missing else []
+    for name in missing:
         for zone in where:
             answer = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
             if answer:
-                found[name] = parse(name, answer)
+                api.described[name] = answer
                 break
-    return tuple(found.values())
+    return tuple(parse(name, api.described[name]) for name in wanted if name in api.described)
 
 
 def parse(name: str, answer: Json) -> MachineFacts:
@@ -35,7 +38,18 @@ def parse(name: str, answer: Json) -> MachineFacts:
         memory_gib=int(answer.get("memoryMb") or 0) / 1024,
         accelerator=_accelerator(answer),
         arm=answer.get("architecture") == "ARM64",
+        scratch_gb=_scratch_gb(name, answer),
     )
+
+
+def _scratch_gb(name: str, answer: Json) -> int:
+    """Size of the local SSDs that every VM of the type has.
+
+    `bundledLocalSsds.partitionCount` of the API's discovery document; a disk has 375 GiB, in Z3
+    3,000: https://cloud.google.com/compute/docs/disks/local-ssd (documented; no VM was asked)
+    """
+    count = int((answer.get("bundledLocalSsds") or {}).get("partitionCount") or 0)
+    return count * (3_000 if name.startswith("z3-") else 375) * 2**30 // 10**9
 
 
 def mismatch(node: NodePlan, answer: Json) -> str | None:
@@ -46,7 +60,7 @@ def mismatch(node: NodePlan, answer: Json) -> str | None:
         return None
     has, wanted = parse(node.machine, answer), node.accelerator
     if has.arm:
-        return f"{node.machine} is an ARM machine: cloudtrain's images are x86-64"
+        return f"{node.machine} is an ARM machine, but cloudtrain's images are x86-64"
     if has.accelerator is not None:
         if wanted is None:
             news = catalog.is_unknown_machine("gcp", node.machine)

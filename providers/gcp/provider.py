@@ -4,7 +4,7 @@ project.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
@@ -65,8 +65,12 @@ class GcpDriver:
         return no_dry_run(self.name)
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        found = zones.zones(self._api, plan).values()
-        return machine_types.facts(self._api, [zone for those in found for zone in those], names)
+        return machine_types.facts(self._api, self._zones_of(plan), names)
+
+    def _zones_of(self, plan: Plan) -> Iterator[Location]:
+        """Query the placement only if its zones are wanted."""
+        for those in zones.zones(self._api, plan).values():
+            yield from those
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         if self._tpus.needed:

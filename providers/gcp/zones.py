@@ -93,7 +93,10 @@ def lacking(
 def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json | None:
     """Return the resource; None if it does not exist, empty if this endpoint does not report it."""
     try:
-        return api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
+        found = api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
+        if collection == "machineTypes":
+            api.described.setdefault(name, found)
+        return found
     except NotFoundError as error:
         return {} if faults.is_unknown_question(error) else None
 

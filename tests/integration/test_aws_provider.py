@@ -994,7 +994,7 @@ def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: C
             NodeGroup(machine="m5.large", accelerator=T4),
             "m5.large has no accelerator, not T4:1",
         ),
-        (NodeGroup(machine="c6g.large"), "c6g.large is arm64"),
+        (NodeGroup(machine="c6g.large"), "c6g.large is an ARM machine"),
     ],
 )
 def test_a_machine_that_does_not_fit_is_told(aws: Cloud, group: NodeGroup, words: str) -> None:

@@ -1,19 +1,22 @@
-"""Machine types that the packaged table lacks are looked up in their cloud."""
+"""Machine types are looked up in their cloud, whose answer wins over the packaged table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from cloudtrain.catalog import learned
+from cloudtrain import catalog
+from cloudtrain.catalog import learned, table
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster.session import Session
 from cloudtrain.config import load
-from cloudtrain.model import Node
+from cloudtrain.model import Accelerator, Node, Plan
 from cloudtrain.playbooks import nvidia
 from tests.standins.cloud import DESCRIPTIONS, Cloud, running
 from tests.support.cloud_user import READY
@@ -108,3 +111,106 @@ def test_a_cloud_that_does_not_answer_says_so_itself(cloud: Cloud) -> None:
     done = cloudtrain("check", config(cloud, MACHINES[cloud.name][0]), "--json")
     assert done.exit_code != 0
     assert learned.learned_machines(cloud.name) is None
+
+
+WRONG = {
+    # Known machines, with what a wrong table says of them and what the stand-in does.
+    "aws": ("g5.12xlarge", "A10G:1", "A10G:4"),
+    "gcp": ("g2-standard-24", "L4:1", "L4:2"),
+    "azure": ("Standard_NC64as_T4_v3", "T4:1", "T4:4"),
+}
+
+
+@pytest.fixture
+def wrong_table(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One machine of the packaged table has fewer GPUs there than its cloud says."""
+    machine, said, _ = WRONG[cloud.name]
+    true = table.packaged(cloud.name)
+    kind, count = said.split(":")
+    rows = tuple(
+        replace(row, accelerator=Accelerator(kind=kind, count=int(count)))
+        if row.machine == machine
+        else row
+        for row in true.rows
+    )
+    wrong = table.Table(date=true.date, rows=rows)
+    packaged = table.packaged
+    monkeypatch.setattr(
+        table, "packaged", lambda name: wrong if name == cloud.name else packaged(name)
+    )
+    return machine
+
+
+def test_a_cloud_that_says_otherwise_than_the_table_is_right(
+    cloud: Cloud, wrong_table: str
+) -> None:
+    _, said, has = WRONG[cloud.name]
+    file = config(cloud, wrong_table)
+    before = json.loads(cloudtrain("plan", file, "--json").stdout)
+    assert before["nodes"][0]["accelerator"] == said
+    checked = cloudtrain("check", file, "--json")
+    assert all(each["ok"] for each in machines(checked)), checked.stdout
+    told = [e for e in json.loads(checked.stdout)["findings"] if e["what"] == "machine facts"]
+    (text,) = (str(each["text"]) for each in told)
+    day = table.packaged(cloud.name).date
+    title = {"aws": "AWS", "gcp": "GCP", "azure": "Azure"}[cloud.name]
+    assert text == f"{wrong_table}: {title} says {has}; the table of {day} said {said}"
+    after = json.loads(cloudtrain("plan", file, "--json").stdout)
+    assert after["nodes"][0]["accelerator"] == has
+    again = json.loads(cloudtrain("check", file, "--json").stdout)["findings"]
+    assert not [each for each in again if each["what"] == "machine facts"]
+
+
+def test_an_up_of_a_wrong_table_creates_what_the_cloud_says(
+    cloud: Cloud, wrong_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Plan] = []
+
+    def stop(session: Session, settled: object) -> Session:
+        created.append(session.plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cloudtrain.commands.up.create_cluster", stop)
+    done = cloudtrain("up", config(cloud, wrong_table), "--yes", "--ignore", "quota")
+    assert done.exit_code == 130, done.output
+    assert str(created[0].nodes[0].accelerator) == WRONG[cloud.name][2]
+
+
+ARM = {"aws": "m6g.xlarge", "gcp": "t2a-standard-4", "azure": "Standard_D4ps_v5"}
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+def test_an_arm_machine_is_refused_before_anything_is_created(cloud: Cloud, command: str) -> None:
+    more = ["--yes"] if command == "up" else []
+    done = cloudtrain(command, config(cloud, ARM[cloud.name]), *more)
+    assert done.exit_code == 2, done.output
+    text = f"{ARM[cloud.name]} is an ARM machine, but cloudtrain's images are x86-64"
+    assert text in " ".join(done.output.split())
+
+
+SCRATCH = {
+    "aws": ("g4dn.xlarge", 125),
+    "gcp": ("a2-ultragpu-1g", 402),
+    "azure": ("Standard_NC24ads_A100_v4", 1028),
+}
+
+
+def test_the_local_disks_of_a_machine_are_known_after_a_check(cloud: Cloud) -> None:
+    machine, size = SCRATCH[cloud.name]
+    cloudtrain("check", config(cloud, machine))
+    known = catalog.machine_type(cloud.name, machine)
+    assert known
+    assert known.scratch_gb == size
+
+
+def test_the_comparison_sends_no_request_of_its_own(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = config(cloud, SCRATCH[cloud.name][0])
+    cloudtrain("check", file)
+    whole = len(cloud.calls())
+    assert catalog.machine_type(cloud.name, SCRATCH[cloud.name][0])
+    monkeypatch.setattr("cloudtrain.commands.check.compare_machines", lambda *_: ((), False))
+    cloud.forget_calls()
+    cloudtrain("check", file)
+    assert whole == len(cloud.calls()) > 0

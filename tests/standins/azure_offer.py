@@ -29,6 +29,11 @@ class Size:
     gpus: int = 0
     generations: str = "V1,V2"
     spot: bool = True
+    architecture: str = "x64"
+    temporary_mib: int = 0
+    """Of the temporary disk, as on the size's page of learn.microsoft.com."""
+    nvme_mib: int = 0
+    """Of its NVMe disks together."""
     regions: tuple[str, ...] = tuple(REGIONS)
     zones: tuple[str, ...] = ZONES
     """Of a region that has zones."""
@@ -37,6 +42,7 @@ class Size:
         return tuple(zone for zone in REGIONS[region][1] if zone in self.zones)
 
 
+_GIB = 1024
 _T4 = "standardNCASv3_T4Family"
 _V100 = "standardNCSv3Family"
 _A10 = "StandardNVADSA10v5Family"
@@ -47,19 +53,36 @@ _FEW = ("eastus", "southcentralus", "westus2", "westeurope")
 SIZES = {
     "Standard_B1s": Size(family="standardBSFamily", vcpus=1, memory_gb=1),
     "Standard_B2s": Size(family="standardBSFamily", vcpus=2, memory_gb=4, spot=False),
-    "Standard_D2s_v3": Size(family="standardDSv3Family", vcpus=2, memory_gb=8),
+    "Standard_D2s_v3": Size(
+        family="standardDSv3Family", vcpus=2, memory_gb=8, temporary_mib=16 * _GIB
+    ),
     "Standard_D2s_v5": Size(family="standardDSv5Family", vcpus=2, memory_gb=8),
     "Standard_D4s_v5": Size(family="standardDSv5Family", vcpus=4, memory_gb=16),
     "Standard_D8s_v5": Size(family="standardDSv5Family", vcpus=8, memory_gb=32),
-    "Standard_NC4as_T4_v3": Size(family=_T4, vcpus=4, memory_gb=28, gpus=1),
-    "Standard_NC8as_T4_v3": Size(family=_T4, vcpus=8, memory_gb=56, gpus=1),
-    "Standard_NC16as_T4_v3": Size(family=_T4, vcpus=16, memory_gb=110, gpus=1),
-    "Standard_NC64as_T4_v3": Size(family=_T4, vcpus=64, memory_gb=440, gpus=4),
+    "Standard_NC4as_T4_v3": Size(
+        family=_T4, vcpus=4, memory_gb=28, gpus=1, temporary_mib=176 * _GIB
+    ),
+    "Standard_NC8as_T4_v3": Size(
+        family=_T4, vcpus=8, memory_gb=56, gpus=1, temporary_mib=352 * _GIB
+    ),
+    "Standard_NC16as_T4_v3": Size(
+        family=_T4, vcpus=16, memory_gb=110, gpus=1, temporary_mib=352 * _GIB
+    ),
+    "Standard_NC64as_T4_v3": Size(
+        family=_T4, vcpus=64, memory_gb=440, gpus=4, temporary_mib=2816 * _GIB
+    ),
     "Standard_NC6s_v3": Size(family=_V100, vcpus=6, memory_gb=112, gpus=1, zones=("1",)),
     "Standard_NC12s_v3": Size(family=_V100, vcpus=12, memory_gb=224, gpus=2, zones=("1",)),
     "Standard_NC24s_v3": Size(family=_V100, vcpus=24, memory_gb=448, gpus=4, zones=("1",)),
     "Standard_NC24ads_A100_v4": Size(
-        family=_A100, vcpus=24, memory_gb=220, gpus=1, generations="V2", zones=("1", "2")
+        family=_A100,
+        vcpus=24,
+        memory_gb=220,
+        gpus=1,
+        generations="V2",
+        zones=("1", "2"),
+        temporary_mib=64 * _GIB,
+        nvme_mib=894 * _GIB,
     ),
     "Standard_NC48ads_A100_v4": Size(
         family=_A100, vcpus=48, memory_gb=440, gpus=2, generations="V2", zones=("1", "2")
@@ -92,6 +115,9 @@ SIZES = {
     ),
     "Standard_NV36ads_A10_v5": Size(family=_A10, vcpus=36, memory_gb=440, gpus=1),
     "Standard_NV72ads_A10_v5": Size(family=_A10, vcpus=72, memory_gb=880, gpus=2),
+    "Standard_D4ps_v5": Size(
+        family="standardDPSv5Family", vcpus=4, memory_gb=16, architecture="Arm64", generations="V2"
+    ),
     "Standard_NC64lds_T4_v9": Size(family="standardNCLDSv9Family", vcpus=64, memory_gb=512, gpus=4),
     "Standard_NC80s_X99_v9": Size(family="standardNCSv9Family", vcpus=80, memory_gb=512, gpus=2),
 }

@@ -46,7 +46,9 @@ def _sku(world: World, region: str, name: str, size: Size) -> Body:
         "LowPriorityCapable": size.spot,
         "PremiumIO": True,
         "AcceleratedNetworkingEnabled": True,
-        "CpuArchitectureType": "x64",
+        "CpuArchitectureType": size.architecture,
+        "MaxResourceVolumeMB": size.temporary_mib,
+        **({"NvmeDiskSizeInMiB": size.nvme_mib} if size.nvme_mib else {}),
         **({"GPUs": size.gpus} if size.gpus else {}),
     }
     zones = list(size.zones_in(region))

@@ -173,6 +173,22 @@ class MachineType:
         return self.family not in hyperdisk and not self.name.startswith("a3-ultragpu")
 
     @property
+    def local_ssds(self) -> int:
+        """Of 375 GiB each, which every VM of the type has:
+        https://cloud.google.com/compute/docs/accelerator-optimized-machines
+        """
+        if self.name.endswith("-nolssd"):
+            return 0
+        each = {
+            "a2-ultragpu": 1,
+            "a3-highgpu": 2,
+            "a3-megagpu": 2,
+            "a3-ultragpu": 4,
+            "a4-highgpu": 4,
+        }
+        return each.get("-".join(self.name.split("-")[:2]), 0) * self.count
+
+    @property
     def family(self) -> str:
         return self.name.split("-")[0]
 
@@ -198,10 +214,14 @@ def _machines() -> Iterator[MachineType]:
         ("c2-standard", 4.0, (4, 8, 16, 30, 60)),
         ("n4d-standard", 4.0, (2, 4, 8, 16, 32, 48, 64)),
         ("c4-standard", 3.75, (2, 4, 8, 16, 32)),
+        ("t2a-standard", 4.0, (1, 2, 4, 8, 16, 32, 48)),
     ):
         for size in sizes:
             yield MachineType(
-                name=f"{family}-{size}", cpus=size, memory_mb=int(size * gb_per_cpu * 1024)
+                name=f"{family}-{size}",
+                cpus=size,
+                memory_mb=int(size * gb_per_cpu * 1024),
+                arm=family.startswith("t2a"),
             )
     for name, cpus, gb, accelerator, count in (
         *((f"g2-standard-{n}", n, 4 * n, "nvidia-l4", 1) for n in (4, 8, 12, 16, 32)),

@@ -105,6 +105,11 @@ def _machine(call: Call, zone: str, name: str) -> Body:
                 "guestAcceleratorCount": machine.count,
             }
         ]
+    if machine.local_ssds:
+        told["bundledLocalSsds"] = {
+            "defaultInterface": "NVME",
+            "partitionCount": machine.local_ssds,
+        }
     return told
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.catalog import reported
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.data_check import data_findings, in_units
 from cloudtrain.commands.data_notes import data_notes
@@ -29,6 +30,7 @@ from cloudtrain.model import (
     NodeGroup,
     Plan,
 )
+from cloudtrain.protocols import MachineFacts
 
 GB = 10**9
 
@@ -320,6 +322,29 @@ def test_a_machine_that_may_have_a_local_disk_is_left_to_the_node(
         placement=(place,),
     )
     assert bool(too_small(make_plan(made), {"d": (big(500 * GB),)})) is known
+
+
+@pytest.mark.parametrize(
+    ("scratch", "size", "fits"), [(600, 500, True), (125, 500, False), (0, 20, True)]
+)
+def test_a_local_disk_counts_with_its_size_once_the_cloud_has_told_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scratch: int, size: int, fits: bool
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path))
+    told = MachineFacts(
+        name="m6id.xlarge", vcpus=4, memory_gib=16.0, accelerator=None, scratch_gb=scratch
+    )
+    reported.learn("aws", [told])
+    made = ClusterConfig(
+        name="m",
+        provider="aws",
+        strategy="one_device",
+        nodes={"chief": NodeGroup(machine="m6id.xlarge")},
+        placement=("us-east-1",),
+    )
+    found = too_small(make_plan(made), {"d": (big(size * GB),)})
+    assert (not found) is fits
+    assert fits or f"nor its local disks of {scratch} GB" in found[0]
 
 
 def test_nodes_of_this_machine_share_its_disk(tmp_path: Path) -> None:
